@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 import textwrap
@@ -29,7 +30,7 @@ def compare_runs(words: Sequence[str]) -> int:
     Raises:
         UserError: an unknown run or option, or runs that cannot be compared.
     """
-    rest, reference, kind = _options(words)
+    rest, reference, kind, tolerance = _options(words)
     outputs, names = outputs_of(rest)
     if not names:
         raise UserError(
@@ -58,7 +59,7 @@ def compare_runs(words: Sequence[str]) -> int:
     )
     for line in lines_of_runs(named_folders, outputs):
         print(line, file=sys.stdout if kind == "table" else sys.stderr)
-    comparison, page = build_comparison(rows, against[0] if against else None, outputs)
+    comparison, page = build_comparison(rows, against[0] if against else None, outputs, tolerance)
     if kind == "json":
         print((page.parent / "compare.json").read_text(), end="")
     elif kind == "csv":
@@ -95,9 +96,10 @@ def _reference_run(
         raise
 
 
-def _options(words: Sequence[str]) -> tuple[list[str], str | None, str]:
+def _options(words: Sequence[str]) -> tuple[list[str], str | None, str, float | None]:
+    """Return the runs, the reference, the format and the tolerance."""
     rest: list[str] = []
-    reference, kind = None, "table"
+    reference, kind, tolerance = None, "table", None
     waiting = list(words)
     while waiting:
         word = waiting.pop(0)
@@ -107,11 +109,26 @@ def _options(words: Sequence[str]) -> tuple[list[str], str | None, str]:
             if "=" not in word and not waiting:
                 raise UserError("--reference needs a run: --reference RUN:METHOD.")
             reference = word.partition("=")[2] if "=" in word else waiting.pop(0)
+        elif word.partition("=")[0] == "--tolerance":
+            tolerance = _tolerance(word.partition("=")[2] or (waiting.pop(0) if waiting else ""))
         elif word.startswith("-"):
-            raise UserError(f"There is no option '{word}' here; compare has --reference, --json and --csv.")
+            raise UserError(
+                f"There is no option '{word}' here; compare has --reference, --tolerance, --json and --csv."
+            )
         else:
             rest.append(word)
-    return rest, reference, kind
+    if tolerance is not None and reference is None:
+        raise UserError("--tolerance is a difference from a reference; add --reference RUN:METHOD.")
+    return rest, reference, kind, tolerance
+
+
+def _tolerance(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise UserError(
+        f"--tolerance {text or '(nothing)'} must be a positive number of posterior standard deviations: 0.1."
+    )
 
 
 def lines_of_runs(given: Sequence[tuple[str, RunFolder]], outputs: Path) -> list[str]:

@@ -17,7 +17,7 @@ from mhrun.errors import Interrupted, UserError, nearest
 from mhrun.paths import FOLDERS
 
 _HELP = ("-h", "--help")
-_KEPT = {"compare": ("--reference", "--json", "--csv"), "init": ("--data", "--outcome")}  # that commands read
+_KEPT = {name: set(OPTIONS[name]) - set(COMMON) for name in ("compare", "init")}  # that commands read
 _VALUED = ("--project", "--config-dir", "-cd", "--trust", "--cfg", "-c")
 OK, FAILED, MISTAKE, STOPPED = 0, 1, 2, 130
 

@@ -53,11 +53,15 @@ def agreement(
     another: Sequence[str],
     *,
     short_limit: float = math.inf,
+    tolerance: float | None = None,
 ) -> Agreement:
     """Return the verdict on one method.
 
     Each mean is off by z = shift / error, each standard deviation by z = log ratio / its error. The method differs if
     any |z| is above the limit, and agrees if none is and a difference of `RELEVANT` would be: limit * error <= it.
+
+    With a tolerance, the method agrees if every difference is within it, Monte Carlo error included: |shift| + limit *
+    error <= tolerance. A difference that is significant and within the tolerance is then no reason to differ.
 
     Args:
         found: differences of means and ratios of standard deviations (D,), in units of the reference.
@@ -67,6 +71,7 @@ def agreement(
             beyond `short_limit`.
         another: what else than the method differs from the reference, such as "T = 5".
         short_limit: |z| of a difference that is seen in spite of problems.
+        tolerance: difference that does not matter, as `RELEVANT`; None: any matters that is seen.
     """
     if another:
         return Agreement(ANOTHER, ", ".join(another))
@@ -83,15 +88,15 @@ def agreement(
     if not np.isfinite(scores).all():
         worst = int(np.argmin(np.isfinite(scores)))
         return Agreement(UNKNOWN, f"{_quantity(worst, names)} has no Monte Carlo error")
+    reach = limit * errors + (0.0 if tolerance is None else np.abs(offsets))
+    widest = int(np.argmax(reach))
+    is_near = reach[widest] <= (RELEVANT if tolerance is None else tolerance)
     worst = int(np.argmax(scores))
-    if scores[worst] > limit:
+    if scores[worst] > limit and not (is_near and tolerance is not None):
         return Agreement(DIFFERS, _difference(worst, found, names, float(scores[worst])))
-    widest = int(np.argmax(errors))
-    if limit * errors[widest] > RELEVANT:
-        return Agreement(
-            UNKNOWN,
-            f"too few draws: {_quantity(widest, names)} could be off by {limit * errors[widest]:.2f} sd unseen",
-        )
+    if not is_near:
+        unseen = f"too few draws: {_quantity(widest, names)} could be off by {reach[widest]:.2f} sd unseen"
+        return Agreement(UNKNOWN, unseen)
     return Agreement(AGREES, "")
 
 
@@ -129,7 +134,14 @@ def is_usable(worth: Mapping[str, Any]) -> bool:
     return rhat <= SHORT_RHAT and size >= SHORT_ESS
 
 
-def rule_of(methods: int, coordinates: int, limit: float, of: str, short_limit: float = SHORT_LIMIT) -> str:
+def rule_of(
+    methods: int,
+    coordinates: int,
+    limit: float,
+    of: str,
+    short_limit: float = SHORT_LIMIT,
+    tolerance: float | None = None,
+) -> str:
     """Return the rule of the verdicts, for people.
 
     Args:
@@ -138,17 +150,22 @@ def rule_of(methods: int, coordinates: int, limit: float, of: str, short_limit: 
         limit: in Monte Carlo errors.
         of: the reference.
         short_limit: as `short_limit_of` returns it.
+        tolerance: see `agreement`.
     """
+    if tolerance is None:
+        agrees, beyond = f"none is, and a difference of {RELEVANT:g} sd would have been seen", ""
+    else:
+        agrees = f"every difference is below {tolerance:g} sd, {limit:.1f} Monte Carlo errors included"
+        beyond = ", and may be more than the tolerance"
     count = f" of {methods:,} method{'s' * (methods != 1)}" if methods else ""
     return (
         f"Means and standard deviations of {coordinates:,} coordinate{'s' * (coordinates != 1)}{count} against {of}. "
-        f"differs: at least one is more than {limit:.1f} Monte Carlo errors "
-        f"off; if all are equal, that happens to any method with probability {FALSE_ALARM:g} at most. agrees: none is, "
-        f"and a difference of {RELEVANT:g} sd would have been seen. cannot tell: R-hat above {RHAT:g} or ESS below "
-        f"{ESS:g} on either side, or errors too large to see such a difference. differs (short run): so, but a "
-        f"difference is more than {short_limit:.1f} Monte Carlo errors, and R-hat is at most {SHORT_RHAT:g} and ESS "
-        f"at least {SHORT_ESS:g} on both sides. another distribution: the temperature, "
-        "the model or the data are not the reference's"
+        f"differs: at least one is more than {limit:.1f} Monte Carlo errors off{beyond}; if all are equal, that "
+        f"happens to any method with probability {FALSE_ALARM:g} at most. agrees: {agrees}. cannot tell: R-hat "
+        f"above {RHAT:g} or ESS below {ESS:g} on either side, or errors too large to see such a difference. differs "
+        f"(short run): so, but a difference is more than {short_limit:.1f} Monte Carlo errors, and R-hat is at most "
+        f"{SHORT_RHAT:g} and ESS at least {SHORT_ESS:g} on both sides. another distribution: the temperature, the "
+        "model or the data are not the reference's"
     )
 
 
@@ -158,6 +175,7 @@ def judged_draws(
     problems: Mapping[str, Sequence[str]],
     another: Mapping[str, Sequence[str]],
     usable: Collection[str] = (),
+    tolerance: float | None = None,
 ) -> tuple[dict[str, Agreement], float, int]:
     """Return the verdict of each method, the limit in Monte Carlo errors, and the number of methods it is for.
 
@@ -169,6 +187,7 @@ def judged_draws(
         problems: method -> why its errors or the reference's cannot be trusted.
         another: method -> what else than the method differs.
         usable: methods with problems whose very large differences count, see `is_usable`.
+        tolerance: see `agreement`.
     """
     short_limit = short_limit_of(2 * len(names) * max(1, len(found)))
     judged = [name for name in found if not problems.get(name) and not another.get(name)]
@@ -181,6 +200,7 @@ def judged_draws(
             problems.get(name, ()),
             another.get(name, ()),
             short_limit=short_limit if name in usable else math.inf,
+            tolerance=tolerance,
         )
         for name, shift in found.items()
     }

@@ -57,6 +57,7 @@ class Comparison(NamedTuple):
     notes: list[str]
     reference: str | None
     rule: str = ""  # of the verdicts, if there is a reference
+    precision: float = RELEVANT  # of the verdicts, in sd
 
 
 def rows_of(chosen: Sequence[tuple[RunFolder, str | None]]) -> list[Row]:
@@ -95,8 +96,13 @@ def run_names(folders: Sequence[RunFolder]) -> dict[Path, str]:
     }
 
 
-def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
+def compare(rows: Sequence[Row], reference: Row | None = None, tolerance: float | None = None) -> Comparison:
     """Compute all numbers of a comparison.
+
+    Args:
+        rows: the methods.
+        reference: what they are compared with.
+        tolerance: difference from it that does not matter, see `agreement`.
 
     Raises:
         UserError: the rows have different models: the names of parameters differ.
@@ -126,7 +132,7 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
             if row.name != reference.name and not isinstance(draws, str):
                 shifts_by_name[row.name] = shifts(draws, reference_draws)
                 records[row.name] |= _distances(shifts_by_name[row.name], draws, reference_draws)
-        lines, rule = _judge(records, rows, reference, shifts_by_name, of_reference)
+        lines, rule = _judge(records, rows, reference, shifts_by_name, of_reference, tolerance)
         notes += [
             *lines,
             *_doubts(reference.name, number_of(of_reference["rhat"]), _better(records, reference.name)),
@@ -136,7 +142,8 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
         notes.append(
             f"R-hat is above {MIXED}, so that an effective sample size says little: {', '.join(unmixed)}."
         )
-    notes += _imprecise(records) + _tempered(rows, reference) + _small_errors(records, rows)
+    precision = RELEVANT if tolerance is None else tolerance
+    notes += _imprecise(records) + _tempered(rows, reference) + _small_errors(records, rows, precision)
     width = max((len(run.parameter_names(method)) for run, method, _ in rows), default=0)
     if width > COORDINATES:
         notes.append(
@@ -146,7 +153,7 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
     names = run_names([row.run.folder for row in rows])
     first = rows[0].run
     runs = {names[row.run.folder.path]: _about(row.run, None if row.run is first else first) for row in rows}
-    return Comparison(records, runs, notes, reference.name if reference else None, rule)
+    return Comparison(records, runs, notes, reference.name if reference else None, rule, precision)
 
 
 def _better(records: Mapping[str, Mapping[str, Any]], reference: str) -> str:
@@ -224,7 +231,9 @@ def _tempered(rows: Sequence[Row], reference: Row | None) -> list[str]:
     return [line]
 
 
-def _small_errors(records: Mapping[str, Mapping[str, Any]], rows: Sequence[Row]) -> list[str]:
+def _small_errors(
+    records: Mapping[str, Mapping[str, Any]], rows: Sequence[Row], precision: float
+) -> list[str]:
     """Return a line on approximate methods that agree: their error may be smaller than what a comparison sees."""
     words = []
     for row in rows:
@@ -235,7 +244,7 @@ def _small_errors(records: Mapping[str, Mapping[str, Any]], rows: Sequence[Row])
         return []
     return [
         f"Approximate, though {'it agrees' if len(words) == 1 else 'they agree'}: {', '.join(words)}. A verdict does "
-        f"not see differences far below {RELEVANT:g} sd."
+        f"not see differences far below {precision:g} sd."
     ]
 
 
@@ -314,6 +323,7 @@ def _judge(
     reference: Row,
     shifts_by_name: Mapping[str, Shifts],
     reference_record: Mapping[str, Any],
+    tolerance: float | None,
 ) -> tuple[list[str], str]:
     """Add the key ``verdict`` to each row, and return a line on each method that does not agree, and the rule."""
     all_names = np.array(_names(reference))
@@ -323,7 +333,7 @@ def _judge(
     problems = {name: [*problems_of(records[name]), *reference_problems] for name in shifts_by_name}
     other_targets = {row.name: _another(reference, row) for row in rows if row.name in shifts_by_name}
     usable = [name for name in shifts_by_name if is_usable(records[name]) and is_usable(reference_record)]
-    verdicts, limit, count = judged_draws(shifts_by_name, names, problems, other_targets, usable)
+    verdicts, limit, count = judged_draws(shifts_by_name, names, problems, other_targets, usable, tolerance)
     lines = []
     for name, row in records.items():
         if name == reference.name:
@@ -334,7 +344,8 @@ def _judge(
         if word != AGREES:
             lines.append(f"{name}: {word}{' than that of the reference' * (word == ANOTHER)}: {why}.")
     short_limit = short_limit_of(2 * len(names) * max(1, len(shifts_by_name)))
-    return lines, rule_of(count, len(names), limit, reference.name, short_limit) if shifts_by_name else ""
+    rule = rule_of(count, len(names), limit, reference.name, short_limit, tolerance)
+    return lines, rule if shifts_by_name else ""
 
 
 def _another(reference: Row, row: Row) -> list[str]:

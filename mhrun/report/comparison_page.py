@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from mhrun.diagnostics.grid import Estimate
 from mhrun.kernels.stationary import EXACT
-from mhrun.report.agreement import AGREES, ANOTHER, DIFFERS, DIFFERS_SHORT, REFERENCE, RELEVANT, UNKNOWN
+from mhrun.report.agreement import AGREES, ANOTHER, DIFFERS, DIFFERS_SHORT, REFERENCE, UNKNOWN
 from mhrun.report.build import PAGE, draw, write_drawn
 from mhrun.report.compare import Comparison, Row, compare, number_of
 from mhrun.report.efficiency import is_apart, named, runners_up, unconverged
@@ -132,7 +132,7 @@ def finding(found: Comparison) -> str:
     for name, row in found.rows.items():
         words.setdefault(str(row.get("verdict", "")), []).append(name)
     texts = (
-        (AGREES, f"{{}} with {{}} (to {RELEVANT:g} sd)"),
+        (AGREES, f"{{}} with {{}} (to {found.precision:g} sd)"),
         (DIFFERS, "{} from {}"),
         (DIFFERS_SHORT, "{} from {} in a short run"),
         (UNKNOWN, "no verdict on {} against {}"),
@@ -297,15 +297,18 @@ def _finite(value: Any) -> bool:
     return bool(np.isfinite(number_of(value)))
 
 
-def build_comparison(rows: Sequence[Row], reference: Row | None, outputs: Path) -> tuple[Comparison, Path]:
+def build_comparison(
+    rows: Sequence[Row], reference: Row | None, outputs: Path, tolerance: float | None = None
+) -> tuple[Comparison, Path]:
     """Write the page of a comparison into ``<outputs>/compare/<digest>/``; return the comparison and the page's path.
 
     Raises:
         UserError: see `compare`; or the folder cannot be written.
     """
-    comparison = compare(rows, reference)
+    comparison = compare(rows, reference, tolerance)
     rows_shown = [(row.run.folder.digest, row.method) for row in [*rows, *([reference] if reference else [])]]
-    digest = hashlib.sha256(json.dumps([rows_shown, reference is not None]).encode()).hexdigest()[:12]
+    identity = [rows_shown, reference is not None, *([tolerance] if tolerance else [])]
+    digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
     place = outputs / "compare" / digest
     make_folder(place)
     frame = table(comparison)

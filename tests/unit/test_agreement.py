@@ -29,6 +29,20 @@ def shift(mean=(0.0, 0.0), mean_se=0.03, spread=(1.0, 1.0), spread_se=0.02):
     return Shifts(np.array(mean), np.full(2, mean_se), np.array(spread), np.full(2, spread_se))
 
 
+def test_with_a_tolerance_only_what_is_beyond_it_matters():
+    """Errors of 0.03 show no difference of 0.05; smaller ones show that one of 0.05 is within 0.1."""
+    assert agreement(shift(), NAMES, LIMIT, [], [], tolerance=0.05).word == "cannot tell"
+    precise = shift(mean=(0.0, 0.05), mean_se=0.01, spread_se=0.01)
+    assert agreement(precise, NAMES, LIMIT, [], []).word == "differs"
+    assert agreement(precise, NAMES, LIMIT, [], [], tolerance=0.1) == ("agrees", "")
+    far = shift(mean=(0.0, 0.08), mean_se=0.01, spread_se=0.01)  # 0.08 and its error may be more than 0.1
+    assert agreement(far, NAMES, LIMIT, [], [], tolerance=0.1).word == "differs"
+    assert agreement(shift(spread=(0.85, 1.0)), NAMES, LIMIT, [], [], tolerance=0.3) == ("agrees", "")
+    text = rule_of(1, 2, LIMIT, "r", tolerance=0.1)
+    assert "every difference is below 0.1 sd" in text
+    assert "0.25" not in text
+
+
 @pytest.mark.parametrize(
     ("found", "word", "why"),
     [
