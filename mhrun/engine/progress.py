@@ -5,13 +5,22 @@ from __future__ import annotations
 import sys
 import time
 
+from mhrun.durations import in_words
 from mhrun.engine.chains import Silent
 
 _EVERY = 10.0  # seconds
+_LONG = 300.0  # seconds left, of which a run that keeps nothing warns
 
 
 class Progress(Silent):
-    """Prints to stderr how far a long run is and how long it will take; a run of less than ten seconds says nothing."""
+    """Prints to stderr how far a long run is and how long it will take; a run of less than ten seconds says nothing.
+
+    Args:
+        is_kept: whether an interrupted run can be resumed; if not, and it takes minutes, a line says how to have that.
+    """
+
+    def __init__(self, is_kept: bool = True) -> None:
+        self._is_kept = is_kept
 
     def begin(self, method: str, step: int, total: int, executor: str) -> None:
         """Note where the run begins; it says so if that is not the first step."""
@@ -27,7 +36,15 @@ class Progress(Silent):
             return
         self._last = now
         seconds_left = (now - self._began) / max(step - self._first, 1) * (self._total - step)
-        self._print(f"step {step:,} of {self._total:,} ({step / self._total:.0%}), {seconds_left:.0f} s left")
+        self._print(
+            f"step {step:,} of {self._total:,} ({step / self._total:.0%}), {in_words(seconds_left)} left"
+        )
+        if seconds_left > _LONG and not self._is_kept:
+            self._print(
+                "a shorter run: Ctrl-C, then fewer steps= or thin=, or another kernel; folder= keeps what is computed "
+                "if a run ends early"
+            )
+            self._is_kept = True  # once
 
     def _print(self, line: str) -> None:
         print(f"mhrun: {line}", file=sys.stderr, flush=True)

@@ -271,7 +271,7 @@ def _run(
     """
     method, facts = piloted(method, pilot_folder, _say)
     attributes = {**attributes, **_known(facts)}
-    watcher = Progress() if progress else Silent()
+    watcher = Progress(is_kept=pilot_folder is not None) if progress else Silent()
     return method, run_method(method, folder, settings, watcher, lambda: False, attributes)
 
 

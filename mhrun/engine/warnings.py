@@ -15,7 +15,10 @@ from mhrun.engine.method import Method
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.stationary import samples
+from mhrun.models.module import ModuleModel
+from mhrun.models.perceptron import Perceptron
 from mhrun.store.blocks import SKEW_EDGES
+from mhrun.types import Model
 
 _MUCH = 0.1  # share of decisions on all data above which a run warns
 # Difference of logit(acceptance) from the rate that tuning aimed at, above which it had not settled.
@@ -94,12 +97,20 @@ def _trajectory_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator
     kernel = method.kernel.of_a_chain
     count = int(np.sum(summary["totals"]["sum_diverging"]))
     if count and isinstance(kernel, MetropolisHastings) and kernel.proposal.follows:
+        groups = (
+            " In a model of groups, write their effects the other way: standardised ones times their scale where "
+            "groups have few data, the effects themselves where they have many."
+        )
         yield (
             f"{method.name}: {count:,} of {method.shape.chains * method.shape.steps:,} trajectories diverged: the step "
             "size is too large where the density is narrow, and draws may lack that region. Aim at a higher acceptance "
-            "rate. In a model of groups, write their effects the other way: standardised ones times their scale where "
-            "groups have few data, the effects themselves where they have many."
+            f"rate.{'' if is_network(method.target.model) else groups}"
         )
+
+
+def is_network(model: Model) -> bool:
+    """Return whether the parameters are the weights of a network, which its symmetries exchange."""
+    return isinstance(model, ModuleModel | Perceptron)
 
 
 def acceptance_range(method: Method) -> tuple[float, float] | None:
@@ -145,7 +156,14 @@ def draws_warnings(
     """
     name, shape = method.name, method.shape
     if draws.shape[1] >= 4 and np.isfinite(draws).all() and not method.kernel.optimises:
-        yield from _precision_warnings(name, draws, names)
+        lines = list(_precision_warnings(name, draws, names))
+        yield from lines
+        if lines and is_network(method.target.model):
+            yield (
+                f"{name}: hidden units of a network can be exchanged without a change of its predictions, so that "
+                "R-hat and ESS of weights say little. Judge predictions: mhrun.diagnostics.chains.worth_of_predictions("
+                "mhrun.predict(trace, model, x, each=True).values)."
+            )
     rate = float(np.sum(summary["totals"]["sum_accepted"])) / (shape.chains * shape.steps)
     limits = acceptance_range(method)
     outside = limits is not None and rate > 0 and not limits[0] <= rate <= limits[1]

@@ -332,7 +332,7 @@ def test_offline_the_message_says_what_to_put_where(tiny, tmp_path):
 
 
 @short_run
-def test_a_long_call_says_how_far_it_is(monkeypatch, capsys):
+def test_a_long_call_says_how_far_it_is(monkeypatch, capsys, tmp_path):
     def call(**more):
         mhrun.sample(
             lambda theta, rows: -0.5 * (rows - theta) ** 2,
@@ -351,6 +351,9 @@ def test_a_long_call_says_how_far_it_is(monkeypatch, capsys):
     assert "left" not in call()  # it takes less time than passes between two lines
     monkeypatch.setattr("mhrun.engine.progress._EVERY", 0.0)
     assert re.search(r"mhrun: step [\d,]+ of 3,000 \(\d+%\), \d+ s left", call())
+    monkeypatch.setattr("mhrun.engine.progress._LONG", -1.0)
+    assert call().count("folder= keeps what is computed") == 1
+    assert "folder=" not in call(folder=str(tmp_path / "kept"))
     assert call(progress=False) == ""
 
 
