@@ -11,6 +11,7 @@ from mhrun.kernels.stationary import EXACT
 from mhrun.report.efficiency import passes
 from mhrun.report.vocabulary import Array, Estimate, Run
 
+from ..shared.crossings import first_crossing
 from .truth import Truth
 
 LEVELS = (0.3, 0.1, 0.03)  # of the root mean square error, in posterior standard deviations
@@ -88,16 +89,12 @@ def cost_of(found: Course, axis: str, level: float) -> Estimate:
 
     Interpolated in logarithms. The standard error is that of an error that falls as one over the root of the cost.
     """
-    below = np.flatnonzero(found.error <= level)
-    if not len(below):
-        return Estimate(float("nan"), float("nan"))
-    i, spent = int(below[0]), np.asarray(getattr(found, axis))
-    noise = 2 * float(found.se[i] / found.error[i])
-    if i == 0:
-        return Estimate(float(spent[0]), float(spent[0]) * noise)
-    x, y = np.log(spent[i - 1 : i + 1]), np.log(found.error[i - 1 : i + 1])
-    value = float(np.exp(x[1] + (np.log(level) - y[1]) * (x[1] - x[0]) / (y[1] - y[0])))
-    return Estimate(value, value * noise)
+    spent = np.asarray(getattr(found, axis))
+    value = first_crossing(spent, -np.log(found.error), -np.log(level), log=True)
+    if np.isnan(value):
+        return Estimate(value, value)
+    first = int(np.argmax(found.error <= level))
+    return Estimate(value, value * 2 * float(found.se[first] / found.error[first]))
 
 
 def effective(values: Array) -> Estimate:

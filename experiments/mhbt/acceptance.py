@@ -12,6 +12,8 @@ from mhrun.report import plots
 from mhrun.report.metrics import Metrics, value
 from mhrun.report.vocabulary import COLOURS, Array, Axes, Estimate, Figure, Run, by_rows, log_slope
 
+from ..shared.crossings import first_crossing
+
 READINGS: dict[str, str] = {"printed": "as printed", "code": "RSGLD code", "shared": "shared minibatch"}
 # Of the SGLD proposal alone: on all data, where the text quotes how the learning rate must fall.
 WHOLE: dict[str, str] = {"full": "all data", "mala": "all data, MALA's noise"}
@@ -68,14 +70,7 @@ def largest_rate(rates: Array, acceptances: Array, level: float) -> float:
 
     NaN where none of the grid (C,) has it; the last of the grid where that has it.
     """
-    reached = np.flatnonzero(acceptances >= level)
-    if not len(reached):
-        return float("nan")
-    i = int(reached[-1])
-    if i == len(rates) - 1:
-        return float(rates[-1])
-    share = (acceptances[i] - level) / (acceptances[i] - acceptances[i + 1])
-    return float(np.exp(np.log(rates[i]) + share * np.log(rates[i + 1] / rates[i])))
+    return first_crossing(rates[::-1], acceptances[::-1], level, log=True)
 
 
 def metrics(run: Run) -> Metrics:

@@ -13,6 +13,8 @@ from mhrun.report.metrics import Metrics, MetricTable, estimate, value
 from mhrun.report.plots import finished, levels, panels
 from mhrun.report.vocabulary import Array, Axes, Figure, Run, method_styles
 
+from ..shared.crossings import first_crossing
+
 BINS = {2: 10, 5: 4}  # a side, by dimension; 10 for any other
 HALF_WIDTH = 4.0  # of the histogram, in tempered standard deviations
 REPEATS = 200  # pairs of histograms behind a floor
@@ -162,12 +164,7 @@ def reached(steps: npt.NDArray[np.int64], distances: Array, level: float) -> flo
 
     The first of them if it is there from the first; NaN if it never is.
     """
-    below = np.flatnonzero(distances <= level)
-    if not len(below) or below[0] == 0:
-        return float(steps[0]) if len(below) else float("nan")
-    i = int(below[0])
-    share = (distances[i - 1] - level) / (distances[i - 1] - distances[i])
-    return float(np.exp(np.log(steps[i - 1]) + share * np.log(steps[i] / steps[i - 1])))
+    return first_crossing(steps, -distances, -level, log=True)
 
 
 def distance(run: Run) -> Figure:

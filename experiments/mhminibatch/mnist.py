@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
 from mhrun.errors import Refusal
@@ -12,6 +11,7 @@ from mhrun.report.vocabulary import Array, Figure, Run, Style, by_rows, method_s
 from mhrun.rules.austere_design import Design, conservative, profile
 
 from ..shared.classify import accuracy
+from ..shared.crossings import first_crossing
 from ..shared.measures import in_order, of_sizes
 
 TESTS = ("mhminibatch_released", "austere_nc_released", "austere_c", "mhsublhd")  # as the authors ran them
@@ -69,14 +69,7 @@ def data_spent(run: Run, method: str) -> Array:
 
 def reached(spent: Array, right: Array) -> float:
     """Return what was spent when the accuracy first came to `LEVEL`, linear between draws; NaN if it never did."""
-    above = np.flatnonzero(right >= LEVEL)
-    if not len(above):
-        return float("nan")
-    i = int(above[0])
-    if i == 0:
-        return float(spent[0])
-    share = (LEVEL - right[i - 1]) / (right[i] - right[i - 1])
-    return float(spent[i - 1] + share * (spent[i] - spent[i - 1]))
+    return first_crossing(spent, right, LEVEL)
 
 
 def settings(run: Run) -> pd.DataFrame:

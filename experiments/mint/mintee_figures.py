@@ -10,6 +10,7 @@ from matplotlib.colors import BoundaryNorm
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.ticker import EngFormatter
 
+from mhrun.exchanges import MADE
 from mhrun.report.plots import few_ticks, finished, panels
 from mhrun.report.vocabulary import COLOURS, Axes, Figure, Run, Style, plt
 
@@ -154,7 +155,7 @@ def jump(run: Run) -> Figure | str:
         return "This run kept no stretch of single steps."
     theta, exchange = ladders.rung_draws(run, name)[0, 0], ladders.rung_stat(run, name, "exchange")[0, 0]
     mode, base = theta.argmax(-1), ladders.lowest(run)
-    jump_steps = np.flatnonzero((exchange[1:] == 2) & (mode[1:] != mode[:-1])) + 1
+    jump_steps = np.flatnonzero((exchange[1:] == MADE) & (mode[1:] != mode[:-1])) + 1
     shown_jumps = [int(jump_steps[0])] if len(jump_steps) else []
     # The second is the next that leaves the mode of the first for another place than that of the stretch before it.
     shown_jumps += [int(k) for k in jump_steps[1:] if mode[k - 1] == mode[jump_steps[0]]][:1]

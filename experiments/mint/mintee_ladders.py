@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mhrun.exchanges import MADE
 from mhrun.random import Streams, derive_key
 from mhrun.report.vocabulary import Array, Estimate, Run
 
@@ -84,7 +85,7 @@ def jumps(run: Run, method: str) -> list[tuple[int, Estimate]]:
     exchange = rung_stat(run, method, "exchange")
     offers = []
     for rung in range(exchange.shape[1]):
-        offered, made = (exchange[:, rung] > 0).sum(), (exchange[:, rung] == 2).sum()
+        offered, made = (exchange[:, rung] > 0).sum(), (exchange[:, rung] == MADE).sum()
         p = made / offered if offered else math.nan
         offers.append(
             (int(offered), Estimate(float(p), math.sqrt(p * (1 - p) / offered) if offered else math.nan))

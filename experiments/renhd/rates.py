@@ -7,6 +7,7 @@ import math
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
+from mhrun.exchanges import MADE
 from mhrun.report.metrics import Metrics, MetricTable
 from mhrun.report.plots import finished, levels, panels
 from mhrun.report.vocabulary import Array, Estimate, Figure, Run, Style, method_styles
@@ -27,7 +28,7 @@ def exchanges(run: Run, method: str) -> Array:
     exchanged = np.full((len(coded) - 1, coded.shape[1]), np.nan)
     for j in range(len(exchanged)):
         offered = even == (j % 2 == 0)
-        exchanged[j, offered] = coded[j, offered] == 2
+        exchanged[j, offered] = coded[j, offered] == MADE
     return exchanged
 
 

@@ -242,7 +242,7 @@ class ModuleModel:
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
                 self._bound.train(theta, self._split(theta)[1], part)
         self._memo[shapes] = max(1, counts[1] - counts[0])
-        return counts[1] - counts[0] or 1
+        return self._memo[shapes]
 
     # ------------------------------------------------------------------------------------- the way of evaluation
 

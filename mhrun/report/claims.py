@@ -140,7 +140,7 @@ def judge_sweep(
     departure = ""
     if swept != paper_sweep:
         settings = ", ".join(
-            f"{key} = {','.join(map(str, sorted(values)))}" for key, values in paper_sweep.items()
+            f"{key} = {','.join(map(str, sorted(values, key=str)))}" for key, values in paper_sweep.items()
         )
         departure = f"another sweep than the paper's, {settings}"
     elif not paper_run:

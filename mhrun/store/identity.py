@@ -59,6 +59,11 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     return decisive
 
 
+def _named_parts(config: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
+    """Return each of `PARTS` as a method names it, or else the experiment's."""
+    return {part: node.get(part) or config.get(part) for part in PARTS}
+
+
 def parts_of(config: Mapping[str, Any], method: str) -> dict[str, Any]:
     """Return the model, the data and the target's settings of a method.
 
@@ -66,7 +71,7 @@ def parts_of(config: Mapping[str, Any], method: str) -> dict[str, Any]:
     override those of the same name.
     """
     node = config["methods"][method]
-    parts = {part: node.get(part) or config.get(part) for part in PARTS}
+    parts = _named_parts(config, node)
     shared_target, own_target = config.get("target"), node.get("target")
     if isinstance(shared_target, Mapping) and isinstance(own_target, Mapping):
         parts["target"] = {**shared_target, **own_target}
@@ -122,7 +127,7 @@ def method_digest(config: Mapping[str, Any], name: str) -> str:
     """
     settings = identity(config)
     node = settings["methods"][name]
-    content = {part: node.get(part) or settings.get(part) for part in PARTS}
+    content = _named_parts(settings, node)
     if node.get("target"):
         content["target"] = _inherited(settings, name)
     content |= {key: settings.get(key) if node.get(key) is None else node[key] for key in COUNTS}
@@ -139,7 +144,7 @@ def _sources_of(settings: Mapping[str, Any], name: str) -> dict[str, str] | None
     if not (recorded := settings.get("sources")):
         return None
     node = settings["methods"][name]
-    parts = {part: node.get(part) or settings.get(part) for part in PARTS}
+    parts = _named_parts(settings, node)
     names = names_of_sources({**settings, **parts, "methods": {name: node}})
     return {file: digest for file, digest in recorded.items() if file in names}
 

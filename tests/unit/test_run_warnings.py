@@ -172,3 +172,15 @@ def test_a_wide_model_is_diagnosed_at_some_coordinates():
     torch.manual_seed(0)
     lines = warned(0.05, dim=300, steps=20, warmup=0, start=np.zeros(300))
     assert any("ESS is" in line for line in lines)
+
+
+def test_warnings_of_a_network_point_to_predictions():
+    """Hidden units can be exchanged: chains whose weights differ may predict the same."""
+    x, y = torch.randn(30, 2, generator=torch.Generator().manual_seed(1)), torch.arange(30) % 2
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Tanh(), torch.nn.Linear(2, 2))
+    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
+    with pytest.warns(UserWarning, match="Judge predictions") as raised:
+        mhrun.sample(module, {"x": x, "y": y}, kernel, step_size=0.01, steps=200, warmup=0, seed=1)
+    lines = [str(one.message) for one in raised]
+    assert any("R-hat is" in line for line in lines)
+    assert sum("Judge predictions" in line for line in lines) == 1
