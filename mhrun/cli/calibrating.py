@@ -51,7 +51,7 @@ def calibrate(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = 
     """
     settings = {key: value for key, _, value in (w.partition("=") for w in words) if key in _OWN}
     rest = [word for word in words if word.partition("=")[0] not in _OWN]
-    replications = _whole("replications", settings.get("replications", str(_REPLICATIONS)), _FEWEST)
+    replications = _whole_number("replications", settings.get("replications", str(_REPLICATIONS)), _FEWEST)
     config = compose_config(rest, folders, compare=False, check=True) | {"device": "cpu"}
     import torch
 
@@ -68,7 +68,7 @@ def calibrate(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = 
         if (reason := refuses(target.model)) is not None:
             raise UserError(f"{method.name}: {reason}")
         if id(target) not in simulations:
-            data = _first(target, _whole("n", settings.get("n", str(min(_N, target.n))), 1))
+            data = _first(target, _whole_number("n", settings.get("n", str(min(_N, target.n))), 1))
             simulations[id(target)] = simulated(
                 target.model, data, replications, method.shape.chains, int(config["seed"])
             )
@@ -228,7 +228,7 @@ def _times(data: Any, times: int) -> Any:
     return dataclasses.replace(data, times=times)
 
 
-def _whole(key: str, text: str, least: int) -> int:
+def _whole_number(key: str, text: str, least: int) -> int:
     if not text.isdigit() or int(text) < least:
         raise UserError(f"{key} = {text} must be a whole number, at least {least}.")
     return int(text)

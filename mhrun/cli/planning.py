@@ -58,7 +58,7 @@ def _of_run(config: Mapping[str, Any], console: Console) -> None:
     from mhrun.engine.estimate import about
 
     folder = RunFolder.of(config)
-    if _there(config, folder):
+    if _is_done(config, folder):
         print(f"This run exists already: {folder.path}; the same command makes its report if necessary.")
         return
     planned = _planned(config, folder, None, set())
@@ -115,7 +115,7 @@ def _of_sweep(jobs: Sequence[tuple[list[str], list[str]]], folders: Sequence[Pat
         try:
             config = compose_config(job, folders, compare=False, check=True)
             folder = RunFolder.of(config)
-            if folder.path in paths or _there(config, folder):
+            if folder.path in paths or _is_done(config, folder):
                 existing += 1
                 print(f"{' '.join(swept)}: there already")
                 continue
@@ -137,7 +137,7 @@ def _of_sweep(jobs: Sequence[tuple[list[str], list[str]]], folders: Sequence[Pat
     return 1 if refused else 0
 
 
-def _there(config: Mapping[str, Any], folder: RunFolder) -> bool:
+def _is_done(config: Mapping[str, Any], folder: RunFolder) -> bool:
     return folder.is_complete() and not config["runtime"]["force"] and not folder.damage()
 
 

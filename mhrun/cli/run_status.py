@@ -43,7 +43,7 @@ def status_of(folder: RunFolder) -> Status:
     """Return the status of a run."""
     summary = folder.summary() or {}
     status = str(summary.get("status", "damaged" if folder.has_damaged_summary() else "begun"))
-    if status == "running" and not _held(folder):
+    if status == "running" and not _is_locked(folder):
         status = "interrupted"
     moment = str(summary.get("finished") or summary.get("started") or "")[:16].replace("T", " ")
     verdicts = ("reproduced", "not reproduced")
@@ -61,7 +61,7 @@ def _seconds(began: object, ended: object) -> float | None:
         return None
 
 
-def _held(folder: RunFolder) -> bool:
+def _is_locked(folder: RunFolder) -> bool:
     """Return whether a process has locked the folder; the system releases the lock of a process that dies."""
     lock = folder.path / ".lock"
     if not lock.exists():

@@ -104,12 +104,12 @@ class LoopInputs(NamedTuple):
     def run(self, body: Piece, threads: int, work: Workspaces) -> tuple[State, Record]:
         """Run all steps, with chains in parallel."""
         if body not in _alone:
-            _alone[body] = compiled(_whole(body))
+            _alone[body] = compiled(_over_all_steps(body))
         over_chains(_alone[body], len(self.stopped), threads, self.steps, self.arguments, own=work)
         return self.finish()
 
 
-def _whole(body: Piece) -> Piece:
+def _over_all_steps(body: Piece) -> Piece:
     def whole(first_chain: Any, last_chain: Any, work: Any, steps: Any, arguments: Any) -> None:
         body(Range(first_chain, last_chain), Range(0, steps), work, arguments)
 

@@ -235,7 +235,7 @@ def content(name: str, file: str) -> bytes:
     remote = {remote.name: remote for remote in CATALOGUE[name].files}[file]
     try:
         with _opened(path, remote) as stream:
-            payload = _whole(stream)
+            payload = _content(stream)
     except FileNotFoundError as error:
         raise UserError(
             f"There is no {path}: get it with 'mhrun fetch {name}', or give the folder of the "
@@ -286,7 +286,7 @@ def _download(name: str, file: RemoteFile, folder: Path, say: Callable[[str], No
     return f"{file.name}: {'; '.join(reasons) or 'no mirror is known'}"
 
 
-def _whole(stream: IO[bytes] | gzip.GzipFile) -> bytes:
+def _content(stream: IO[bytes] | gzip.GzipFile) -> bytes:
     """Return the whole content of a stream.
 
     Raises:
@@ -306,7 +306,7 @@ def _content_is(path: Path, remote: RemoteFile) -> bool | None:
     try:
         with _opened(path, remote) as stream:
             if remote.table:
-                digest.update(canonical(_whole(stream)))
+                digest.update(canonical(_content(stream)))
             length = 0
             while part := stream.read(1 << 20):
                 digest.update(part)

@@ -110,7 +110,9 @@ def assembled(
         Refusal: invalid counts, or incompatible parts.
         UserError: a part is not of its kind.
     """
-    chains, warmup, steps, seed = (_whole(key, counts[key]) for key in ("chains", "warmup", "steps", "seed"))
+    chains, warmup, steps, seed = (
+        _whole_number(key, counts[key]) for key in ("chains", "warmup", "steps", "seed")
+    )
     if not all(abs(count) < 2**31 for count in (chains, warmup, steps)):
         raise Refusal("chains, warmup and steps must be below 2^31.")
     for key, count, least in (("chains", chains, 1), ("steps", steps, 1), ("warmup", warmup, 0)):
@@ -124,7 +126,7 @@ def assembled(
         check_kind("schedule", schedule, Schedule, f"{where}schedules.{quantity}")
     plan = Plan(schedules, chains, warmup, steps)
     names = () if thin is None else target.model.names
-    thin_stats = None if stats_setting is None else _whole("thin_stats", stats_setting)
+    thin_stats = None if stats_setting is None else _whole_number("thin_stats", stats_setting)
     shape = Shape(chains, names, warmup, steps, plan.kept(thin), thin_stats, parameters_of(target.model))
     if monitor is not None:
         check_kind("monitor", monitor, Monitor, f"{where}monitor")
@@ -267,10 +269,14 @@ def check_kind(kind: str, part: Any, base: type, where: str) -> None:
 def _thin(value: Any) -> int | tuple[int, ...] | None:
     if value is None:
         return None
-    return tuple(_whole("thin", step) for step in value) if isinstance(value, list) else _whole("thin", value)
+    return (
+        tuple(_whole_number("thin", step) for step in value)
+        if isinstance(value, list)
+        else _whole_number("thin", value)
+    )
 
 
-def _whole(name: str, value: Any) -> int:
+def _whole_number(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral | float) or value % 1 != 0:  # NaN for inf
         raise Refusal(f"{name} = {value!r} must be a whole number.")
     return int(value)

@@ -255,14 +255,14 @@ class Graph:
             return method.kernel.step(method.target, state, controls, self._draws)
         self._draws.step = self._draws.step  # the same numbers once more
         numbers = [ask(self._draws) for ask in requested.numbers]
-        names = (list(after.evaluation.tensors()), list(after.aux), _there(info))
+        names = (list(after.evaluation.tensors()), list(after.aux), _given_fields(info))
         kind = _Kind(requested, _given(state, controls), None, *names)
         if len(self._kinds) < _KINDS:
             try:
                 step = self._pure(kind)
                 run = self._capture(step, [*before, *numbers])
                 replay = _unpacked(kind, run([*(value.clone() for value in before), *numbers]))
-                if _same(replay, (after, info)):
+                if _agree(replay, (after, info)):
                     kind = kind._replace(run=run)
                 else:
                     self._refused("its graph and torch differ")
@@ -358,7 +358,7 @@ def _given(state: State, controls: Controls) -> Names:
     return tuple(state.evaluation.tensors()), tuple(state.aux), tuple(control_names)
 
 
-def _there(info: Info) -> list[str]:
+def _given_fields(info: Info) -> list[str]:
     return [name for name, value in info._asdict().items() if value is not None]
 
 
@@ -369,12 +369,12 @@ def _unpacked(kind: _Kind, outputs: Sequence[Tensor]) -> tuple[State, Info]:
     return State(Evaluation.of(evaluation), aux), Info(**{name: next(tensors) for name in kind.info})
 
 
-def _same(one: tuple[State, Info], two: tuple[State, Info]) -> bool:
+def _agree(one: tuple[State, Info], two: tuple[State, Info]) -> bool:
     """Return whether two steps agree in every field, to rounding."""
     pairs = [
         *((one[0].evaluation.tensors()[name], value) for name, value in two[0].evaluation.tensors().items()),
         *((one[0].aux[name], value) for name, value in two[0].aux.items()),
-        *((getattr(one[1], name), getattr(two[1], name)) for name in _there(two[1])),
+        *((getattr(one[1], name), getattr(two[1], name)) for name in _given_fields(two[1])),
     ]
 
     # Ratios and counts in float64 have the rounding of the state from which they were computed.

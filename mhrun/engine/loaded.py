@@ -69,7 +69,7 @@ class LoadedRun:
 
     def target(self, method: str | None = None) -> Target:
         """Return the target of a method, or that of the experiment."""
-        parts = {} if method is None else parts_of(self._config, self._known(method))
+        parts = {} if method is None else parts_of(self._config, self._checked_method(method))
         parts = {part: value for part, value in parts.items() if value != self._config.get(part)}
         key = repr(parts)
         if key not in self._targets:
@@ -84,7 +84,7 @@ class LoadedRun:
         Raises:
             UserError: an unknown method, or a trace that cannot be read.
         """
-        place = self._folder.method(self._known(method))
+        place = self._folder.method(self._checked_method(method))
         try:
             return open_trace(place)
         except (OSError, ValueError, KeyError) as error:
@@ -149,7 +149,7 @@ class LoadedRun:
             prediction = prediction * facts["target_sd"] + facts["target_mean"]
         return prediction
 
-    def _known(self, method: str) -> str:
+    def _checked_method(self, method: str) -> str:
         if method not in self._config["methods"]:
             raise UserError(
                 f"The run has no method '{method}'; it has {', '.join(self.methods)}.{nearest(method, self.methods)}"

@@ -26,13 +26,13 @@ def in_python(name: str) -> str:
     """
     if not is_name(name) or not (CONF / "method" / f"{name}.yaml").is_file():
         return ""
-    node = _whole("method", name)
+    node = _composed("method", name)
     surrogate = (node.get("target") or {}).get("surrogate", "none")
     argument = f' with surrogate="{surrogate}"' if surrogate != "none" else ""
     return f"{_written(node['kernel'])}{argument}"
 
 
-def _whole(group: str, name: str) -> dict[str, Any]:
+def _composed(group: str, name: str) -> dict[str, Any]:
     """Return a configuration with the parts of its defaults in their places."""
     settings, parts = _read(group, name)
     config: dict[str, Any] = {}
@@ -41,7 +41,7 @@ def _whole(group: str, name: str) -> dict[str, Any]:
         *above, last = path.split(".")
         for key in above:
             node = node.setdefault(key, {})
-        node[last] = _whole(part_group, choice)
+        node[last] = _composed(part_group, choice)
     return _merged(config, settings)
 
 

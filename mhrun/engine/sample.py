@@ -194,7 +194,7 @@ def sample(
     )
     method.check_data()
     if reason:
-        _say(f"no kernel was named: {reason}.")
+        _print(f"no kernel was named: {reason}.")
     settings = Settings(executor=executor, threads=threads)
     attributes: dict[str, Any] = {"seed": method.seed} | prior_attribute(inputs.model)
     if precision != FP32:
@@ -218,8 +218,8 @@ def sample(
         )
         call += (method.shape, method.seed, str(dtype), method.monitor)
         call += _unlike_defaults(method, surrogate, precision)
-        with _held(folder) as place:
-            _same(place, fingerprint(RESULTS_VERSION, *call))
+        with _locked(folder) as place:
+            _check_call(place, fingerprint(RESULTS_VERSION, *call))
             method, summary = _run(method, place, place, settings, attributes, progress)
             trace = open_trace(place)
     _warn(method, summary, trace)
@@ -246,7 +246,7 @@ def _check_device(device: str, dtype: Any) -> None:
 
 
 @contextmanager
-def _held(folder: str | Path) -> Iterator[Path]:
+def _locked(folder: str | Path) -> Iterator[Path]:
     """Make a folder and keep other processes from writing to it."""
     place = RunFolder(Path(folder))
     try:
@@ -269,8 +269,8 @@ def _run(
 
     The pilot's settings are read from, and kept in, the folder `pilot_folder`.
     """
-    method, facts = piloted(method, pilot_folder, _say)
-    attributes = {**attributes, **_known(facts)}
+    method, facts = piloted(method, pilot_folder, _print)
+    attributes = {**attributes, **_pilot_attribute(facts)}
     watcher = Progress(is_kept=pilot_folder is not None) if progress else Silent()
     return method, run_method(method, folder, settings, watcher, lambda: False, attributes)
 
@@ -337,11 +337,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     print(f"mhrun: {line.removeprefix('sample: ')}", file=sys.stderr)
 
 
-def _known(facts: Mapping[str, Any] | None) -> dict[str, str]:
+def _pilot_attribute(facts: Mapping[str, Any] | None) -> dict[str, str]:
     """Return what a pilot found as an attribute of the trace."""
     return {} if facts is None else {"pilot": json.dumps(facts, sort_keys=True)}
 
@@ -366,7 +366,7 @@ def _warn(method: Method, summary: Mapping[str, Any], trace: xr.DataTree) -> Non
         warnings.warn(line.removeprefix("sample: "), UserWarning, stacklevel=3)
 
 
-def _same(folder: Path, settings: str) -> None:
+def _check_call(folder: Path, settings: str) -> None:
     """Refuse a folder that holds the trace of another call."""
     note = folder / "call.json"
     recorded = read_json(note)

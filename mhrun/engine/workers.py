@@ -89,7 +89,7 @@ class Workers:
     ) -> None:
         self._folder, self._threads = folder, settings.threads
         self._watcher, self._stop = watcher, stop
-        self.count = jobs_of(config["runtime"].get("jobs"), self._left(methods), settings)
+        self.count = jobs_of(config["runtime"].get("jobs"), self._unfinished(methods), settings)
         self._workers: list[_Worker] = []
         if self.count > 1:
             share = replace(settings, block_bytes=settings.block_bytes // self.count)
@@ -111,7 +111,7 @@ class Workers:
         Raises:
             Interrupted: the user stopped the run.
         """
-        unfinished = self._left(methods) if self.count > 1 else []
+        unfinished = self._unfinished(methods) if self.count > 1 else []
         waiting = deque(method.name for method in unfinished if task != PILOT or is_open(method))
         outcome, stopped, stopping = Outcome({}, {}), list[str](), False
         while True:
@@ -151,7 +151,7 @@ class Workers:
         elif event == "cost":
             outcome.costs.update({cost.method: cost for cost in contents[0]})
 
-    def _left(self, methods: Sequence[Method]) -> list[Method]:
+    def _unfinished(self, methods: Sequence[Method]) -> list[Method]:
         """Return the unfinished methods that workers may run, the longest first, so that none begins near the end."""
         unfinished = [m for m in methods if done(self._folder.method(m.name)) is None]
         return sorted(separable(unfinished, self._threads), key=lambda m: -m.guess() * m.shape.total)

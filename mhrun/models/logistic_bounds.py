@@ -49,7 +49,7 @@ def bound_pieces(
         eta,
     )
     gradients = (_slope, _remainder) if order else ()
-    return NativeBounds(args, _log_prior, _width, _terms, _total, _known, *gradients)
+    return NativeBounds(args, _log_prior, _width, _terms, _total, _taylor_difference, *gradients)
 
 
 def lower_bound_pieces(
@@ -132,7 +132,7 @@ def _width(args: Any, origin: Any, candidate: Any) -> Any:
 
 
 @piece
-def _known(args: Any, origin: Any, candidate: Any) -> Any:
+def _taylor_difference(args: Any, origin: Any, candidate: Any) -> Any:
     order, anchor, gradient, hessian = args[5], args[6], args[8], args[9]
     dim, total = len(origin), 0.0
     if order == 0:

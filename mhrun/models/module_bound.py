@@ -48,7 +48,7 @@ class Bound(Evaluator):
         with torch.enable_grad():
             for c in range(len(theta)):
                 self._bind(module, theta[c].detach(), updated, c)
-                log_lik = self._values(self._run(module, x[_of(x, c)]), _fields(rows, c))
+                log_lik = self._values(self._run(module, x[_row_of(x, c)]), _fields(rows, c))
                 # Without a gradient field of the parameters: autograd then need not add to one.
                 grads = torch.autograd.grad(log_lik.mean(), parameters, allow_unused=True)
                 parts = [
@@ -71,7 +71,7 @@ class Bound(Evaluator):
             values = []
             for c in range(len(theta)):
                 self._bind(module, theta[c], buffers, c)
-                values.append(function(self._run(module, x[_of(x, c)]), _fields(rows, c)))
+                values.append(function(self._run(module, x[_row_of(x, c)]), _fields(rows, c)))
         return _stacked(values)
 
     def _by_call(
@@ -84,7 +84,7 @@ class Bound(Evaluator):
             named = named_views(theta[c], self._names, self._sizes, self._shapes)
             named |= {name: value[c].to(module.get_buffer(name).dtype) for name, value in buffers.items()}
             with _recordable() if traced else nullcontext():
-                outputs = functional_call(module, named, (x[_of(x, c)],))
+                outputs = functional_call(module, named, (x[_row_of(x, c)],))
             values.append(function(outputs, _fields(rows, c)))
         return _stacked(values)
 
@@ -101,7 +101,7 @@ class Bound(Evaluator):
                 copies = {name: value[c].clone() for name, value in buffers.items()}
                 leaves, tensors = list(named.values()), {**named, **copies}
                 with _recordable():
-                    outputs = functional_call(module, tensors, (x[_of(x, c)],))
+                    outputs = functional_call(module, tensors, (x[_row_of(x, c)],))
                 log_lik = self._values(outputs, _fields(rows, c))
                 leaf_grads = torch.autograd.grad(
                     log_lik.mean(), leaves, allow_unused=True, materialize_grads=True
@@ -176,12 +176,12 @@ def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:
     return module.get_submodule(owner), local
 
 
-def _of(field: Tensor, c: int) -> int:
+def _row_of(field: Tensor, c: int) -> int:
     return c if len(field) > 1 else 0
 
 
 def _fields(rows: Rows, c: int) -> Rows:
-    return {name: field[_of(field, c)] for name, field in rows.items()}
+    return {name: field[_row_of(field, c)] for name, field in rows.items()}
 
 
 def _stacked(parts: list[Tensor]) -> Tensor:

@@ -62,7 +62,7 @@ class Recorded:
         if calls or len(self._seen) <= _SHAPES:
             self._seen[key] += 1
         if replay is not None:
-            if not _same(replay(*tensors), outputs):
+            if not _equal(replay(*tensors), outputs):
                 self._replays[key] = None
         elif calls == self._calls and len(self._replays) < _RECORDINGS:
             self._replays[key] = recording(self._function, tensors)
@@ -124,7 +124,7 @@ def _must_be_seen(tensors: Tensors) -> bool:
     )
 
 
-def _same(one: Tensors, other: Tensors) -> bool:
+def _equal(one: Tensors, other: Tensors) -> bool:
     return all(torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) for a, b in zip(one, other, strict=True))
 
 

@@ -85,11 +85,20 @@ def permutations(
     """
     out = np.empty((len(steps), stop - start), dtype)
     loop, purpose = _permutation_loop(filler(n)), MINIBATCH + u64(use << 20)
-    loop(out, start, u64(n), steps.astype(u64), chains.astype(u64), split_key(key), purpose, _own(n, stop))
+    loop(
+        out,
+        start,
+        u64(n),
+        steps.astype(u64),
+        chains.astype(u64),
+        split_key(key),
+        purpose,
+        _workspace(n, stop),
+    )
     return out
 
 
-def _own(n: int, largest: int) -> Workspace:
+def _workspace(n: int, largest: int) -> Workspace:
     """Return this thread's workspace; the last one is reused."""
     capacity, work = getattr(_local, "work", ((0, 0), None))
     if work is None or capacity[0] != n or capacity[1] < largest:

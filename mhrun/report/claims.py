@@ -264,22 +264,22 @@ def satisfied(rule: Mapping[str, Any], value: float, se: float | None, where: st
         raise UserError(f"claim {where}: a rule needs equals, below, above, between, or near with at_most.")
     checks = []
     if "equals" in rule:
-        checks.append(_same(value, rule["equals"]))
+        checks.append(_nearly_equal(value, rule["equals"]))
     if "below" in rule:
-        checks.append(value < rule["below"] and not _same(value, rule["below"]))
+        checks.append(value < rule["below"] and not _nearly_equal(value, rule["below"]))
     if "above" in rule:
-        checks.append(value > rule["above"] and not _same(value, rule["above"]))
+        checks.append(value > rule["above"] and not _nearly_equal(value, rule["above"]))
     if "between" in rule:
         low, high = rule["between"]
-        checks.append(low <= value <= high or _same(value, low) or _same(value, high))
+        checks.append(low <= value <= high or _nearly_equal(value, low) or _nearly_equal(value, high))
     if "near" in rule:
         distance = abs(value - rule["near"])
         largest = max(abs(value), abs(rule["near"]))
         if "at_most" in rule:
-            checks.append(distance <= rule["at_most"] or _same(distance, rule["at_most"], largest))
+            checks.append(distance <= rule["at_most"] or _nearly_equal(distance, rule["at_most"], largest))
         if "standard_errors" in rule:
             limit = math.nan if se is None else rule["standard_errors"] * se
-            checks.append(distance <= limit or _same(distance, limit, largest))
+            checks.append(distance <= limit or _nearly_equal(distance, limit, largest))
     return all(checks)
 
 
@@ -289,7 +289,7 @@ def is_noisy(rule: Mapping[str, Any], se: float | None) -> bool:
     return se is not None and se > min(rule.get("at_most", math.inf), (high - low) / 2)
 
 
-def _same(one: float, two: float, largest: float = 0.0) -> bool:
+def _nearly_equal(one: float, two: float, largest: float = 0.0) -> bool:
     """Return whether two numbers differ by no more than rounding of numbers as large as `largest` or themselves."""
     gap = abs(one - two)
     return math.isfinite(gap) and gap <= _ROUNDING * max(abs(one), abs(two), largest)

@@ -112,12 +112,12 @@ def compare(rows: Sequence[Row], reference: Row | None = None, tolerance: float 
     all_draws: dict[str, npt.NDArray[np.float64] | str] = {}
     for row in [*rows, *([reference] if reference else [])]:
         if row.name not in all_draws:
-            all_draws[row.name] = _whole(row, partial(valid_draws, row.run, row.method))
+            all_draws[row.name] = _undamaged(row, partial(valid_draws, row.run, row.method))
     records: dict[str, dict[str, Any]] = {}
     for row in rows:
         draws = all_draws[row.name]
         valid = None if isinstance(draws, str) else draws
-        records[row.name] = _whole(row, partial(efficiency, row.run, row.method, valid))
+        records[row.name] = _undamaged(row, partial(efficiency, row.run, row.method, valid))
         records[row.name]["target"] = row.run.kind(row.method)
         if isinstance(draws, str):
             notes.append(f"{row.name}: {draws}")
@@ -152,7 +152,9 @@ def compare(rows: Sequence[Row], reference: Row | None = None, tolerance: float 
         )
     names = run_names([row.run.folder for row in rows])
     first = rows[0].run
-    runs = {names[row.run.folder.path]: _about(row.run, None if row.run is first else first) for row in rows}
+    runs = {
+        names[row.run.folder.path]: _description(row.run, None if row.run is first else first) for row in rows
+    }
     return Comparison(records, runs, notes, reference.name if reference else None, rule, precision)
 
 
@@ -248,7 +250,7 @@ def _small_errors(
     ]
 
 
-def _whole(row: Row, read: Callable[[], T]) -> T:
+def _undamaged(row: Row, read: Callable[[], T]) -> T:
     """Return the data read from a trace.
 
     Raises:
@@ -264,7 +266,7 @@ def _whole(row: Row, read: Callable[[], T]) -> T:
 
 def _one_model(rows: Sequence[Row]) -> list[str]:
     """Return lines on how the targets of the rows differ from the first."""
-    named = [(row, names) for row in rows if (names := _whole(row, partial(_names, row)))]
+    named = [(row, names) for row in rows if (names := _undamaged(row, partial(_names, row)))]
     for row, names in named[1:]:
         first, expected = named[0]
         if names != expected:
@@ -364,7 +366,7 @@ def _distances(
     return {"mean": mean, "spread": spread, "energy": energy_distance(draws, reference)}
 
 
-def _about(run: Run, first: Run | None) -> dict[str, Any]:
+def _description(run: Run, first: Run | None) -> dict[str, Any]:
     differs = [] if first is None else departures(run.config, first.config)
     if first is not None and run.config["seed"] != first.config["seed"]:
         differs.append(f"seed = {run.config['seed']}")

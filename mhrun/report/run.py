@@ -260,7 +260,7 @@ class Run:
         Raises:
             UserError: the trace lacks the statistics of some draws.
         """
-        with self.trace(method) as trace, _of(method):
+        with self.trace(method) as trace, _named_in_errors(method):
             return validity(trace)[:: self.rungs(method)]
 
     def _places(self, method: str) -> npt.NDArray[np.int64]:
@@ -269,7 +269,7 @@ class Run:
         Raises:
             UserError: the trace lacks the statistics of some draws.
         """
-        with self.trace(method) as trace, _of(method):
+        with self.trace(method) as trace, _named_in_errors(method):
             return places_of_draws(trace)
 
     def monitor(self, method: str) -> xr.Dataset:
@@ -320,7 +320,7 @@ class Run:
 
 
 @contextmanager
-def _of(method: str) -> Iterator[None]:
+def _named_in_errors(method: str) -> Iterator[None]:
     """Name the method in a message on its trace."""
     try:
         yield

@@ -173,7 +173,7 @@ class Plan:
     def _check(self) -> None:
         memory = self.start()
         for name, schedule in self.schedules.items():
-            for quantity, value in schedule.values(_own(memory, name), 1, 1).items():
+            for quantity, value in schedule.values(_memory_of(memory, name), 1, 1).items():
                 if value.shape[-1] not in (1, self.chains):
                     raise Refusal(
                         f"{quantity} has {value.shape[-1]} values for {self.chains} chains; give one, or one each."
@@ -198,7 +198,7 @@ class Plan:
         """Return the controls at the `steps` steps from `first_step` on, each (K, C), float64."""
         quantities: dict[str, Tensor] = {}
         for name, schedule in self.schedules.items():
-            quantities |= schedule.values(_own(memory, name), first_step, steps)
+            quantities |= schedule.values(_memory_of(memory, name), first_step, steps)
         temperature = quantities.get("temperature", torch.ones(1, 1, dtype=torch.float64))
         noise = quantities.get("noise_temperature", temperature)
         noise = torch.where(noise.isnan(), temperature, noise)
@@ -214,7 +214,7 @@ class Plan:
         """Return the memory of all schedules updated with acceptances (K, C)."""
         new: Memory = {}
         for name, schedule in self.schedules.items():
-            for key, value in schedule.learn(_own(memory, name), first_step, accepted).items():
+            for key, value in schedule.learn(_memory_of(memory, name), first_step, accepted).items():
                 new[f"{name}.{key}"] = value
         return new
 
@@ -241,7 +241,7 @@ def is_auto(value: Any) -> bool:
     return isinstance(value, str) and value == AUTO
 
 
-def _own(memory: Memory, name: str) -> Memory:
+def _memory_of(memory: Memory, name: str) -> Memory:
     prefix = f"{name}."
     return {key[len(prefix) :]: value for key, value in memory.items() if key.startswith(prefix)}
 

@@ -63,13 +63,13 @@ class _Taker:
 
     def take(self, thing: Any) -> None:
         """Add an object of any kind."""
-        self._say(type(thing).__qualname__)
+        self._add_text(type(thing).__qualname__)
         if thing is None or isinstance(thing, str | bytes | int | float | complex):
-            self._say(repr(thing))
+            self._add_text(repr(thing))
         elif isinstance(thing, types.ModuleType) and not _is_library(thing):
             self._module(thing)
         elif isinstance(thing, types.ModuleType | types.BuiltinFunctionType | np.ufunc | logging.Logger):
-            self._say(_name(thing))
+            self._add_text(_name(thing))
             if isinstance(owner := getattr(thing, "__self__", None), torch.Tensor | np.ndarray):
                 self.take(owner)
         elif isinstance(thing, torch.Tensor | np.ndarray | np.generic):
@@ -81,28 +81,28 @@ class _Taker:
         elif isinstance(thing, set | frozenset):
             self._all(sorted(thing, key=repr))
         elif id(thing) in self._seen:
-            self._say(f"again {self._seen[id(thing)][0]}")
+            self._add_text(f"again {self._seen[id(thing)][0]}")
         else:
             self._seen[id(thing)] = len(self._seen), thing
             self._object(thing)
 
-    def _say(self, text: str) -> None:
+    def _add_text(self, text: str) -> None:
         self.digest.update(f"{len(text)}:{text}".encode(errors="surrogatepass"))
 
     def _all(self, things: Iterable[Any]) -> None:
         things = list(things)
-        self._say(str(len(things)))
+        self._add_text(str(len(things)))
         for thing in things:
             self.take(thing)
 
     def _array(self, thing: Any) -> None:
         if isinstance(thing, torch.Tensor):
             thing = thing.detach().cpu()
-            self._say(str(thing.dtype))
+            self._add_text(str(thing.dtype))
             thing = thing.to_dense() if thing.layout != torch.strided else thing
             thing = thing.view(torch.int16) if thing.dtype == torch.bfloat16 else thing
         array = np.asarray(thing)
-        self._say(f"{array.dtype}{array.shape}")
+        self._add_text(f"{array.dtype}{array.shape}")
         if array.dtype.hasobject:
             self._all(array.reshape(-1).tolist())
             return
@@ -111,7 +111,7 @@ class _Taker:
 
     def _module(self, module: types.ModuleType) -> None:
         """Add the source of a user's module, and of the user's modules that it imports."""
-        self._say(_name(module))
+        self._add_text(_name(module))
         if id(module) in self._seen:
             return
         self._seen[id(module)] = len(self._seen), module
@@ -150,7 +150,7 @@ class _Taker:
             attributes = getattr(thing, "__dict__", None)
             slots = [name for base in type(thing).__mro__ for name in _slots(base) if hasattr(thing, name)]
             if attributes is None and not slots:
-                self._say(_PLACE.sub("", repr(thing)))
+                self._add_text(_PLACE.sub("", repr(thing)))
                 return
             # The value of a cached property is not a setting: it appears with the first use.
             self.take({name: value for name, value in (attributes or {}).items() if not _kept(thing, name)})
@@ -174,7 +174,7 @@ class _Taker:
                 self._code(const)
 
     def _class(self, kind: type) -> None:
-        self._say(_name(kind))
+        self._add_text(_name(kind))
         if _of_library(kind):
             return
         self._all(kind.__bases__)

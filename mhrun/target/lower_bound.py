@@ -50,7 +50,7 @@ class LowerBound(Surrogate):
                 theta, root, self.n_grad = reference.theta, reference.root, reference.n_grad
             else:
                 theta = torch.zeros(self._model.dim, dtype=torch.float64, device=data.device)
-            bound = _AsLogLik(self._model, partial(self._about, theta if self.tuned else None))
+            bound = _AsLogLik(self._model, partial(self._bounds_at, theta if self.tuned else None))
             gradient, hessian = gradient_of_sum(bound, data, theta), hessian_of_sum(bound, data, theta)
             self._sums = Sums(Reference(theta, root), gradient, hessian)
             self.n_grad += data.n * (1 + len(theta))
@@ -58,7 +58,7 @@ class LowerBound(Surrogate):
 
     def terms(self, theta: Tensor, rows: Rows) -> Tensor:
         """Return log B_i(theta) of the data `rows` (C or 1, m, ...), (C, m), float64."""
-        return self._about(self.sums.reference.theta if self.tuned else None, theta.double(), rows)
+        return self._bounds_at(self.sums.reference.theta if self.tuned else None, theta.double(), rows)
 
     def gaps(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return l_i - log B_i (C, m), computed in float64, and what rounding may add to it."""
@@ -66,7 +66,7 @@ class LowerBound(Surrogate):
         bound = self.terms(theta, rows)
         return log_lik - bound, _ROUNDING * (1 + log_lik.abs() + bound.abs())
 
-    def _about(self, anchor: Tensor | None, theta: Tensor, rows: Rows) -> Tensor:
+    def _bounds_at(self, anchor: Tensor | None, theta: Tensor, rows: Rows) -> Tensor:
         """Return the bounds that touch at the anchor (D,), or where the model chooses."""
         bounds: Tensor = self._model.lower_bound(theta, rows, anchor)  # type: ignore[attr-defined]
         return bounds

@@ -58,7 +58,7 @@ def find_reference(model: Model, data: Dataset) -> Found:
             log-likelihood does not have two derivatives.
     """
     with _differentiated():
-        return _found(model, data)
+        return _search_result(model, data)
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def _differentiated() -> Iterator[None]:
         ) from error
 
 
-def _found(model: Model, data: Dataset) -> Found:
+def _search_result(model: Model, data: Dataset) -> Found:
     theta = first_point(model, data.device).cpu().numpy()[0]
     few_data, all_data = _Energy(model, data, min(_FEW, data.n)), _Energy(model, data, data.n)
     theta = _search(few_data, theta)
