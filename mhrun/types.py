@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast, runtime_check
 import torch
 from torch import Tensor
 
+from mhrun.errors import Refusal
 from mhrun.exchanges import NEVER
 from mhrun.random import MANY, Draws
 
@@ -240,9 +241,32 @@ class Contest(NamedTuple):
         return self.offset + self.scale * self.difference.mean
 
     def to_verdict(self, accepted: Tensor) -> Verdict:
-        """Return the verdict of a rule that decides from `difference`."""
+        """Return the verdict of a rule that decides from `difference`.
+
+        Args:
+            accepted: which chains accept, (C,) bool.
+
+        Raises:
+            Refusal: `accepted` has another shape or type, such as probabilities.
+        """
         assert self.difference is not None
-        return Verdict(accepted, self.log_ratio, self.log_ratio_var, self.difference.size)
+        log_ratio = self.log_ratio
+        _check_accepted(accepted, log_ratio.shape)
+        return Verdict(accepted, log_ratio, self.log_ratio_var, self.difference.size)
+
+
+def _check_accepted(accepted: object, shape: torch.Size) -> None:
+    """Refuse what does not say of each chain whether it accepts; reads no values."""
+    if isinstance(accepted, Tensor):
+        if accepted.dtype == torch.bool and accepted.shape == shape:
+            return
+        given = f"{tuple(accepted.shape)}, {str(accepted.dtype).removeprefix('torch.')}"
+    else:
+        given = f"a {type(accepted).__name__}"
+    raise Refusal(
+        f"contest.to_verdict takes which chains accept, a tensor of shape (C,) = {tuple(shape)} and type bool, and was "
+        f"given {given}; compare with a uniform: u < probability."
+    )
 
 
 class Verdict(NamedTuple):

@@ -83,10 +83,8 @@ def _shapes(trajectory: Trajectory, chains: int) -> Verdict:
             or (value.dtype == torch.bool) != (dtype == "bool")
         ):
             wrong.append(name)
-    detail = (
-        f"{', '.join(wrong)} must be ({chains},), {INFO_DTYPES[wrong[0]]}" if wrong else "every field is (C,)"
-    )
-    return Verdict("what a step reports", FAILS if wrong else HOLDS, detail)
+    detail = "; ".join(f"{name} must be ({chains},), {INFO_DTYPES[name]}" for name in wrong)
+    return Verdict("what a step reports", FAILS if wrong else HOLDS, detail or "every field is (C,)")
 
 
 def repeatable(subject: Subject) -> Iterator[Verdict]:

@@ -42,13 +42,15 @@ def decision(rule: Rule, contest: Contest, draws: Draws) -> Verdict:
     """Return the verdict of a rule.
 
     Raises:
-        Refusal: it returns something else.
+        Refusal: it returns something else, or accepts by what is no mask of the chains.
     """
-    verdict = rule.decide(contest, draws)
+    name = f"decide of {type(rule).__name__}"
+    try:
+        verdict = rule.decide(contest, draws)
+    except Refusal as error:
+        raise Refusal(f"{name}: {error}") from error
     if not isinstance(verdict, Verdict):
-        raise Refusal(
-            f"decide of {type(rule).__name__} must return a Verdict: return contest.to_verdict(accepted)."
-        )
+        raise Refusal(f"{name} must return a Verdict: return contest.to_verdict(accepted).")
     return verdict
 
 
@@ -226,7 +228,7 @@ class MetropolisHastings(Kernel):
             batch_size=verdict.batch_size,
             n_lik=evaluated,
             n_lik_overhead=n_lik_overhead,
-            n_grad=torch.full_like(verdict.accepted, n_grad, dtype=torch.int64),
+            n_grad=torch.full_like(verdict.batch_size, n_grad, dtype=torch.int64),
             diverging=diverging,
             log_ratio_skew=verdict.log_ratio_skew,
             violations=None if contest.arrivals is None else contest.arrivals.violations,

@@ -41,6 +41,22 @@ def test_a_contest_has_the_variance_of_its_log_ratio():
     assert torch.equal(contest.to_verdict(one > 0).log_ratio_var, contest.log_ratio_var)
 
 
+@pytest.mark.parametrize(
+    ("accepted", "given"),
+    [
+        (torch.full((3,), 0.5), r"\(3,\), float32"),
+        (torch.ones(3, 1, dtype=torch.bool), r"\(3, 1\), bool"),
+        (True, "a bool"),
+    ],
+)
+def test_a_contest_takes_a_mask_of_the_chains_only(accepted, given):
+    one = torch.ones(3)
+    contest = Contest(Difference(mean=one, var=one, size=one.int(), error=one), scale=one, offset=one)
+    words = rf"shape \(C,\) = \(3,\) and type bool, and was given {given}; compare with a uniform: u < probability"
+    with pytest.raises(UserError, match=words):
+        contest.to_verdict(accepted)
+
+
 # --- Predictions ------------------------------------------------------------------------------------------
 
 
