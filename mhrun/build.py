@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mhrun.errors import UserError, is_of_launcher, nearest
-from mhrun.paths import import_from_folders, user_folders
+from mhrun.paths import PACKAGE, import_from_folders, user_folders
 
 T = TypeVar("T")
 
@@ -112,16 +112,22 @@ def trusted_object(name: str, where: str = "") -> Any:
 
 
 def blame(error: BaseException) -> str:
-    """Return an error of a user's code in one line, with its last line that is neither ours nor a library's."""
+    """Return an error of a user's code in one line, with its last line that is neither ours nor a library's.
+
+    Where there is none, as in an error of ours, it is our last line.
+    """
     lines = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     if isinstance(error, SyntaxError) and error.filename:
         return f"{text} ({Path(error.filename).name}, line {error.lineno})"
     frames = traceback.extract_tb(error.__traceback__)
     places = [str(folder) for folder in user_folders()]
-    user_frames = [f for f in frames if any(f.filename.startswith(place) for place in places)] or [
-        f for f in frames if not f.filename.startswith("<") and "site-packages" not in f.filename
-    ]
+    others = [f for f in frames if not f.filename.startswith("<") and "site-packages" not in f.filename]
+    user_frames = (
+        [f for f in frames if any(f.filename.startswith(place) for place in places)]
+        or [f for f in others if not Path(f.filename).is_relative_to(PACKAGE)]
+        or others
+    )
     return (
         f"{text} ({Path(user_frames[-1].filename).name}, line {user_frames[-1].lineno})"
         if user_frames

@@ -216,7 +216,7 @@ class FunctionModel:
         if self._log_prior is None:
             return (declared,)
         prior = self._log_prior
-        with explained("log_prior", {"theta": theta[0]}):
+        with explained(_called("log_prior", prior), {"theta": theta[0]}):
             if self._batched:
                 value = prior(theta)
             else:
@@ -231,7 +231,7 @@ class FunctionModel:
         any_field = next(iter(rows.values()))
         shared = len(any_field) == 1
         arguments = {"theta": theta[0], **{name: field[0] for name, field in rows.items()}}
-        with explained("log_lik", arguments), unchanged(rows, "log_lik"):
+        with explained(_called("log_lik", self._log_lik), arguments), unchanged(rows, "log_lik"):
             if self._batched:
                 value = self._log_lik(theta, rows["x"] if self._single else Named(rows))
             else:
@@ -273,6 +273,12 @@ class FunctionModel:
                 )
             drawn[name] = value if per_chain else value.expand(chains, *value.shape)
         return self.parameters.theta(drawn)
+
+
+def _called(what: str, function: Callable[..., Any]) -> str:
+    """Return what a user's function is, with its name where that is another."""
+    name = getattr(function, "__name__", what)
+    return what if name in (what, "<lambda>") else f"{what} ({name})"
 
 
 @contextmanager

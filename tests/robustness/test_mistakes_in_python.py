@@ -135,6 +135,15 @@ def test_the_usual_mistakes_of_a_log_likelihood_have_a_remedy(log_lik, words, pr
     assert "file a" not in str(error.value)
 
 
+def test_a_parameter_that_is_not_there_is_located_in_the_users_function():
+    def misspelt(theta, batch):
+        return -0.5 * (batch.x[:, 0] - theta.mew) ** 2
+
+    words = r"log_lik \(misspelt\) failed: .*no 'mew' here, but mu \(test_mistakes_in_python.py, line \d+\)"
+    with pytest.raises(UserError, match=words):
+        sampled(misspelt, {"x": np.ones((5, 1))}, start=None, parameters={"mu": "Normal(0, 1)"})
+
+
 def test_the_constant_that_a_surrogate_needs_is_named():
     tests = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Thinned(), mhrun.SMH())
     for kernel, surrogate, words in (
