@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from mhrun.parts import Kernel
+from mhrun.parts import Dynamics, Kernel, Pairing, Proposal, Rule
 from mhrun.schedules.plan import Plan
 
 EXACT, APPROXIMATE, OPTIMISER = "exact", "approximate", "optimiser"
 """The kinds of methods, see `Samples.kind`."""
+DECLARED = f"{EXACT} (declared)"
+"""What reports call a method that is `EXACT` if what a part of the user's declares is so."""
 
 
 class Samples(NamedTuple):
@@ -21,6 +24,7 @@ class Samples(NamedTuple):
     temperature: float  # at the last step; for a ladder, that of the coldest rung
     tempered: bool  # whether the temperature is above 1
     optimises: bool = False  # whether the kernel is an optimiser
+    declared: bool = False  # whether it depends on a part that is not of this package
 
     @property
     def kind(self) -> str:
@@ -40,5 +44,20 @@ def samples(kernel: Kernel, plan: Plan) -> Samples:
     temperature = float(last.min())
     stationary: dict[str, Any] = kernel.stationary or {"distribution": None, "m": None}
     return Samples(
-        stationary["distribution"], stationary["m"], temperature, temperature > 1, kernel.optimises
+        stationary["distribution"],
+        stationary["m"],
+        temperature,
+        temperature > 1,
+        kernel.optimises,
+        any(own_parts(kernel)),
     )
+
+
+def own_parts(part: Any) -> Iterator[Any]:
+    """Yield the parts of a kernel that are the user's: their class is not defined in this package."""
+    if not type(part).__module__.startswith("mhrun."):
+        yield part
+        return
+    for value in vars(part).values():
+        if isinstance(value, Kernel | Proposal | Pairing | Rule | Dynamics):
+            yield from own_parts(value)

@@ -16,7 +16,7 @@ from mhrun.diagnostics.chains import some_coordinates
 from mhrun.diagnostics.distances import Shifts, energy_distance, shifts
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
-from mhrun.kernels.stationary import APPROXIMATE, EXACT
+from mhrun.kernels.stationary import APPROXIMATE, DECLARED, EXACT
 from mhrun.report.agreement import (
     AGREES,
     ANOTHER,
@@ -118,7 +118,7 @@ def compare(rows: Sequence[Row], reference: Row | None = None, tolerance: float 
         draws = all_draws[row.name]
         valid = None if isinstance(draws, str) else draws
         records[row.name] = _undamaged(row, partial(efficiency, row.run, row.method, valid))
-        records[row.name]["target"] = row.run.kind(row.method)
+        records[row.name]["target"] = row.run.kind_in_words(row.method)
         if isinstance(draws, str):
             notes.append(f"{row.name}: {draws}")
     if reference is not None:
@@ -163,13 +163,14 @@ def _better(records: Mapping[str, Mapping[str, Any]], reference: str) -> str:
     rhats = {
         name: number_of(row["rhat"])
         for name, row in records.items()
-        if name != reference and row.get("target") == EXACT and number_of(row.get("ess")) >= ESS
+        if name != reference and row.get("target") in (EXACT, DECLARED) and number_of(row.get("ess")) >= ESS
     }
     rhats = {name: value for name, value in rhats.items() if math.isfinite(value) and not is_apart(value)}
     if not rhats:
         return ""
-    best = min(rhats, key=lambda name: rhats[name])
-    return f" Take {best} as the reference: it is exact, and its R-hat is {rhats[best]:.3f}."
+    best = min(rhats, key=lambda name: (records[name]["target"] == DECLARED, rhats[name]))
+    kind = records[best]["target"]
+    return f" Take {best} as the reference: it is {kind}, and its R-hat is {rhats[best]:.3f}."
 
 
 def _doubts(name: str, value: float, advice: str = "") -> list[str]:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from mhrun.diagnostics.grid import Estimate
-from mhrun.kernels.stationary import EXACT
+from mhrun.kernels.stationary import DECLARED, EXACT
 from mhrun.report.agreement import AGREES, ANOTHER, DIFFERS, DIFFERS_SHORT, REFERENCE, UNKNOWN
 from mhrun.report.build import PAGE, draw, write_drawn
 from mhrun.report.compare import Comparison, Row, compare, number_of
@@ -174,6 +174,8 @@ def _most_efficient(comparison: Comparison) -> str:
     }
     wrong = 0 < len(eligible) < len(rated)
     rated = eligible or rated
+    targets = {str(comparison.rows[name].get("target")) for name in rated}
+    exact = " or ".join(sorted(targets & {EXACT, DECLARED})) or EXACT
     if not rated:
         rhats = [number_of(row.get("rhat")) for row in comparison.rows.values() if _finite(row.get("rhat"))]
         return f"No method has converged: R-hat is {shown(min(rhats))} at least." if rhats else ""
@@ -185,13 +187,19 @@ def _most_efficient(comparison: Comparison) -> str:
     other_rates = sorted(rate for name, rate in rated.items() if name != best)
     rivals = runners_up(rated[best], rates, all_rhats)
     if not other_rates and wrong:
-        kind = "method that is exact or agrees" if comparison.reference else "exact method that converged"
+        kind = (
+            f"method that is {exact} or agrees" if comparison.reference else f"{exact} method that converged"
+        )
         return f"{start}, the only {kind}{rivals}."
     if not other_rates:
         return f"{start}{', and no other method has converged' * (len(comparison.rows) > 1)}{rivals}."
     ratio = shown(rated[best] / other_rates[-1])
     condition = (
-        "are exact or agree" if comparison.reference and wrong else "are exact" if wrong else "have converged"
+        f"are {exact} or agree"
+        if comparison.reference and wrong
+        else f"are {exact}"
+        if wrong
+        else "have converged"
     )
     return f"{start}, {ratio} times as many as the next of {len(rated)} that {condition}{rivals}."
 
@@ -204,7 +212,7 @@ def _is_right(row: Mapping[str, Any], reference: str | None) -> bool:
     verdict = row.get("verdict")
     if verdict in (DIFFERS, DIFFERS_SHORT, ANOTHER):
         return False
-    return verdict in (AGREES, REFERENCE) or row.get("target") == EXACT
+    return verdict in (AGREES, REFERENCE) or row.get("target") in (EXACT, DECLARED)
 
 
 def plain_rows(found: Comparison) -> dict[str, Any]:

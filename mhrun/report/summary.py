@@ -20,9 +20,10 @@ from mhrun.store.folder import RunFolder
 
 TARGET = (
     "target",
-    "exact: draws follow the target at T. approximate: they follow another distribution, by minibatch noise or by the "
-    "discretisation of a dynamics, or a rule of your own does not declare that it keeps_ratio; compare them with an "
-    "exact method. optimiser: it has no noise",
+    "exact: draws follow the target at T. exact (declared): they do if a part of your own is what it declares, which "
+    "mhrun check judges. approximate: they follow another distribution, by minibatch noise or by the discretisation of "
+    "a dynamics, or a rule of your own does not declare that it keeps_ratio; compare them with an exact method. "
+    "optimiser: it has no noise",
 )
 TEMPERATURE = ("T", "Temperature at the last step; 1 is the posterior")
 COLUMNS = {
@@ -161,7 +162,7 @@ def _approximate(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> str:
         return ""
     exact = max(
         (m for m in converged if run.kind(m) == EXACT),
-        key=lambda m: diagnostics[m].get("ess") or 0.0,
+        key=lambda m: (not run.samples(m).declared, diagnostics[m].get("ess") or 0.0),
         default=None,
     )
     name = run.config["experiment"]
@@ -213,7 +214,7 @@ def methods_table(
     rows: dict[str, dict[str, Any]] = {}
     for method in run.methods:
         diagnosis = diagnostics.get(method, {})
-        row: dict[str, Any] = {TARGET[0]: run.kind(method)}
+        row: dict[str, Any] = {TARGET[0]: run.kind_in_words(method)}
         if warm:
             row[TEMPERATURE[0]] = None if row[TARGET[0]] == OPTIMISER else run.samples(method).temperature
         row |= {heading: diagnosis.get(key) for key, (heading, _) in COLUMNS.items()}
@@ -361,7 +362,8 @@ def default_finding(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> s
     rated = {m: rates[m] for m in (converged or ([] if known_rhats else sizes)) if m in rates}
     if rated:
         exact = [m for m in rated if run.kind(m) == EXACT]
-        kind = "exact " * (0 < len(exact) < len(rated))
+        kinds = " or ".join(sorted({run.kind_in_words(m) for m in exact}))
+        kind = f"{kinds} " * (0 < len(exact) < len(rated))
         compared = exact or list(rated)
         best = max(compared, key=lambda m: rated[m])
         scope = f", most of the {len(compared)} {kind}methods{' that converged' * bool(converged)}" * (

@@ -450,6 +450,42 @@ def test_the_most_efficient_method_is_compared_with_those_that_are_right():
     )
 
 
+def test_a_method_that_is_exact_by_declaration_is_compared_as_an_exact_one():
+    common = {"rhat": 1.0, "ess": 900, "evaluations": 1e6}
+    rows = {
+        "a": {"target": "exact (declared)", "per_million": 100, **common},
+        "b": {"target": "approximate", "per_million": 500, **common},
+    }
+    assert finding(Comparison(rows, {}, [], None)).endswith(
+        "the only exact (declared) method that converged."
+    )
+    assert "Take a as the reference: it is exact (declared), and its R-hat" in _better(rows, "b")
+    rows["c"] = {"target": "exact", "per_million": 50, **common, "rhat": 1.005}
+    assert "Take c as the reference: it is exact, and its R-hat" in _better(rows, "b")
+
+
+@short_run
+def test_a_rule_of_the_users_own_is_exact_as_declared_in_every_table(tmp_path, monkeypatch, capsys):
+    for name in ("MHRUN_TRUST", "MHRUN_FOLDERS"):
+        monkeypatch.setenv(name, "")
+    (tmp_path / "ownexact.py").write_text(
+        "from mhrun.rules.metropolis import Metropolis\nclass Mine(Metropolis):\n    pass\n"
+    )
+    outputs = f"runtime.outputs={tmp_path / 'outputs'}"
+    words = ["data=gaussian", "data.n=50", "model=gaussian_mean", "chains=2", "steps=300", outputs]
+    words += ["+method@methods.mcmc=mcmc", "+method@methods.mine=mcmc", "runtime.threads=1"]
+    words += ["methods.mine.kernel.rule._target_=ownexact.Mine"]
+    assert run(["--project", str(tmp_path), *words]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("MCMC (")]
+    assert ["exact (declared)" in row for row in rows if " exact " in row] == [False, True]
+    assert run(["compare", "own", "--reference", "own:mcmc", "--json", outputs]) == 0
+    methods = json.loads(capsys.readouterr().out)["methods"]
+    assert {name: row["target"] for name, row in methods.items()} == {
+        "own: mcmc": "exact",
+        "own: mine": "exact (declared)",
+    }
+
+
 def test_an_approximate_method_that_agrees_is_named_with_its_expected_error():
     class Run:
         def kind(self, method):

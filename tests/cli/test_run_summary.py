@@ -39,9 +39,10 @@ class FakeRun:
 
     def samples(self, name):
         m = self.methods[name].get("m")
-        return Samples("tempered", m, 1.0, False)
+        return Samples("tempered", m, 1.0, False, declared=self.methods[name].get("declared", False))
 
     expected_error = Run.expected_error
+    kind_in_words = Run.kind_in_words
 
     def kind(self, name):
         return self.samples(name).kind
@@ -55,6 +56,23 @@ def test_the_sentence_prefers_exact_methods_and_names_the_others():
     assert found == (
         "A has 3 effective draws per million evaluations. Approximate, and to be compared with it: B, C."
     )
+
+
+def test_a_method_that_is_exact_by_declaration_is_called_so():
+    run = FakeRun("a", "b", "c", "d", b={"declared": True}, c={"m": 5}, d={"m": 5, "declared": True})
+    diagnostics = {name: about(1000 + 100 * k, rate=k) for k, name in enumerate("abcd")}
+    table, _ = methods_table(run, {}, diagnostics)
+    assert dict(table["target"]) == {
+        "A": "exact",
+        "B": "exact (declared)",
+        "C": "approximate",
+        "D": "approximate",
+    }
+    assert ", most of the 2 exact or exact (declared) methods that converged" in default_finding(
+        run, diagnostics
+    )
+    # The reference that is advised is one that nobody needs to take at its word.
+    assert _approximate(run, diagnostics).endswith("mhrun compare somewhere --reference somewhere:a")
 
 
 def test_the_sentence_has_the_set_up_where_it_is_most_of_the_cost():

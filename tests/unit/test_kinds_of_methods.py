@@ -7,8 +7,12 @@ import importlib
 import pytest
 
 from mhrun.build import build
-from mhrun.kernels.stationary import APPROXIMATE, EXACT, OPTIMISER, Samples
+from mhrun.kernels import MetropolisHastings, ReplicaExchange
+from mhrun.kernels.stationary import APPROXIMATE, EXACT, OPTIMISER, Samples, own_parts
+from mhrun.pairing.full import Full
 from mhrun.paths import CONF, ROOT
+from mhrun.proposals.random_walk import RandomWalk
+from mhrun.rules.metropolis import Metropolis
 
 METHODS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
 EXACT_METHODS = {
@@ -62,3 +66,26 @@ def test_a_ladder_is_exact_if_its_rungs_and_its_exchanges_are(methods, change, e
     if "kernel" in change:
         change = {"kernel": methods[change["kernel"]]["kernel"]}
     assert kind_of(build(node | change, "kernel")) == (EXACT if exact else APPROXIMATE)
+
+
+class OwnRule(Metropolis):
+    """A rule that is not of this package."""
+
+
+class OwnProposal(RandomWalk):
+    """A proposal that is not of this package."""
+
+
+def test_parts_of_the_users_own_are_found_in_a_kernel_and_in_the_rungs_of_a_ladder():
+    shipped = MetropolisHastings(RandomWalk(), Full(), Metropolis())
+    assert list(own_parts(shipped)) == []
+    for parts in ((RandomWalk(), Full(), OwnRule()), (OwnProposal(), Full(), Metropolis())):
+        kernel = MetropolisHastings(*parts)
+        ladder = ReplicaExchange(kernel, Full(), Metropolis(), rungs=2)
+        (own,) = (part for part in parts if type(part) in (OwnRule, OwnProposal))
+        assert list(own_parts(kernel)) == list(own_parts(ladder)) == [own]
+
+
+def test_the_kinds_of_ready_made_methods_rest_on_no_part_of_the_users_own(methods):
+    for name in METHODS:
+        assert not list(own_parts(build(methods[name]["kernel"], name)))
