@@ -10,7 +10,18 @@ from scipy import stats
 
 from mhrun.check.subject import Subject, of_the_target
 from mhrun.check.targets import Known, gaussian_mean
-from mhrun.check.verdict import ALPHA, DOUBTFUL, FAILS, HOLDS, MEASURED, NONE, Verdict, Z, mean_and_error
+from mhrun.check.verdict import (
+    ALPHA,
+    DOUBTFUL,
+    FAILS,
+    HOLDS,
+    MEASURED,
+    NO_POWER,
+    NONE,
+    Verdict,
+    Z,
+    mean_and_error,
+)
 from mhrun.compiled import compile_loop
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.parts import Kernel
@@ -42,6 +53,9 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[Verdict]:
         return
     chains = subject.whole(subject.chains // (20 if kernel.is_sequential else 8))
     draws, sizes = _draws(subject, kernel, target, known, chains, 300, step, base)
+    if (draws == draws[:, :1]).all():
+        yield Verdict(check_name, NO_POWER, f"no chain moves in {draws.shape[1]} steps of size {step:.2g}")
+        return
     cold = subject.temperatures(chains) == 1
     scaled = (draws[cold] - known.centre[0]) / (known.scale * base**0.5)
     scaled = scaled[np.isfinite(scaled).any(1)]

@@ -37,6 +37,7 @@ _BINS = 8
 _SHORTER = 0.4
 _ROUNDS = 8
 _REFUSED = "every candidate is refused here; is the proposal for positive parameters only?"
+_ACCEPTED_NOTHING = "this rule accepted nothing"
 _NOT_EXACT = "its kernel has no acceptance test: see the target as steps shrink"
 
 
@@ -87,10 +88,11 @@ def invariance(subject: Subject, check_name: str) -> Iterator[Verdict]:
             uses_alternative = not is_last and not subject.refuses_all(
                 subject.exact(alternative), alternative, subject.target(alternative)
             )
-            detail = f"{_REFUSED}{f' See {alternative.name}.' if uses_alternative else ''}"
-            yield Verdict(title, NONE if uses_alternative else NO_POWER, detail)
             if uses_alternative:
+                yield Verdict(title, NONE, f"{_REFUSED} See {alternative.name}.")
                 waiting, is_last = [*waiting, alternative], True
+            else:
+                yield Verdict(title, NO_POWER, _ACCEPTED_NOTHING if subject.kind == "rule" else _REFUSED)
             continue
         share = float(trajectory.stat("accepted").double().mean())
         places = np.unique(np.linspace(steps // 2, steps - 1, _PLACES).round().astype(int))

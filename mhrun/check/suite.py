@@ -47,7 +47,8 @@ def run_suite(subject: Subject, chosen: Sequence[str] | None = None) -> Iterator
         except Refusal:
             raise
         except Exception as error:
-            yield Verdict(name, FAILS, str(error) if isinstance(error, UserError) else blame(error))
+            detail = str(error) if isinstance(error, UserError) else blame(error)
+            yield Verdict(name, FAILS, detail, crashed=True)
 
 
 def _judged(check: Check, subject: Subject) -> Iterator[Verdict]:

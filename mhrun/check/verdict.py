@@ -36,6 +36,7 @@ class Verdict(NamedTuple):
     statistic: float | None = None  # in standard errors, or a distance: see `detail`
     p: float | None = None
     unseen: float | None = None  # the relative error of the variance up to which the check is likely to hold
+    crashed: bool = False  # whether it fails because the check raised an error, which `detail` is
 
 
 def unless_still(verdict: Verdict, moved: float, least: float, when: str) -> Verdict:
@@ -50,8 +51,10 @@ def unless_still(verdict: Verdict, moved: float, least: float, when: str) -> Ver
     if verdict.outcome != HOLDS or moved >= least:
         return verdict
     detail = (
-        f"no power: chains move {moved:.2g} standard deviations {when}, an error shows from {least:g} on; "
-        f"set a larger step_size ({verdict.detail})"
+        f"chains move {moved:.2g} standard deviations {when}, an error shows from {least:g} on; set a larger step_size "
+        f"({verdict.detail})"
+        if moved
+        else f"a coordinate never moves {when} ({verdict.detail})"
     )
     return verdict._replace(outcome=NO_POWER, detail=detail)
 
@@ -131,7 +134,7 @@ def by_flows(
     forward, backward = counts[np.triu_indices(bins, 1)], counts.T[np.triu_indices(bins, 1)]
     kept = forward + backward >= 10
     if not kept.any():
-        return Verdict(check_name, FAILS, f"{what}: no chain moves from one bin to another")
+        return Verdict(check_name, NO_POWER, f"{what}: no chain moves from one bin to another")
     square = float(((forward - backward)[kept] ** 2 / (forward + backward)[kept]).sum())
     p = float(stats.chi2.sf(square, kept.sum()))
     detail = (

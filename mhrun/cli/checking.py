@@ -6,6 +6,7 @@ import inspect
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ from mhrun.cli.resolution import bounded
 from mhrun.errors import Refusal, UserError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from mhrun.check.subject import Subject
     from mhrun.check.verdict import Verdict
     from mhrun.parts import Kernel
@@ -104,7 +107,10 @@ def _of_a_name(name: str, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
         raise UserError(
             f"'{name}' is not a dotted name; give FILE.CLASS, such as {name}.MyRule, or rule=NAME."
         )
-    part = trusted_object(name)
+    try:
+        part = trusted_object(name)
+    except UserError as error:
+        raise UserError(f"{error}{_checkable(name)}") from error
     for kind in _KINDS:
         if isinstance(part, type) and issubclass(part, getattr(parts, kind.title())):
             parameters = inspect.signature(part).parameters
@@ -114,7 +120,27 @@ def _of_a_name(name: str, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     bases = ", ".join(kind.title() for kind in _KINDS)
     raise UserError(
         f"{name} is not a class of a part; a part derives from a base class of mhrun.parts: {bases}."
+        f"{_checkable(name)}"
     )
+
+
+def _checkable(name: str) -> str:
+    """Return a sentence with the classes of a name's module that can be checked; empty if it is not imported."""
+    from mhrun import parts
+
+    module_name = name.rpartition(".")[0]
+    if (module := sys.modules.get(module_name)) is None:
+        return ""
+    bases = tuple(getattr(parts, kind.title()) for kind in _KINDS)
+    classes = [
+        key
+        for key, value in vars(module).items()
+        if isinstance(value, type)
+        and issubclass(value, bases)
+        and value.__module__ == module_name
+        and not inspect.isabstract(value)
+    ]
+    return f" {module_name} has {', '.join(sorted(classes))}." if classes else f" {module_name} has no part."
 
 
 def _read(key: str, text: str) -> Any:
@@ -267,48 +293,81 @@ def _plain(config: DictConfig, path: str) -> dict[str, Any]:
 
 def _as_table(verdicts: Sequence[Verdict], subject: Subject, seconds: float) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    from mhrun.check.verdict import FALSE_ALARMS, MEASURED, NO_POWER
+    from mhrun.check.declared import denials
 
     title = f"mhrun check {subject.name}".replace("[", r"\[")
     screen = sys.stdout.isatty()
     console = Console(width=None if screen else 10_000)
     console.print(f"[bold]{title}[/]", highlight=False)  # a table would pad it
     if screen:
-        table = Table()
-        for heading in ("check", "verdict", "what was found"):
-            table.add_column(heading)
-        for verdict in verdicts:
-            style = STYLES[verdict.outcome]
-            table.add_row(verdict.check, f"[{style}]{verdict.outcome}[/]", verdict.detail.replace("[", r"\["))
-        console.print(table)
+        console.print(_table(_merged(verdicts)))
     else:  # into a file or a pipe go plain columns, a line for each check
-        rows = [("check", "verdict", "what was found"), *(verdict[:3] for verdict in verdicts)]
+        rows = [("check", "verdict", "what was found"), *(verdict[:3] for verdict in _merged(verdicts))]
         widths = [max(len(row[k]) for row in rows) for k in range(2)]
         for check, outcome, detail in rows:
             print(f"{check:<{widths[0]}}  {outcome:<{widths[1]}}  {detail}")
-    failed = [verdict.check for verdict in verdicts if verdict.outcome == "fails"]
-    conclusion = f"{len(failed)} fail: {', '.join(failed)}" if failed else "no check fails"
-    if weak := [verdict.check for verdict in verdicts if verdict.outcome == NO_POWER]:
-        conclusion += f"; no power: {', '.join(weak)}"
-    biased = [v.check for v in verdicts if v.outcome == MEASURED and ": biased (" in v.detail]
-    if biased and subject.kind != "proposal":
-        conclusion += f"; biased: {', '.join(biased)}"
-    alarms = f"{FALSE_ALARMS:.0e}".replace("e-0", "e-")
-    console.print(
-        f"{conclusion}. {seconds:.0f} s. A correct kernel fails this page with probability {alarms}. "
-        f"Seed {subject.seed}.",
-        highlight=False,
-    )
-    console.print(_unseen(verdicts, subject), highlight=False)
-    if biased and subject.kind not in ("proposal", "dynamics"):
+    for line in (*_conclusion(verdicts, subject, seconds), *denials(subject, verdicts)):
+        console.print(line, highlight=False)
+    if _biased(verdicts, subject) and subject.kind != "dynamics":
         console.print(
             "A rule that takes no account of minibatch noise is biased with minibatches: that is not judged. One that "
             "is meant to be right with them has exact = True or corrects_noise = True on its class: then a bias "
             "fails.",
             highlight=False,
         )
+
+
+def _table(verdicts: Sequence[Verdict]) -> Table:
+    from rich.table import Table
+
+    table = Table()
+    for heading in ("check", "verdict", "what was found"):
+        table.add_column(heading)
+    for verdict in verdicts:
+        style = STYLES[verdict.outcome]
+        table.add_row(verdict.check, f"[{style}]{verdict.outcome}[/]", verdict.detail.replace("[", r"\["))
+    return table
+
+
+def _conclusion(verdicts: Sequence[Verdict], subject: Subject, seconds: float) -> list[str]:
+    """Return what failed, and how often that happens by chance, which is beside the point if all of it crashed."""
+    from mhrun.check.verdict import FAILS, FALSE_ALARMS, NO_POWER
+
+    failed = [verdict for verdict in verdicts if verdict.outcome == FAILS]
+    lists = {
+        f"{len(failed)} fail": [verdict.check for verdict in failed],
+        "No power": [verdict.check for verdict in verdicts if verdict.outcome == NO_POWER],
+        "Biased": _biased(verdicts, subject),
+    }
+    # Names contain commas.
+    sentences = [f"{heading}: {'; '.join(names)}." for heading, names in lists.items() if names]
+    found = " ".join(sentences if failed else ["no check fails.", *sentences])
+    if failed and all(verdict.crashed for verdict in failed):
+        return [f"{found} {seconds:.0f} s. Seed {subject.seed}."]
+    alarms = f"{FALSE_ALARMS:.0e}".replace("e-0", "e-")
+    chance = f"A correct kernel fails this page with probability {alarms}."
+    return [f"{found} {seconds:.0f} s. {chance} Seed {subject.seed}.", _unseen(verdicts, subject)]
+
+
+def _biased(verdicts: Sequence[Verdict], subject: Subject) -> list[str]:
+    """Return the checks that measured a bias, which is none of a proposal."""
+    from mhrun.check.verdict import MEASURED
+
+    if subject.kind == "proposal":
+        return []
+    return [v.check for v in verdicts if v.outcome == MEASURED and ": biased (" in v.detail]
+
+
+def _merged(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Return verdicts to print: one for all checks that raised the same error, in the place of the first."""
+    counts = Counter(verdict.detail for verdict in verdicts if verdict.crashed)
+    printed: dict[tuple[str, str], Verdict] = {}
+    for verdict in verdicts:
+        count = counts[verdict.detail] if verdict.crashed else 1
+        name = f"{count} checks" if count > 1 else verdict.check
+        printed.setdefault((name, verdict.detail), verdict._replace(check=name))
+    return list(printed.values())
 
 
 def _unseen(verdicts: Sequence[Verdict], subject: Subject) -> str:

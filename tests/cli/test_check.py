@@ -322,6 +322,16 @@ WRONG = {
 }  # what may fail, and what must
 
 
+def test_fields_of_a_wrong_shape_are_named_with_their_own_type():
+    class Wide(MetropolisHastings):
+        def step(self, target, state, controls, draws):
+            state, info = super().step(target, state, controls, draws)
+            return state, info._replace(accepted=info.accepted[:, None], n_grad=info.n_grad[:, None])
+
+    found = judged(of_parts(kernel=Wide), "costs")["what a step reports"]
+    assert found.detail == "accepted must be (6,), bool; n_grad must be (6,), int64"
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_each_wrong_fails_the_distribution_that_it_breaks(name):
     make, may, must = WRONG[name]
@@ -570,10 +580,107 @@ def test_the_command_tells_verdicts_and_its_status(capsys, tmp_path, monkeypatch
     assert "1 fail: detailed balance" in out
     short = [*words[:-3], "n=200", "m=20", "checks=invariance", "chains=500", "step_size=0.001"]
     assert run(short) == 1
-    assert "no power: invariance: Gaussian mean" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "\nno check fails. No power: invariance: Gaussian mean, n = 30; invariance: mixture" in out
+    assert "no power: " not in out
     assert run([*short, "--json"]) == 1
     content = json.loads(capsys.readouterr().out)
     assert (content["fails"], content["no_power"]) == (0, 3)
+
+
+@pytest.fixture(scope="module")
+def wrong_rules(tmp_path_factory):
+    """A folder with ``wrongrules.py``."""
+    folder = tmp_path_factory.mktemp("wrong")
+    (folder / "wrongrules.py").write_text(
+        "import torch\n"
+        "from mhrun.parts import Rule\n"
+        "from mhrun.proposals.random_walk import RandomWalk\n"
+        "from mhrun.random import Purpose\n"
+        "class Lopsided(RandomWalk):\n"
+        "    def sample(self, origin, controls, draws):\n"
+        "        return super().sample(origin, controls, draws) + 0.3 * controls.step_size[:, None]\n"
+        "def accepted(contest, draws, power):\n"
+        "    return draws.uniform(Purpose.ACCEPT).log() < power * contest.log_ratio\n"
+        "class Warm(Rule):\n"
+        "    keeps_ratio = True\n"
+        "    def decide(self, contest, draws): return contest.to_verdict(accepted(contest, draws, 0.5))\n"
+        "class Never(Rule):\n"
+        "    keeps_ratio = True\n"
+        "    def decide(self, contest, draws): return contest.to_verdict(accepted(contest, draws, 0) & False)\n"
+        "class Crash(Rule):\n"
+        "    def decide(self, contest, draws): return contest.to_verdict(contest.log_ratoi > 0)\n"
+        "class Smooth(Rule):\n"
+        "    def decide(self, contest, draws): return contest.to_verdict(contest.log_ratio.sigmoid())\n"
+        "class Column(Rule):\n"
+        "    def decide(self, contest, draws): return contest.to_verdict(accepted(contest, draws, 1)[:, None])\n"
+    )
+    return folder
+
+
+@pytest.fixture
+def own_rules(wrong_rules, monkeypatch):
+    """The words that check a class of that file."""
+    monkeypatch.setenv("MHRUN_TRUST", "")
+    monkeypatch.setenv("MHRUN_FOLDERS", "")
+    return ["check", "--project", str(wrong_rules)]
+
+
+def test_a_rule_that_returns_probabilities_or_a_column_is_told_what_to_return(own_rules, capsys):
+    for name, given in (("Smooth", "(100,), float64"), ("Column", "(100, 1), bool")):
+        assert run([*own_rules, f"wrongrules.{name}"]) == 2
+        err = capsys.readouterr().err
+        assert f"decide of {name}: contest.to_verdict takes which chains accept" in err
+        assert f"was given {given}; compare with a uniform: u < probability." in err
+        assert err.count("\n") == 1
+
+
+def test_an_error_of_several_checks_is_printed_once_and_no_chance_event(own_rules, capsys):
+    assert run([*own_rules, "wrongrules.Crash", "checks=[balance,costs,resuming]"]) == 1
+    out = capsys.readouterr().out
+    assert out.count("log_ratoi") == 1
+    assert "\n3 checks  fails" in out
+    assert "\n3 fail: balance; costs; resuming. " in out
+    assert "1e-4" not in out
+    assert "unseen" not in out
+    assert run([*own_rules, "wrongrules.Crash", "checks=[balance,costs]", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["checks"]
+    assert [(verdict["check"], verdict["crashed"]) for verdict in found] == [
+        ("balance", True),
+        ("costs", True),
+    ]
+
+
+def test_a_rule_that_accepts_nothing_has_no_power_and_no_bias(own_rules, capsys):
+    checks = "checks=[invariance,balance,geweke,minibatches]"
+    assert run([*own_rules, "wrongrules.Never", checks, "chains=400"]) == 1
+    out = capsys.readouterr().out
+    assert "invariance: Gaussian mean, n = 30       no power  this rule accepted nothing\n" in out
+    assert "positive parameters" not in out
+    assert "with minibatches                        no power  no chain moves in 225 steps" in out
+    assert "\nno check fails. No power: " in out
+    assert "bias" not in out
+    assert "no power:" not in out
+    assert "is declared" not in out
+
+
+def test_what_a_rule_declares_and_is_not_so_is_named(own_rules, capsys):
+    few = ["checks=[invariance,balance]", "chains=2000"]
+    assert run([*own_rules, "wrongrules.Warm", *few]) == 1
+    out = capsys.readouterr().out
+    assert out.count("\nkeeps_ratio = True is declared and is not so: it has no detailed balance") == 1
+    assert "Gaussian mean, n = 30; invariance: mixture" in out
+    assert (
+        run([*own_rules, "wrongrules.Lopsided", *few]) == 1
+    )  # with Metropolis's rule, which keeps the ratio
+    assert "is declared" not in capsys.readouterr().out
+
+
+def test_a_class_that_is_not_there_is_answered_with_those_that_can_be_checked(own_rules, capsys):
+    classes = "wrongrules has Column, Crash, Lopsided, Never, Smooth, Warm.\n"
+    for name in ("Missing", "accepted"):
+        assert run([*own_rules, f"wrongrules.{name}"]) == 2
+        assert capsys.readouterr().err.endswith(classes)
 
 
 def test_the_command_refuses_in_a_line(capsys):
