@@ -28,7 +28,7 @@ from mhrun.cli.hydra_settings import LAUNCHER, check_node, is_of_hydra
 from mhrun.cli.loader import Loader
 from mhrun.cli.own import NAME, is_own, own_words
 from mhrun.cli.places import endless_defaults, experiments
-from mhrun.cli.resolution import bounded, environment, name_part, power
+from mhrun.cli.resolution import bounded, decoded, environment, name_part, power
 from mhrun.cli.settings import OF_A_METHOD, check_known, check_settings
 from mhrun.cli.unread import check_read, taken_settings
 from mhrun.cli.words import parsed
@@ -67,6 +67,7 @@ def register_resolvers() -> None:
     OmegaConf.register_new_resolver("learning_rates", units.steps_from_learning_rates, replace=True)
     OmegaConf.register_new_resolver("name_part", name_part, replace=True)
     OmegaConf.register_new_resolver("oc.env", environment, replace=True)
+    OmegaConf.register_new_resolver("oc.decode", decoded, replace=True)
     OmegaConf.register_new_resolver("oc.create", _no_create, replace=True)
 
 
@@ -157,7 +158,7 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
         unresolved = OmegaConf.to_container(plain, resolve=False)
         if isinstance(config.get("experiment"), DictConfig):
             raise UserError(f"experiment/{experiment}.yaml lacks its first line: # @package _global_")
-        check_settings(unresolved)
+        check_settings(unresolved, is_resolved=False)
         check_known(unresolved)
         with bounded():
             if _has_missing(unresolved) and (missing := sorted(map(str, OmegaConf.missing_keys(plain)))):

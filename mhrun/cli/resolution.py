@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from omegaconf import Container, Node
+from omegaconf.resolvers import oc
 
 from mhrun.errors import UserError
 
@@ -20,6 +22,7 @@ Twenty values of a list or a group count as one, and so do a thousand characters
 _VALUES, _CHARACTERS = 20, 1000  # characters, or values, that count as a reference
 _ENVIRONMENT = ("MHRUN_", "SLURM_")
 _PLACES = frozenset(("HOME", "SCRATCH", "TMPDIR", "WORK"))
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _NO_DEFAULT = object()
 
 
@@ -98,7 +101,8 @@ def environment(name: str, default: Any = _NO_DEFAULT) -> Any:
     """Return an environment variable; replaces OmegaConf's ``oc.env``.
 
     Configurations are written into the folder of a run and onto its page. Therefore only folders and variables of mhrun
-    and SLURM are allowed: MHRUN_*, SLURM_*, HOME, SCRATCH, TMPDIR, WORK.
+    and SLURM are allowed: MHRUN_*, SLURM_*, HOME, SCRATCH, TMPDIR, WORK. A whole number of SLURM's is returned as one,
+    such as the task of an array, which may be a seed.
 
     Raises:
         UserError: another variable, or one without a value or a default.
@@ -110,10 +114,19 @@ def environment(name: str, default: Any = _NO_DEFAULT) -> Any:
             "Write its value."
         )
     if name in os.environ:
-        return os.environ[name]
+        return _value(name, os.environ[name])
     if default is _NO_DEFAULT:
         raise UserError(f"oc.env: {name} is not set; set it, or give a default: ${{oc.env:{name},VALUE}}.")
-    return None if default is None else str(default)
+    return None if default is None else _value(name, str(default))
+
+
+def _value(name: str, text: str) -> int | str:
+    return int(text) if name.startswith("SLURM_") and _WHOLE.fullmatch(text) else text
+
+
+def decoded(text: Any, *, _parent_: Any, _node_: Any) -> Any:
+    """Return what a text means; replaces OmegaConf's ``oc.decode``, which refuses the numbers of `environment`."""
+    return text if isinstance(text, int) else oc.decode(text, _parent_, _node_)
 
 
 def name_part(place: int, *, _parent_: Any) -> str:

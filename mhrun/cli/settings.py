@@ -39,14 +39,18 @@ OF_A_METHOD = (
 _OF_RUNTIME = (*_ALWAYS_RUNTIME, "outputs", "data_dir", "force", "report", "departures")
 
 
-def check_settings(config: Any) -> None:
+def check_settings(config: Any, *, is_resolved: bool = True) -> None:
     """Check the settings that belong to no part: runtime, names of methods, figures and tables, required groups.
+
+    Args:
+        config: the configuration.
+        is_resolved: whether no number is a ${...} any more.
 
     Raises:
         UserError: one is missing, or of the wrong kind.
     """
     _check_there(config)
-    _check_kinds(config)
+    _check_kinds(config, is_resolved)
     _check_runtime(config["runtime"])
     _check_names(config)
     _check_groups(config)
@@ -83,12 +87,14 @@ def _check_there(config: Mapping[str, Any]) -> None:
                 raise UserError(f"{where}{key} cannot be left out; give it a value, or leave it as it is.")
 
 
-def _check_kinds(config: Mapping[str, Any]) -> None:
+def _check_kinds(config: Mapping[str, Any], is_resolved: bool) -> None:
     """Refuse settings of the wrong type."""
     for path, (kind, description) in _KINDS.items():
         node: Any = config
         for key in path.split("."):
             node = node.get(key)
+        if kind is int and not is_resolved and _refers(node):
+            continue
         if not isinstance(node, kind) or (kind is int and isinstance(node, bool)):
             raise UserError(f"{path} = {_short(node)} must be {description}.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,6 +38,7 @@ def sweep_jobs(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
 
 _LONGEST_WORD = 20_000  # characters
 _DEEPEST_WORD = 20  # brackets in one another, and parts of a key
+_VARIABLE = re.compile(r"\$\{(?:oc\.decode:\$\{)?oc\.env:(\w+)\}+")  # of the environment, alone
 
 
 def parsed(words: Sequence[str]) -> list[Any]:
@@ -53,15 +55,24 @@ def parsed(words: Sequence[str]) -> list[Any]:
     except (HydraException, ValueError, ArithmeticError) as error:
         bad = next((w for w in words if "=" not in w and not w.startswith("~")), None)
         bad = bad or next((w for w in words if not _reads(w)), " ".join(words))
-        key, _, value = bad.partition("=")
-        quoted = f"{key}='{value}'"
-        hint = f'put the value in quotes: "{quoted}"' if value and _reads(quoted) else "write KEY=VALUE"
-        raise UserError(f"'{bad}' cannot be read as an override: {hint} (mhrun --help).") from error
+        raise UserError(f"'{bad}' cannot be read as an override: {_hint(bad)} (mhrun --help).") from error
     check_words(overrides)
     for override in overrides:
         if override.key_or_group == "experiment" and isinstance(override._value, str | QuotedString):
             checked_name(override.value(), "the experiment")
     return overrides
+
+
+def _hint(word: str) -> str:
+    """Return how to write a word that cannot be read; in double quotes a shell would replace a ``$``."""
+    key, _, value = word.partition("=")
+    if variable := _VARIABLE.fullmatch(value):
+        return f"write {key}=${variable[1]}, which the shell fills in"
+    inner, outer = ('"', "'") if "$" in value else ("'", '"')
+    quoted = f"{key}={inner}{value}{inner}"
+    return (
+        f"put the value in quotes: {outer}{quoted}{outer}" if value and _reads(quoted) else "write KEY=VALUE"
+    )
 
 
 def _check_word(word: str) -> None:

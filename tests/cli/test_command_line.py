@@ -186,6 +186,11 @@ def mistakes(outputs, *extra):
         ),
         ([*SMOKE, "+methods.mine.label=x"], "methods.mine has no kernel"),
         ([*SMOKE, "seed=abc"], "seed = 'abc' must be a whole number"),
+        (
+            [*SMOKE, "seed=${oc.decode:${oc.env:SLURM_JOB_ID}}"],
+            ": write seed=$SLURM_JOB_ID, which the shell fills in",
+        ),
+        ([*SMOKE, "title=${scale}ö"], "put the value in quotes: 'title=\"${scale}ö\"'"),
         ([*SMOKE, "+methods.mint.warmup=10"], "mint: warmup = 10 is too short to tune"),
         (
             ["report", "nothing"],

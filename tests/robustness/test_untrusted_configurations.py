@@ -231,12 +231,17 @@ def test_the_environment_that_configurations_may_have(monkeypatch):
     from mhrun.cli.compose import compose_config
 
     monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "11")
+    monkeypatch.setenv("SLURM_JOB_NAME", "007")
     write(
         "experiment/mine",
-        SMALL + "data: {n: 5, dim: 1}\na: ${oc.env:SLURM_JOB_ID}\nb: ${oc.env:MHRUN_NOT_SET,null}\n",
+        SMALL
+        + "data: {n: 5, dim: 1}\na: ${oc.env:SLURM_JOB_NAME}\nb: ${oc.env:MHRUN_NOT_SET,null}\n"
+        + "c: of ${oc.env:SLURM_JOB_ID}\n",
     )
-    config = compose_config(["experiment=mine"], [Path("conf")])
-    assert (config["a"], config["b"]) == ("7", None)
+    for value in ("${oc.env:SLURM_ARRAY_TASK_ID}", '"${oc.decode:${oc.env:SLURM_ARRAY_TASK_ID}}"'):
+        config = compose_config(["experiment=mine", f"seed={value}"], [Path("conf")])
+        assert (config["a"], config["b"], config["c"], config["seed"]) == ("007", None, "of 7", 11)
 
 
 # --- YAML ----------------------------------------------------------------------------------------------------
