@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 
 class UserError(Exception):
@@ -23,6 +25,59 @@ class Interrupted(Exception):
     """Interrupted by the user. Everything computed is on disk, and `command` goes on from there."""
 
     command = "the same command"
+
+
+class Halt(NamedTuple):
+    """Where an exception stopped a run."""
+
+    method: str
+    step: int | None  # the last one that was done; None: it had not begun
+    total: int
+    folder: Path
+    finished: list[str]  # methods
+
+
+@contextmanager
+def after_step(step: int) -> Iterator[None]:
+    """Note on an exception which step was done before it, for `step_of`."""
+    try:
+        yield
+    except BaseException as error:
+        error.__dict__["_mhrun_step"] = step
+        raise
+
+
+def step_of(error: BaseException) -> int | None:
+    """Return the step that `after_step` has noted, None without one."""
+    step = error.__dict__.get("_mhrun_step")
+    return step if isinstance(step, int) else None
+
+
+def note_halt(error: BaseException, halt: Halt) -> None:
+    """Note on an exception where it stopped the run."""
+    error.__dict__["_mhrun_halt"] = halt
+
+
+def halt_of(error: BaseException) -> Halt | None:
+    """Return what `note_halt` has noted, None without it."""
+    halt = error.__dict__.get("_mhrun_halt")
+    return halt if isinstance(halt, Halt) else None
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's message, empty if it has none or cannot say it."""
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:
+        return ""
+    return lines[0][:300] if lines else ""
+
+
+def reason_of(error: BaseException) -> str:
+    """Return in one line what went wrong, with the exception's class unless the message is ours."""
+    name = "" if isinstance(error, UserError) else type(error).__name__
+    text = ": ".join(part for part in (name, first_line(error)) if part)
+    return text.encode(errors="backslashreplace").decode()  # it may quote anything
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ import traceback
 from pathlib import Path
 from typing import NamedTuple
 
+from mhrun.errors import Halt, first_line, halt_of
 from mhrun.paths import PACKAGE, ROOT, cache_dir
 
 BUG = 70
@@ -35,12 +36,31 @@ def crash_of(error: BaseException) -> Crash:
     of_user = frame is not None and not _is_ours(Path(frame.filename))
     place = "" if frame is None else f" ({Path(frame.filename).name}, line {frame.lineno})"
     name = type(error).__name__
-    text = _first_line(error)
+    text = first_line(error)
     if isinstance(error, SystemExit):
         name, text = "", f"it calls sys.exit({error.code!r})"
     message = ": ".join(part for part in (name, text) if part)
+    halt = halt_of(error) if of_user else None
+    if halt is not None:
+        return Crash(f"{_begins(halt)}: {message}{place}. {_kept(halt)} {_written(error)}", of_user)
     begins = "your code cannot be run" if of_user else "this is a bug in mhrun"
     return Crash(f"{begins}: {message}{place}. {_written(error)}", of_user)
+
+
+def _begins(halt: Halt) -> str:
+    step = f"after step {halt.step:,} of {halt.total:,}" if halt.step is not None else "before its first step"
+    return f"{halt.method} stopped {step}"
+
+
+def _kept(halt: Halt) -> str:
+    """Return what there is of the run; a method that uses a file is computed again when the file has changed."""
+    again = "Mend your code and run the same command again"
+    if not halt.finished:
+        return f"{again} (the run is {halt.folder})."
+    return (
+        f"Finished methods are kept ({', '.join(halt.finished)}, in {halt.folder}). {again}: of these, it computes "
+        "again only those that use what you have changed."
+    )
 
 
 def printable(text: str) -> str:
@@ -92,14 +112,6 @@ def _unused(place: Path, stem: str) -> Path:
     """Return an unused file name: one command can crash several times in a second."""
     names = (f"{stem}{'' if k == 0 else f'-{k}'}.txt" for k in range(_KEPT))
     return place / next((name for name in names if not (place / name).exists()), f"{stem}.txt")
-
-
-def _first_line(error: BaseException) -> str:
-    try:
-        lines = str(error).strip().splitlines()
-    except Exception:
-        return ""
-    return lines[0][:300] if lines else ""
 
 
 def _innermost(error: BaseException) -> traceback.FrameSummary | None:

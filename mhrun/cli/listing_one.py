@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mhrun.cli.crash import printable
 from mhrun.cli.outline import outline, paper, seconds_at_paper_scale
 from mhrun.cli.run_status import columns, cut, status_of
 from mhrun.durations import in_words
@@ -53,7 +54,7 @@ def show_experiment(
             _section("methods", _methods(config), width)
             _section(f"settings (at scale={config['scale']})", _settings(config, head.settings), width)
         _section("claims", _claims(name, head.paper, found), width, cuts=False)
-    lines = [_run(folder) for folder in found]
+    lines = [line for folder in found for line in _run(folder)]
     _section("runs", lines or [f"not run yet: {command}"], 0)
     print()
 
@@ -155,13 +156,16 @@ def _claims(name: str, key: str, run_folders: Sequence[RunFolder]) -> list[str]:
     return lines
 
 
-def _run(folder: RunFolder) -> str:
+def _run(folder: RunFolder) -> Iterator[str]:
+    """Yield the line of a run, and why it failed."""
     run = status_of(folder)
     took = f", {in_words(run.seconds)}" if run.seconds is not None else ""
     verdicts = f", {run.verdicts}" if run.verdicts else ""
     page = folder.report / "index.html"
     where = _short(page if page.exists() else folder.path)
-    return f"{folder.digest}  {run.scale:6}{run.status:12}{run.when}{took}{verdicts}  {where}"
+    yield f"{folder.digest}  {run.scale:6}{run.status:12}{run.when}{took}{verdicts}  {where}"
+    if run.status == "failed":
+        yield f"  {printable(run.error) or f'see {_short(folder.log)}'}"
 
 
 def _short(path: Path) -> str:

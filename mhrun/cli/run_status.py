@@ -32,6 +32,7 @@ class Status(NamedTuple):
     when: str  # its end, or its start
     claims: tuple[int, int]  # reproduced, of those judged
     seconds: float | None  # from start to end
+    error: str  # why it failed; empty if that is not known
 
     @property
     def verdicts(self) -> str:
@@ -49,9 +50,9 @@ def status_of(folder: RunFolder) -> Status:
     verdicts = ("reproduced", "not reproduced")
     judged = [claim["verdict"] for claim in summary.get("claims", []) if claim["verdict"] in verdicts]
     took = _seconds(summary.get("started"), summary.get("finished"))
-    return Status(
-        str(summary.get("scale", "?")), status, moment, (judged.count("reproduced"), len(judged)), took
-    )
+    counts = (judged.count("reproduced"), len(judged))
+    error = str(summary.get("error") or "") if status == "failed" else ""
+    return Status(str(summary.get("scale", "?")), status, moment, counts, took, error)
 
 
 def _seconds(began: object, ended: object) -> float | None:

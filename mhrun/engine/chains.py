@@ -21,7 +21,7 @@ from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
 from mhrun.engine.monitoring import Monitoring
 from mhrun.engine.threads import limited, torch_threads
-from mhrun.errors import Interrupted, Refusal, UserError
+from mhrun.errors import Interrupted, Refusal, UserError, after_step
 from mhrun.models.matmul import select_product
 from mhrun.random import MANY
 from mhrun.schedules.plan import Memory
@@ -193,7 +193,8 @@ def _to_the_end(
     total, since, accepted = method.shape.total, position.step, 0.0
     while position.step < total:
         began, before = time.monotonic(), position.step
-        position, record, due = _advanced(method, position, executor, writer, count)
+        with after_step(before):
+            position, record, due = _advanced(method, position, executor, writer, count)
         size = position.step - before
         accepted += float(record["accepted"].mean()) * size
         watcher.advance(

@@ -6,7 +6,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -24,7 +24,7 @@ from mhrun.engine.method import Method, prior_attribute, trace_attributes
 from mhrun.engine.pilot import piloted
 from mhrun.engine.warnings import acceptance_range, log_ratio_noise, log_ratio_skew, valid_share, warnings_of
 from mhrun.engine.workers import COST, PILOT, RUN, Workers
-from mhrun.errors import Interrupted, UserError
+from mhrun.errors import Halt, Interrupted, UserError, note_halt, reason_of, step_of
 from mhrun.kernels.stationary import samples
 from mhrun.store.blocks import done
 from mhrun.store.files import explain, open_log, remove
@@ -127,9 +127,10 @@ def _run(
                 raise UserError(refused[method.name])
             attributes = trace_attributes(config, folder.digest, method, digests[method.name])
             log.info("%s: %d chains, %d steps", method.name, method.shape.chains, method.shape.total)
-            method_summary = run_method(
-                method, folder.method(method.name), settings, watcher, stop, attributes
-            )
+            with _halting(method, folder, methods):
+                method_summary = run_method(
+                    method, folder.method(method.name), settings, watcher, stop, attributes
+                )
             summary["methods"][method.name] = _of_method(
                 method, config["methods"][method.name], method_summary, pilots[method.name]
             )
@@ -145,6 +146,8 @@ def _run(
             error.command = "the same command without runtime.force=true"
         summary["status"] = "stopped" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
         log.error("%s: %s", type(error).__name__, error)
+        if summary["status"] == "failed":
+            summary["error"] = reason_of(error)
         folder.write_summary(summary)
         raise
     if methods:
@@ -152,6 +155,18 @@ def _run(
         summary["data"] = {"description": data.description, "units": units_in_words(data.facts)}
     summary |= {"status": COMPLETE, "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
     folder.write_summary(summary)
+
+
+@contextmanager
+def _halting(method: Method, folder: RunFolder, methods: Sequence[Method]) -> Iterator[None]:
+    """Note on an exception which method it stopped, and which are finished."""
+    try:
+        yield
+    except BaseException as error:
+        finished = [other.name for other in methods if done(folder.method(other.name)) is not None]
+        halt = Halt(method.name, step_of(error), method.shape.total, folder.path, finished)
+        note_halt(error, halt)
+        raise
 
 
 def _first_summary(config: Mapping[str, Any], folder: RunFolder) -> dict[str, Any]:

@@ -345,7 +345,10 @@ def _is_summary(record: Mapping[str, Any]) -> bool:
         and isinstance(record.get("metrics", {}), dict)
         and isinstance(record.get("sources", []), list)
         and all(isinstance(record.get(name, {}), dict) for name in ("versions", "machine"))
-        and all(isinstance(record.get(name, ""), str) for name in ("scale", "status", "started", "finished"))
+        and all(
+            isinstance(record.get(name, ""), str)
+            for name in ("scale", "status", "started", "finished", "error")
+        )
     )
 
 

@@ -253,6 +253,47 @@ def test_an_error_in_the_users_file_is_a_line(tmp_path, capsys):
     assert err.count("\n") == err.count("mhrun:") or "Traceback" not in err
 
 
+FAILING = """
+from mhrun.rules.metropolis import Metropolis
+class Failing(Metropolis):
+    calls = 0
+    def decide(self, contest, draws):
+        Failing.calls += 1
+        if Failing.calls > 70:
+            raise ValueError("my bug")
+        return super().decide(contest, draws)
+"""
+
+
+def test_a_failure_of_the_users_code_names_the_method_and_what_is_kept(tmp_path, capsys):
+    experiment = FILES["conf/experiment/mine.yaml"].replace(
+        "a: mcmc]", "a: mcmc, /method@methods.b: mcmc, override /rule@methods.b.kernel.rule: failing]"
+    )
+    files = {"conf/rule/failing.yaml": "_target_: failing.Failing\n", "failing.py": FAILING}
+    write(tmp_path / "mine", FILES | files | {"conf/experiment/mine.yaml": experiment})
+    words = ["--project", "mine", "experiment=mine", "executor=torch", "runtime.jobs=1"]
+    words += [f"methods.{name}.schedules.step_size.start=0.5" for name in "ab"]
+    assert run(words) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert re.match(
+        r"mhrun: b stopped after step \d+ of 90: ValueError: my bug \(failing.py, line 8\)\. ", last
+    )
+    assert "Finished methods are kept (a, in outputs/mine/" in last
+    assert "Mend your code and run the same command again" in last
+    assert run(["list", "mine"]) == 0
+    assert "\n      ValueError: my bug\n" in capsys.readouterr().out
+    (path,) = Path("outputs/mine").glob("[0-9a-f]*[0-9a-f]")
+    folder = RunFolder(path)
+    folder.write_summary(folder.summary() | {"error": ""})  # as of earlier versions
+    assert run(["list", "mine"]) == 0
+    assert f"      see {path / 'log.txt'}\n" in capsys.readouterr().out
+    write(tmp_path / "mine", {"failing.py": FAILING.replace("> 70", "> 1e9")})
+    forget()
+    del sys.modules["failing"]
+    assert run(words) == 0
+    assert "a: taken from run" in capsys.readouterr().err
+
+
 # --- A model as functions ---------------------------------------------------------------------------------
 
 REGRESSION = """
