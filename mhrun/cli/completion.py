@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mhrun.cli.commands import COMMANDS, COMMON, OPTIONS
+from mhrun.cli.key_tree import KeyTree, key_tree
 from mhrun.cli.outline import Outline, method_parts, outline
 from mhrun.cli.places import experiments, outputs_of
 from mhrun.errors import UserError, nearest
@@ -79,6 +80,7 @@ _KEYS = (
         *_VALUES,
     ),
 )
+_GROUPS = ("data", "methods", "model", "monitor", "runtime", "target")
 _CHECKED = ("rule", "proposal", "pairing", "dynamics", "method")
 _CHECK_KEYS = ("checks", "seed", "chains", "step_size", "n", "m", "effective")
 _TAKES_A_PATH = ("--project", "--config-dir", "-cd", "--trust")
@@ -121,14 +123,23 @@ class _Line(NamedTuple):
     words: list[str]  # without options
     conf: list[Path]  # folders of the user's configurations
 
+    def experiment(self) -> str:
+        """The named experiment; empty without one."""
+        names = (word.removeprefix("experiment=") for word in self.words)
+        paths = experiments(self.conf)
+        return next((name for name in names if name in paths), "")
+
     def outline(self) -> Outline | None:
         """The outline of the named experiment."""
-        paths = experiments(self.conf)
-        for word in self.words:
-            name = word.removeprefix("experiment=")
-            if name in paths:
-                return outline(paths[name])
-        return None
+        name = self.experiment()
+        return outline(experiments(self.conf)[name]) if name else None
+
+    def keys(self) -> KeyTree:
+        """The keys of the named experiment, with the parts that the words choose."""
+        pairs = (word.lstrip("+").partition("=") for word in self.words)
+        choices = {key: name for key, _, name in pairs if (CONF / key.partition("@")[0]).is_dir()}
+        choices.pop("experiment", None)
+        return key_tree(self.experiment(), choices, self.conf)
 
 
 def _all(words: list[str], current: str) -> Iterator[str]:
@@ -187,9 +198,27 @@ def _of_run(line: _Line, current: str) -> Iterator[str]:
         yield from (f"~methods.{name}" for name in head.methods)
     if current.startswith("+"):
         yield from (f"+method@methods.{name}={name}" for name in _files(line, "method"))
+    yield from _keys_below(line, key) if "." in key else (f"{group}." for group in _GROUPS)
     for name, file in head.methods.items():
-        yield f"methods.{name}."
         yield from (f"{group}@methods.{name}.{place}=" for group, place in method_parts(file))
+
+
+def is_setting(key: str, words: Sequence[str], conf: Sequence[Path]) -> bool:
+    """Return whether a key is a setting of the experiment that the words name, or of all experiments."""
+    line = _Line("run", list(words), list(conf))
+    settings = {"experiment=", *(f"{name}=" for name in _KEYS), *_of_run(line, key)}
+    return f"{key}=" in settings
+
+
+def _keys_below(line: _Line, key: str) -> Iterator[str]:
+    """Yield the keys of the group in which a key is."""
+    group = key.rpartition(".")[0]
+    node: KeyTree | None = line.keys()
+    for part in group.split("."):
+        node = (node or {}).get(part)
+    for name, below in (node or {}).items():
+        if not name.startswith("_"):
+            yield f"{group}.{name}{'.' if below else '='}"
 
 
 def _values(line: _Line, head: Outline | None, key: str) -> Iterator[str]:

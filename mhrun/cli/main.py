@@ -7,6 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -211,7 +212,7 @@ def taken_apart(arguments: Sequence[str]) -> Words:
                 raise UserError(f"{option} needs a value.")
             parsed.setting(option, value or waiting.pop(0))
         else:
-            parsed.option(option, value)
+            parsed.option(option, value, waiting)
     return parsed.words()
 
 
@@ -248,8 +249,8 @@ class _Parsed:
         else:
             self.show = True
 
-    def option(self, option: str, value: str) -> None:
-        """Apply an option of the command."""
+    def option(self, option: str, value: str, following: Sequence[str]) -> None:
+        """Apply an option of the command; a mistaken one may have its value in the words that follow."""
         if option in _KEPT.get(self.command, ()):
             self.rest.append(f"{option}={value}" if value else option)
         elif self.command == "run" and option in ("-m", "--multirun"):
@@ -259,9 +260,22 @@ class _Parsed:
         elif self.command == "check" and option == "--json":
             self.as_json = True
         else:
-            hint = _nearest_option(option, self.command)
+            hint = self._as_setting(option, value or next(iter(following), "")) or _nearest_option(
+                option, self.command
+            )
             page = "mhrun --help" if self.command == "run" else f"mhrun {self.command} --help"
             raise UserError(f"There is no option '{option}'.{hint} {page} lists the options.")
+
+    def _as_setting(self, option: str, value: str) -> str:
+        """Return how to write a setting that was written as an option of a run, empty if it is none."""
+        from mhrun.cli.completion import is_setting
+
+        key = option.lstrip("-")
+        with suppress(UserError, OSError):  # a file that the command itself would report
+            if self.command == "run" and is_setting(key, self.rest, self.folders):
+                shown = value if value and not value.startswith("-") else "VALUE"
+                return f" Settings have no dashes: write {key}={shown}."
+        return ""
 
     def word(self, word: str) -> None:
         """Keep a word that is not an option."""

@@ -54,7 +54,7 @@ def outline(path: Path) -> Outline:
     return _outline(path, ())
 
 
-def _file(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+def settings_and_comments(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the settings of a file, and key -> its comment."""
     if path.is_relative_to(CONF):  # our files need no checks, which would take most of the time
         return _our_file(path)
@@ -72,9 +72,9 @@ def _our_file(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _outline(path: Path, above: tuple[Path, ...]) -> Outline:
-    settings, comments = _file(path)
+    settings, comments = settings_and_comments(path)
     base = Outline("", "", "", [], {}, {})
-    for key, value in defaults(settings):
+    for key, value, _ in defaults(settings):
         if not key:
             parent = path.parent / f"{value}.yaml"
             if parent.is_file() and parent not in (*above, path):
@@ -108,16 +108,25 @@ def _over(base: Outline, top: Outline) -> Outline:
     )
 
 
-def defaults(text: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield group with package (``/method@methods.mint``; empty for a file of the same folder) and choice."""
-    entries = text.get("defaults")
+class Default(NamedTuple):
+    """An entry of the defaults of a file."""
+
+    key: str  # group with package, ``/method@methods.mint``; empty for a file of the same folder
+    choice: str
+    is_override: bool
+
+
+def defaults(settings: Mapping[str, Any]) -> Iterator[Default]:
+    """Yield the defaults of a file that choose a name."""
+    entries = settings.get("defaults")
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, str) and entry != "_self_":
-            yield "", entry
+            yield Default("", entry, False)
         elif isinstance(entry, dict):
             for key, value in entry.items():
                 if isinstance(value, str):
-                    yield str(key).removeprefix("override ").removeprefix("optional "), value
+                    plain = str(key).removeprefix("override ")
+                    yield Default(plain.removeprefix("optional "), value, plain != key)
 
 
 def _group(node: Any) -> Mapping[str, Any]:
@@ -130,7 +139,7 @@ def method_parts(file: str) -> list[tuple[str, str]]:
     if not file or not path.is_file():
         return []
     group_of: dict[str, str] = {}
-    for key, value in defaults(_file(path)[0]):
+    for key, value, _ in defaults(settings_and_comments(path)[0]):
         if key:
             group, _, place = key.lstrip("/").partition("@")
             if place:

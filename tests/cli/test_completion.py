@@ -8,9 +8,12 @@ import subprocess
 import sys
 
 import pytest
+from omegaconf import OmegaConf
 
 from mhrun.cli.commands import COMMANDS
 from mhrun.cli.completion import SCRIPTS, candidates
+from mhrun.cli.compose import composed
+from mhrun.cli.key_tree import key_tree
 from mhrun.cli.main import run
 
 
@@ -36,6 +39,18 @@ def _here(tmp_path, monkeypatch):
         ("mhrun gmm_tied_means data=mixt", ["data=mixture"]),
         ("mhrun gmm_tied_means rule@methods.mint.", ["rule@methods.mint.kernel.rule="]),
         ("mhrun gmm_tied_means rule@methods.mint.kernel.rule=bar", ["rule@methods.mint.kernel.rule=barker"]),
+        ("mhrun gmm_tied_means meth", ["methods."]),
+        ("mhrun gmm_tied_means methods.mi", ["methods.mint.", "methods.mint_stored."]),
+        ("mhrun gmm_tied_means methods.mint.sched", ["methods.mint.schedules."]),
+        (
+            "mhrun gmm_tied_means methods.mint.schedules.step_size.",
+            [f"methods.mint.schedules.step_size.{key}=" for key in ("acceptance", "start", "window")],
+        ),
+        ("mhrun gmm_tied_means data=table data.fi", ["data.file="]),
+        (
+            "mhrun gmm_tied_means +method@methods.new=sgld methods.new.kernel.d",
+            ["methods.new.kernel.dynamics."],
+        ),
         ("mhrun gmm_tied_means ~methods.mc", ["~methods.mcmc"]),
         ("mhrun gmm_tied_means +method@methods.rm", ["+method@methods.rmsprop=rmsprop"]),
         ("mhrun gmm_tied_means --dr", ["--dry-run"]),
@@ -52,6 +67,20 @@ def _here(tmp_path, monkeypatch):
 )
 def test_what_a_line_can_become(line, found):
     assert candidates(line) == found
+
+
+def _flat(keys, prefix=""):
+    for key, below in keys.items():
+        yield f"{prefix}{key}"
+        if isinstance(below, dict):
+            yield from _flat(below, f"{prefix}{key}.")
+
+
+@pytest.mark.parametrize("experiment", ["gmm_tied_means", "temperature_drop", "worst_case"])
+def test_keys_are_those_of_the_composed_configuration(experiment):
+    config = OmegaConf.to_container(composed([f"experiment={experiment}"]), resolve=False)
+    del config["hydra"]
+    assert set(_flat(key_tree(experiment, {}, []))) == set(_flat(config))
 
 
 def test_a_line_begins_with_commands_and_experiments():
