@@ -66,10 +66,11 @@ def compare_runs(words: Sequence[str]) -> int:
         print((page.parent / "compare.csv").read_text(), end="")
     else:
         frame = table(comparison)
-        show(frame, list(DISTANCES.values()))
         headings = COLUMNS | DISTANCES
         texts = EXPLAINED | ({"verdict": comparison.rule} if comparison.rule else {})
         explain({headings[key]: text for key, text in texts.items() if headings[key] in frame.columns})
+        show(frame, list(DISTANCES.values()))  # after the explanations, so that verdicts end the screen
+        print(flush=True)
     for note in comparison.notes:
         print(f"mhrun: {note}", file=sys.stderr)
     print(f"page    {page}", file=sys.stdout if kind == "table" else sys.stderr)

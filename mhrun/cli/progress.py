@@ -16,6 +16,7 @@ _EVERY = 5.0  # seconds between lines in a log
 _NAME, _BAR, _SHARE, _CLOCK = 20, 16, 5, 13  # widths of the columns of a bar
 _FACTS = 12  # width below which acceptance and evaluations are left out
 _WIDE = 120  # width of a terminal with room for steps and executor
+_SETTLED = 3.0  # seconds of steps, which begin slowly, from which the remaining time is shown
 _SHORT = ("acc.", "lik", "grad")
 
 
@@ -87,12 +88,13 @@ class Bars:
 
 
 class _Clock(ProgressColumn):
-    """The remaining or the elapsed time."""
+    """The remaining or the elapsed time of this start; a resumed method has the rate of the steps since then."""
 
     def render(self, task: Task) -> Text:
         if task.finished:
             return Text(f"took {_clock(task.finished_time)}", style="green")
-        return Text(f"{_clock(task.time_remaining)} left", style="cyan")
+        is_settled = task.elapsed is not None and task.elapsed >= _SETTLED
+        return Text(f"{_clock(task.time_remaining if is_settled else None)} left", style="cyan")
 
 
 def _clock(seconds: float | None) -> str:

@@ -332,7 +332,7 @@ def units_in_words(facts: Mapping[str, Any]) -> list[str]:
         lines.append(f"standardised: {', '.join(parts[:_LISTED])}{rest}; a coefficient is for one sd")
     if baselines := facts.get("baselines"):
         parts = [f"{name} = {value}" for name, value in baselines.items()]
-        lines.append(f"categories against {', '.join(parts)}")
+        lines.append(f"baseline{'s' * (len(parts) > 1)}: {', '.join(parts)}")
     return lines
 
 

@@ -20,6 +20,7 @@ from mhrun.kernels.stationary import APPROXIMATE, DECLARED, EXACT
 from mhrun.report.agreement import (
     AGREES,
     ANOTHER,
+    DIFFERS_SHORT,
     REFERENCE,
     RELEVANT,
     UNKNOWN,
@@ -108,7 +109,7 @@ def compare(rows: Sequence[Row], reference: Row | None = None, tolerance: float 
         UserError: the rows have different models: the names of parameters differ.
     """
     notes = _one_model([*rows, *([reference] if reference else [])])
-    rule = ""
+    rule, told = "", _Told(set(), set())
     all_draws: dict[str, npt.NDArray[np.float64] | str] = {}
     for row in [*rows, *([reference] if reference else [])]:
         if row.name not in all_draws:
@@ -133,17 +134,18 @@ def compare(rows: Sequence[Row], reference: Row | None = None, tolerance: float 
                 shifts_by_name[row.name] = shifts(draws, reference_draws)
                 records[row.name] |= _distances(shifts_by_name[row.name], draws, reference_draws)
         lines, rule = _judge(records, rows, reference, shifts_by_name, of_reference, tolerance)
-        notes += [
-            *lines,
-            *_doubts(reference.name, number_of(of_reference["rhat"]), _better(records, reference.name)),
-        ]
-    unmixed = [name for name, row in records.items() if number_of(row["rhat"]) > MIXED]
+        doubts = _doubts(reference.name, number_of(of_reference["rhat"]), _better(records, reference.name))
+        notes += [*lines, *doubts]
+        told = _told(records, reference.name, bool(doubts))
+    unmixed = [
+        name for name, row in records.items() if number_of(row["rhat"]) > MIXED and name not in told.rhats
+    ]
     if unmixed:
         notes.append(
             f"R-hat is above {MIXED}, so that an effective sample size says little: {', '.join(unmixed)}."
         )
     precision = RELEVANT if tolerance is None else tolerance
-    notes += _imprecise(records) + _tempered(rows, reference) + _small_errors(records, rows, precision)
+    notes += _imprecise(records, told) + _tempered(rows, reference) + _small_errors(records, rows, precision)
     width = max((len(run.parameter_names(method)) for run, method, _ in rows), default=0)
     if width > COORDINATES:
         notes.append(
@@ -190,10 +192,35 @@ def _doubts(name: str, value: float, advice: str = "") -> list[str]:
     return []
 
 
-def _imprecise(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return a line on methods whose R-hat is above the limit, and one on those with few effective draws."""
+class _Told(NamedTuple):
+    """Methods whose R-hat or ESS the reasons of the verdicts have said already."""
+
+    rhats: set[str]
+    sizes: set[str]
+
+
+def _told(records: Mapping[str, Mapping[str, Any]], reference: str, has_doubts: bool) -> _Told:
+    """Return what is told by verdicts for want of R-hat and ESS, and by the line on the reference."""
+    short = {name for name, row in records.items() if row.get("verdict") in (UNKNOWN, DIFFERS_SHORT)}
+    is_said = any("reference: " in records[name]["verdict_reason"] for name in short)
+    of_reference = {reference} if is_said else set()
+    return _Told(short | of_reference | ({reference} if has_doubts else set()), short | of_reference)
+
+
+def _imprecise(records: Mapping[str, Mapping[str, Any]], told: _Told | None = None) -> list[str]:
+    """Return a line on methods whose R-hat is above the limit, and one on those with few effective draws.
+
+    Args:
+        records: method -> row.
+        told: what has been said already.
+    """
+    told = told or _Told(set(), set())
     rhats = {name: number_of(row.get("rhat")) for name, row in records.items()}
-    high_rhats = {name: rhat for name, rhat in rhats.items() if is_apart(rhat) and rhat <= MIXED}
+    high_rhats = {
+        name: rhat
+        for name, rhat in rhats.items()
+        if is_apart(rhat) and rhat <= MIXED and name not in told.rhats
+    }
     sizes = {name: number_of(row.get("ess")) for name, row in records.items()}
     low_sizes = {name: size for name, size in sizes.items() if size < ESS and not rhats[name] > MIXED}
     lines = []
@@ -202,10 +229,11 @@ def _imprecise(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
         lines.append(
             f"R-hat is above {RHAT:g}: {named(worst, numbers=high_rhats)}. These chains have not converged."
         )
-    if low_sizes:
-        worst = sorted(low_sizes, key=lambda name: low_sizes[name])
+    low_untold = {name: size for name, size in low_sizes.items() if name not in told.sizes}
+    if low_untold:
+        worst = sorted(low_untold, key=lambda name: low_untold[name])
         lines.append(
-            f"ESS is below {ESS:g}: {named(worst, numbers=low_sizes)}. Means and quantiles are imprecise."
+            f"ESS is below {ESS:g}: {named(worst, numbers=low_untold)}. Means and quantiles are imprecise."
         )
     tails = {name: number_of(row.get("ess_tail")) for name, row in records.items() if name not in low_sizes}
     tails = {name: size for name, size in tails.items() if size < ESS and not rhats[name] > MIXED}

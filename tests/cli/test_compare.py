@@ -32,6 +32,7 @@ from mhrun.report.compare import (
     _doubts,
     _imprecise,
     _small_errors,
+    _told,
     run_names,
     unlike,
 )
@@ -379,6 +380,38 @@ def test_the_temperature_of_draws_is_distinguished_only_where_it_differs(schedul
 def test_a_reference_that_has_not_converged_is_marked(rhat, line):
     assert line in _doubts("a: mcmc", rhat)[0]
     assert _doubts("a: mcmc", 1.005) == []
+
+
+def test_what_a_verdict_has_said_is_not_said_again(there, capsys):
+    rows = {
+        "a": {
+            "rhat": 1.016,
+            "ess": 302.0,
+            "verdict": "cannot tell",
+            "verdict_reason": "R-hat 1.016, reference: ESS 50",
+        },
+        "b": {
+            "rhat": 1.02,
+            "ess": 302.0,
+            "verdict": "another distribution",
+            "verdict_reason": "T = 5 (reference: 1)",
+        },
+        "ref": {"rhat": 1.001, "ess": 50.0, "verdict": "reference", "verdict_reason": ""},
+    }
+    assert _imprecise(rows, _told(rows, "ref", has_doubts=False)) == [
+        "R-hat is above 1.01: b (1.020). These chains have not converged.",
+        "ESS is below 400: b (302). Means and quantiles are imprecise.",
+    ]
+    one, two, _ = there
+    assert run(["compare", one.digest, f"{two.digest}:mint", "--reference", f"{one.digest}:mint"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.count("cannot tell: R-hat") == 1  # the others are of another temperature
+    assert "mint" not in re.search(r"says little: (.*)|$", captured.err)[0]
+    legend, tables = (
+        captured.out.index("Bulk effective sample size"),
+        captured.out.index("acceptance  data/step"),
+    )
+    assert legend < tables < captured.out.index("page    ")
 
 
 def test_a_better_reference_is_named():

@@ -51,7 +51,7 @@ def test_two_values_give_a_logistic_regression(capsys):
     assert (
         "model   logistic regression of ill = 'yes' against 'no': 60 rows, 2 columns and 1 category" in said
     )
-    assert "a coefficient is for one sd\nunits   categories against city = a\n" in said
+    assert "a coefficient is for one sd\nunits   baseline: city = a\n" in said
     assert "priors  each weight and the intercept Normal(0, sd 3.16)" in said
     assert "run it  mhrun --project mine my_rows" in said
     config = compose_config(["experiment=my_rows", "scale=smoke"], [Path("mine/conf")], compare=False)

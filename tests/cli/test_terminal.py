@@ -12,12 +12,14 @@ import time
 
 import pytest
 from kit import FEW
+from rich.console import Console
+from rich.progress import Progress
 
 from mhrun.cli.listing_one import _section
 from mhrun.cli.main import run
 from mhrun.cli.outline import seconds_at_paper_scale
 from mhrun.cli.places import experiments
-from mhrun.cli.progress import Bars, Lines, Notes
+from mhrun.cli.progress import Bars, Lines, Notes, _Clock
 from mhrun.cli.running import compute
 from mhrun.durations import in_words
 from mhrun.store.folder import RunFolder
@@ -172,6 +174,26 @@ def test_the_cursor_comes_back_whatever_ends_a_run(tmp_path, monkeypatch, error)
     with pytest.raises(error):
         compute({"experiment": "x", "methods": {}, "runtime": {"outputs": tmp_path, "force": True}})
     assert terminal.getvalue().rindex(show) > terminal.getvalue().rindex(hide)
+
+
+def test_the_remaining_time_is_that_of_the_steps_since_a_resume():
+    now = 0.0
+    clock = _Clock()
+    with Progress(clock, console=Console(file=io.StringIO()), get_time=lambda: now) as progress:
+        bar = progress.add_task("mint", total=1000, completed=900)
+
+        def shown(seconds, step):
+            nonlocal now
+            now = seconds
+            progress.update(bar, completed=step)
+            return clock.render(progress.tasks[0]).plain
+
+        assert shown(0.5, 901) == shown(1.0, 902) == "-:-- left"  # too early to tell
+        for second in range(2, 11):
+            text = shown(second, 900 + 5 * second)
+        assert text == "0:10 left"  # 50 steps at 5 a second
+        progress.update(bar, completed=1000)
+        assert clock.render(progress.tasks[0]).plain == "took 0:10"
 
 
 def test_each_method_has_one_bar(monkeypatch):
