@@ -369,7 +369,9 @@ def explained(
 
 def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path], name: str) -> str:
     """Return the setting that a misspelt key most likely means: all of it, or its last part."""
-    experiment_words = [word for word in words if word.startswith("experiment=") and name == "config"]
+    # With the methods that the words add and without those that they remove
+    of_methods = ("experiment=", "+method@", "~methods.")
+    experiment_words = [word for word in words if word.startswith(of_methods) and name == "config"]
     try:
         config = OmegaConf.to_container(composed(experiment_words, folders, name), resolve=False)
     except (HydraException, OmegaConfBaseException, UserError):

@@ -74,7 +74,10 @@ def sweep_finding(config: Mapping[str, Any], frame: pd.DataFrame, keys: Sequence
         if len(rows) < 2 or values.max() == values.min():
             continue
         if _is_noise(rows, measure):
-            noise.append(f"{quoted(method)} ({shown(float(values.min()))} to {shown(float(values.max()))})")
+            mark = f" {MARK}" * bool(rows[SHORT].any())
+            noise.append(
+                f"{quoted(method)}{mark} ({shown(float(values.min()))} to {shown(float(values.max()))})"
+            )
             continue
         ends = []
         for at in (values.idxmin(), values.idxmax()):
@@ -90,37 +93,42 @@ def sweep_finding(config: Mapping[str, Any], frame: pd.DataFrame, keys: Sequence
     parts = [words for _, words in ranges[:_METHODS]]
     if noise:
         rest = f" and {len(noise) - _METHODS} more" if len(noise) > _METHODS else ""
-        parts.append(f"no difference beyond Monte Carlo error for {', '.join(noise[:_METHODS])}{rest}")
+        parts.append(
+            f"no difference between settings beyond Monte Carlo error for {', '.join(noise[:_METHODS])}{rest}"
+        )
     return f"{heading}: {'; '.join(parts)}." if parts else ""
 
 
 def _is_noise(rows: pd.DataFrame, measure: Measure) -> bool:
     """Return whether the range of a measure over the jobs of one method may be Monte Carlo error alone.
 
-    With a noise floor: the range is at most the sum of the floors at its two ends. A distance is off by at most the
-    distance of the draws from their own distribution, which is the floor on average. Else, with standard errors: no two
-    jobs differ at a false-alarm rate of 1 % over all pairs (Bonferroni); over seeds, errors are from the standard
-    deviation between seeds, pooled over jobs. A number with neither is taken as exact.
+    Over seeds: the two ends differ by less than the difference of their noise floors, by which their Monte Carlo bias
+    may differ, and a t-test at a false-alarm rate of 1 % over all pairs (Bonferroni), with the standard deviation
+    between seeds pooled over jobs. With one seed and a noise floor: the range is at most the sum of the floors at its
+    ends, as a distance is off by at most the distance of the draws from their own distribution, which is the floor on
+    average. With standard errors alone: no two jobs differ at the same rate. A number with neither is taken as exact.
     """
     column = rows[measure.metric]
     values = [_number(value) for value in column]
     low, high = values.index(min(values)), values.index(max(values))
     gap = values[high] - values[low]
-    if measure.floor in rows:
-        floors = [_number(rows[measure.floor].iloc[at]) for at in (low, high)]
-        if all(map(math.isfinite, floors)):
-            return gap <= sum(floors)
+    floors = [_number(rows[measure.floor].iloc[at]) for at in (low, high)] if measure.floor in rows else []
+    has_floors = bool(floors) and all(map(math.isfinite, floors))
     errors = [value.se if isinstance(value, Estimate) else math.nan for value in column]
     tail = _FALSE_ALARM / (len(values) * (len(values) - 1))
-    if SEEDS not in rows:
-        return bool(gap <= stats.norm.isf(tail) * math.hypot(errors[low], errors[high]))
-    counts = [int(count) for count in rows[SEEDS]]
-    deviations = [(count - 1, sd) for count, sd in zip(counts, errors, strict=True) if math.isfinite(sd)]
-    if (freedom := sum(degrees for degrees, _ in deviations)) == 0:
+    if SEEDS in rows:
+        counts = [int(count) for count in rows[SEEDS]]
+        deviations = [(count - 1, sd) for count, sd in zip(counts, errors, strict=True) if math.isfinite(sd)]
+        if (freedom := sum(degrees for degrees, _ in deviations)) > 0:
+            variance = sum(degrees * sd**2 for degrees, sd in deviations) / freedom
+            error = math.sqrt(variance * (1 / counts[low] + 1 / counts[high]))
+            bias = abs(floors[1] - floors[0]) if has_floors else 0.0
+            return bool(gap <= bias + stats.t.isf(tail, freedom) * error)
+    if has_floors:
+        return gap <= sum(floors)
+    if SEEDS in rows:
         return False
-    variance = sum(degrees * sd**2 for degrees, sd in deviations) / freedom
-    of_gap = math.sqrt(variance * (1 / counts[low] + 1 / counts[high]))
-    return bool(gap <= stats.t.isf(tail, freedom) * of_gap)
+    return bool(gap <= stats.norm.isf(tail) * math.hypot(errors[low], errors[high]))
 
 
 def sweep_warnings(frame: pd.DataFrame, of_runs: Iterable[tuple[str, Sequence[str]]]) -> list[str]:

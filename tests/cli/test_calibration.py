@@ -9,8 +9,10 @@ import sys
 import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 
-from mhrun.check.calibration import Replicates, bars
+from mhrun.check.calibration import Replicates, bars, unseen_width
+from mhrun.check.verdict import FAILS, by_uniforms
 from mhrun.cli import calibrating
 from mhrun.cli.main import run
 from mhrun.data import Dataset
@@ -208,6 +210,16 @@ def test_models_that_cannot_be_drawn_from_are_refused_in_one_line(project, capsy
     error = capsys.readouterr().err
     assert re.search(message, error), error
     assert error.count("\n") == 1
+
+
+def test_an_error_of_the_stated_size_is_seen_half_of_the_time(rng):
+    """Of 100 data sets and three parameters, the draws of one of which are too wide."""
+    size, seen = 1 + unseen_width(100, 4), 0
+    for _ in range(60):
+        u = norm.cdf(rng.standard_normal((100, 4)) / [size, 1, 1, 1])
+        pairs = np.hstack([np.column_stack((v, np.abs(2 * v - 1))) for v in u.T])
+        seen += by_uniforms("ranks", pairs, "", 1e-4).outcome == FAILS
+    assert 10 <= seen <= 50  # of 60; a false alarm of this test has a probability of 1e-6
 
 
 def test_replicates_are_read_by_their_chains():

@@ -83,6 +83,8 @@ def mistakes(outputs, *extra):
             "'methods.mcmc.starts' is one; to set it here too, write +methods.mint.starts=VALUE.",
         ),
         ([*SMOKE, "methods.mnt.starts=[[0,1]]"], "Did you mean 'mint'? The methods are mint, "),
+        ([*SMOKE, "+method@methods.hmc=hmc", "methods.hmc.steps=9"], "write +methods.hmc.steps=VALUE"),
+        ([*SMOKE, "~methods.mcmc", "methods.mnt.starts=[[0,1]]"], "mint_stored, tempered_mcmc, sgld, sghmc."),
         ([*SMOKE, "methods.mint.kernel.pairng.m=3"], "Did you mean 'methods.mint.kernel.pairing.m'?"),
         (
             [*SMOKE, "rule@methods.mint.kernel.rule=metropols"],

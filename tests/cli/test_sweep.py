@@ -421,7 +421,7 @@ def test_a_range_within_monte_carlo_error_is_no_finding(values, floors, is_noise
     if floors:
         frame["tv_noise"] = floors
     found = sweep_finding({"report": {"metrics": "mint.figure1.metrics"}}, frame, ["lam"])
-    assert ("no difference beyond Monte Carlo error for A" in found) == is_noise
+    assert ("no difference between settings beyond Monte Carlo error for A" in found) == is_noise
     assert ("A from" in found) != is_noise
 
 
@@ -451,8 +451,36 @@ def test_a_swept_seed_is_averaged_over():
     assert over_seeds(frame, ["lam"])[0] is frame
     config = {"report": {"metrics": "mint.figure1.metrics"}}
     assert sweep_finding(config, found, keys).endswith(
-        "no difference beyond Monte Carlo error for A (0.200 to 0.450)."
+        "no difference between settings beyond Monte Carlo error for A † (0.200 to 0.450)."
     )
+
+
+@pytest.mark.parametrize(
+    ("means", "deviation", "floors", "is_noise"),
+    [
+        (
+            (0.114, 0.174),
+            0.009,
+            (0.11, 0.13),
+            False,
+        ),  # below the sum of the floors, and beyond what seeds differ by
+        ((0.114, 0.134), 0.009, (0.11, 0.13), True),
+        ((0.114, 0.174), 0.009, (0.08, 0.14), True),  # no more than the floors differ by
+    ],
+)
+def test_over_seeds_their_own_spread_tells_what_is_noise(means, deviation, floors, is_noise):
+    frame = pd.DataFrame(
+        {
+            "lam": [0.1, 0.2],
+            "method": "A",
+            "tv": [Estimate(mean, deviation) for mean in means],
+            "tv_noise": [Estimate(floor, 0.001) for floor in floors],
+            "seeds": 4,
+            SHORT: False,
+        }
+    )
+    found = sweep_finding({"report": {"metrics": "mint.figure1.metrics"}}, frame, ["lam"])
+    assert ("no difference between settings" in found) == is_noise
 
 
 def test_a_sweep_over_seeds_has_their_means_ess_and_rhat(tmp_path, capsys, monkeypatch):
