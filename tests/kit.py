@@ -43,6 +43,7 @@ short_run = pytest.mark.filterwarnings(
     "ignore:.* chains never moved",
     "ignore:.* draws follow the target",
     "ignore:tuning had not settled",
+    "ignore:hidden units of a network",
 )
 
 
