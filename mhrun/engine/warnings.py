@@ -18,7 +18,7 @@ from mhrun.kernels.stationary import samples
 from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
 from mhrun.store.blocks import SKEW_EDGES
-from mhrun.types import Model
+from mhrun.types import Model, blocks_of
 
 _MUCH = 0.1  # share of decisions on all data above which a run warns
 # Difference of logit(acceptance) from the rate that tuning aimed at, above which it had not settled.
@@ -109,8 +109,10 @@ def _trajectory_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator
 
 
 def is_network(model: Model) -> bool:
-    """Return whether the parameters are the weights of a network, which its symmetries exchange."""
-    return isinstance(model, ModuleModel | Perceptron)
+    """Return whether the parameters are the weights of a network with hidden units, which symmetries exchange."""
+    return (
+        isinstance(model, ModuleModel | Perceptron) and sum(block.weights for block in blocks_of(model)) > 1
+    )
 
 
 def acceptance_range(method: Method) -> tuple[float, float] | None:

@@ -14,6 +14,7 @@ import mhrun
 from mhrun.diagnostics.chains import worth
 from mhrun.engine.chains import Silent
 from mhrun.engine.experiment import run_experiment
+from mhrun.engine.warnings import is_network
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.pairing.growing import Growing
 from mhrun.report.efficiency import valid_draws
@@ -185,3 +186,4 @@ def test_warnings_of_a_network_point_to_predictions():
     lines = [str(one.message) for one in raised]
     assert any("R-hat is" in line for line in lines)
     assert sum("Judge predictions" in line for line in lines) == 1
+    assert not is_network(mhrun.ModuleModel(torch.nn.Linear(2, 2)))  # no hidden units
