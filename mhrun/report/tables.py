@@ -76,7 +76,8 @@ def _html(text: pd.DataFrame, words: Sequence[bool]) -> str:
     """Return a frame of strings as HTML, with one row of headings; columns of words have the class ``words``."""
     named = all(name is not None for name in text.index.names)
     if named:  # else the names of the index would be a row of their own
-        words = [*(False for _ in text.index.names), *words]
+        levels = (text.index.get_level_values(place) for place in range(text.index.nlevels))
+        words = [*map(_is_words, levels), *words]
         text = text.reset_index(allow_duplicates=True)
     markup = str(text.to_html(border=0, classes="table", escape=True, index=not named))
     head, line, body = markup.partition("</thead>")

@@ -134,7 +134,7 @@ def test_headings_explain_themselves_and_are_sorted_by():
     assert '<th title="agreement">R-hat</th>' in table.html
     assert "<b>" not in table.html
     assert table.html.count("<tr") == 2  # one row of headings, or a click could not sort
-    assert "<th>tau</th>" in table.html
+    assert '<th class="words">tau</th>' in table.html
 
 
 def test_columns_of_words_are_read_from_the_left_and_numbers_are_not_parted():
