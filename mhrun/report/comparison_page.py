@@ -77,7 +77,7 @@ DISTANCES = {
 
 
 _CAPTION = (
-    "Colours are runs. A bar is hollow where R-hat is undefined or above 1.01, or ESS below 400: too short to "
+    "Colours are runs. A mark is hollow where R-hat is undefined or above 1.01, or ESS below 400: too short to "
     "judge. "
 )
 _OF_DISTANCES = (
@@ -228,9 +228,10 @@ def plain_rows(found: Comparison) -> dict[str, Any]:
 
 
 def figure(found: Comparison) -> Figure | str:
-    """Bars of effective draws per million evaluations and per second, and distances from the reference, if given.
+    """Effective draws per million evaluations and per second, and distances from the reference, if given.
 
-    A bar is hollow where R-hat is undefined or above 1.01, or ESS below 400: the method is too short to judge.
+    Marks on logarithmic scales, on which a bar would have no origin. A mark is hollow where R-hat is undefined or above
+    1.01, or ESS below 400: the method is too short to judge.
     """
     panels = [
         ("per_million", "effective draws\nper million evaluations"),
@@ -255,14 +256,13 @@ def figure(found: Comparison) -> Figure | str:
         errors = np.array([value.se if isinstance(value, Estimate) else np.nan for value in values])
         colours = [COLOURS[runs.index(name.rpartition(": ")[0]) % len(COLOURS)] for name in names]
         if isinstance(next(v for v in values if _finite(v)), Estimate):
-            # A bar has no origin on a logarithmic scale: only the end of a distance below its error is shown.
+            # Only the end of a distance below its error can be shown on a logarithmic scale.
             for place, number, error, colour in zip(places, numbers, errors, colours, strict=True):
                 _distance(axis, place, number, error, colour)
         else:
-            bars = axis.barh(places, np.nan_to_num(numbers), color=colours, height=0.7)
-            for bar, believed, colour in zip(bars, mixed, colours, strict=True):
-                if not believed:
-                    bar.set(facecolor="none", edgecolor=colour)
+            for place, number, believed, colour in zip(places, numbers, mixed, colours, strict=True):
+                axis.plot(number, place, "o", color=colour, markerfacecolor=colour if believed else "none")
+            axis.margins(x=0.15)
         for place, value in zip(places, numbers, strict=True):
             if not np.isfinite(value):
                 axis.text(0.02, place, "–", transform=axis.get_yaxis_transform(), va="center", fontsize=8)
