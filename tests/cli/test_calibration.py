@@ -219,7 +219,7 @@ def test_an_error_of_the_stated_size_is_seen_half_of_the_time(rng):
         u = norm.cdf(rng.standard_normal((100, 4)) / [size, 1, 1, 1])
         pairs = np.hstack([np.column_stack((v, np.abs(2 * v - 1))) for v in u.T])
         seen += by_uniforms("ranks", pairs, "", 1e-4).outcome == FAILS
-    assert 10 <= seen <= 50  # of 60; a false alarm of this test has a probability of 1e-6
+    assert 10 <= seen <= 50  # of 60: outside with a probability below 1e-6 if it is a half
 
 
 def test_replicates_are_read_by_their_chains():
