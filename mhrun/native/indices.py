@@ -16,6 +16,7 @@ from mhrun.native.philox import LOW, S32, philox, scaled, u64
 
 SHUFFLE = u64(1 << 31)  # blocks of a minibatch from here on put the second half of the data in order
 TILE = 256  # candidates drawn at once
+SHORT = 2048  # data of the largest minibatch whose table has entries of 16 bits
 BEGINNING = 1024  # data of a growing minibatch that are recorded in a table
 
 
@@ -31,8 +32,8 @@ class Workspace(NamedTuple):
     ]  # (4,) of the bits, drawn data and position in the stream; of the table, offset and position
     pairs: npt.NDArray[np.uint64]  # elements of the stream of uniform indices, two in a word
     stream: npt.NDArray[np.uint32]  # the same memory, one by one
-    table: npt.NDArray[np.uint32]  # the last position in the stream with this hash, and whether it has a link
-    links: npt.NDArray[np.uint32]  # the entry of the table that a position replaced
+    table: npt.NDArray[np.unsignedinteger]  # the last position with this hash, and whether it has a link
+    links: npt.NDArray[np.unsignedinteger]  # the entry of the table that a position replaced
     repeats: npt.NDArray[np.int32]  # positions of values that were drawn before
     seen: npt.NDArray[np.uint64]  # bits
     trail: npt.NDArray[np.int32]  # the first drawn data, whose bits are cleared one by one
@@ -56,6 +57,10 @@ def workspace(n: int, largest: int, *, replacement: bool = False, grows: bool = 
         raise UserError(f"Minibatches of {n:,} data are drawn with replacement only: set replacement=true.")
     bits = few < largest and not replacement
     positions = 2 * few + 64 if few else 0  # insufficient for less than one minibatch in 10^57
+    # Short entries leave room for four times as many, so that fewer data share one; but positions run out, and the
+    # table is cleared, every 2^15 / m minibatches, which large ones cannot afford.
+    short = few <= SHORT
+    entries = (16 if grows or not short else 64) * few
     words = n // 64 + 1 if bits else 0
     pairs = np.empty(max(positions, TILE) // 2 + 2, np.uint64)
     return Workspace(
@@ -63,8 +68,8 @@ def workspace(n: int, largest: int, *, replacement: bool = False, grows: bool = 
         np.zeros(4, np.int64),
         pairs,
         pairs.view(np.uint32),
-        np.zeros(1 << (16 * few - 1).bit_length() if few else 0, np.uint32),
-        np.empty(positions, np.uint32),
+        np.zeros(1 << (entries - 1).bit_length() if few else 0, np.uint16 if short else np.uint32),
+        np.empty(positions, np.uint16 if short else np.uint32),
         np.empty(positions, np.int32),
         np.zeros(words, np.uint64),
         np.empty(min(largest, words, n // 2), np.int32),
@@ -117,15 +122,15 @@ def _by_table(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, w
 
     Indices are random and serve as their own hash. An entry of the table is twice the position of a value, plus one if
     the entry before it, of another value with the same hash, is kept in `links`: few are, so that most values cost one
-    look-up. Positions keep increasing from minibatch to minibatch, so the table need not be cleared.
+    look-up. Positions keep increasing from minibatch to minibatch, so that the table is seldom cleared.
     """
     at, stream, table, links, repeats = work.at, work.stream, work.table, work.links, work.repeats
     if start == 0:
-        at[2] += 2 * len(links)
+        at[2] += 2 * at[3]
         at[3] = 0
-        if at[2] + 2 * len(links) + 1 > np.int64(LOW):
+        if at[2] + 2 * len(links) + 1 > (np.int64(0xFFFF) if table.itemsize == 2 else np.int64(LOW)):
             for h in range(len(table)):
-                table[h] = np.uint32(0)
+                table[h] = 0
             at[2] = 0
     base, mask = np.uint32(at[2] + 2), np.uint32(len(table) - 1)
     first = at[3]
@@ -136,7 +141,7 @@ def _by_table(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, w
         for j in range(u64(n_drawn), u64(stop)):
             value = stream[j]
             place = u64(value & mask)
-            before = table[place]
+            before = np.uint32(table[place])
             entry = base + np.uint32(2 * j)
             table[place] = entry
             if before >= base:  # of this minibatch, with the same hash
@@ -150,7 +155,7 @@ def _by_table(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, w
                         repeated += 1
                         break
                     linked = (before - base) & np.uint32(1)
-                    before = links[earlier]  # unused if there is no link
+                    before = np.uint32(links[earlier])  # unused if there is no link
         n_drawn = stop
     at[3] = n_drawn
     begin = first

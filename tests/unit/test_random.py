@@ -119,28 +119,30 @@ def test_a_minibatch_without_replacement_grows_by_going_on(n, m, compiled):
         assert torch.equal(found, whole[chains, start:])
 
 
-@pytest.mark.parametrize("largest", [3000, 187])
-def test_a_workspace_forgets_what_was_drawn_before(largest):
+@pytest.mark.parametrize(("n", "largest", "bits"), [(3000, 3000, 0), (3000, 187, 16), (80_000, 5000, 32)])
+def test_a_workspace_forgets_what_was_drawn_before(n, largest, bits):
     """Bits that are cleared one by one or all at once, and a table whose positions are numbered on until they end."""
-    n, key = 3000, derive_key(2, "work")
+    key = derive_key(2, "work")
     work = indices.workspace(n, largest)
-    assert (len(work.table) > 0) == (largest < 1000)
+    assert 8 * work.table.itemsize * (len(work.table) > 0) == bits
     split = pieces.split_key(key)
     index = np.empty(n + 1, np.int64)
     whole = {
         step: permutations(key, np.array([step]), np.array([1]), n, 0, largest)[0] for step in range(1, 5)
     }
-    if len(work.table):
-        work.at[2] = 2**32 - 5000
+    if bits:
+        work.at[2] = 2**bits - 5 * len(work.links)
+    began_anew, before = 0, work.at[2]
     with np.errstate(over="ignore"):
-        for m in (5, 40, 41, 150, 187, 187, 1499, 1500, 1501, 12, 1600, 1):
+        for m in (5, 40, 41, 150, 187, 187, 1499, 1500, 1501, 12, 1600, 4999, 5000, 1):
             for step, order in whole.items():
                 if m <= largest:
                     draw = Draw(split, pieces.u64(step), pieces.u64(1))
                     indices.distinct(index, m, pieces.u64(n), draw, pieces.MINIBATCH, 0, work)
                     assert (index[:m] == order[:m]).all()
-    if len(work.table):
-        assert work.at[2] < 100_000  # it began anew
+                    began_anew += work.at[2] < before
+                    before = work.at[2]
+    assert began_anew == bool(bits)
 
 
 @pytest.mark.parametrize("n", [2, 15, 16, 100, 3000, 100_000])
@@ -149,7 +151,8 @@ def test_a_growing_minibatch_moves_from_the_table_to_the_bits(n):
     key, rng = derive_key(2, "growing"), np.random.default_rng(4)
     work, split, index = indices.workspace(n, n, grows=True), pieces.split_key(key), np.empty(n + 1, np.int64)
     assert work.few == min(n // 16, indices.BEGINNING)
-    work.at[2] = 2**32 - 20 * len(work.links) - 5  # so that positions begin anew within the test
+    work.at[2] = 2**16 - 2 * len(work.links) - 20  # so that positions begin anew within the test
+    began_anew = False
     for step in range(40):
         whole = permutations(key, np.array([step]), np.array([1]), n, 0, n)[0]
         stop = n if step % 5 == 0 else int(rng.integers(1, max(2, 3 * work.few)))
@@ -161,7 +164,8 @@ def test_a_growing_minibatch_moves_from_the_table_to_the_bits(n):
                 indices.growing(index, m, pieces.u64(n), draw, pieces.MINIBATCH, start, work)
                 assert (index[:m] == whole[start : start + m]).all(), (step, start, m)
                 start += m
-    assert work.at[2] < 2**31 or not work.few
+        began_anew |= work.at[2] < 2**15
+    assert began_anew or not work.few
 
 
 def test_minibatches_of_too_many_data_are_drawn_with_replacement():
