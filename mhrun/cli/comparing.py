@@ -30,7 +30,7 @@ def compare_runs(words: Sequence[str]) -> int:
     Raises:
         UserError: an unknown run or option, or runs that cannot be compared.
     """
-    rest, reference, kind, tolerance = _options(words)
+    rest, reference, kind, tolerance, explains = _options(words)
     outputs, names = outputs_of(rest)
     if not names:
         raise UserError(
@@ -67,12 +67,14 @@ def compare_runs(words: Sequence[str]) -> int:
     else:
         frame = table(comparison)
         headings = COLUMNS | DISTANCES
-        texts = EXPLAINED | ({"verdict": comparison.rule} if comparison.rule else {})
+        texts = (EXPLAINED if explains else {}) | ({"verdict": comparison.rule} if comparison.rule else {})
         explain({headings[key]: text for key, text in texts.items() if headings[key] in frame.columns})
         show(frame, list(DISTANCES.values()))  # after the explanations, so that verdicts end the screen
         print(flush=True)
     for note in comparison.notes:
         print(f"mhrun: {note}", file=sys.stderr)
+    if kind == "table" and not explains:
+        print("columns --explain says what each of them is; so does the page")
     print(f"page    {page}", file=sys.stdout if kind == "table" else sys.stderr)
     return 0
 
@@ -97,15 +99,17 @@ def _reference_run(
         raise
 
 
-def _options(words: Sequence[str]) -> tuple[list[str], str | None, str, float | None]:
-    """Return the runs, the reference, the format and the tolerance."""
+def _options(words: Sequence[str]) -> tuple[list[str], str | None, str, float | None, bool]:
+    """Return the runs, the reference, the format, the tolerance, and whether columns are explained."""
     rest: list[str] = []
-    reference, kind, tolerance = None, "table", None
+    reference, kind, tolerance, explains = None, "table", None, False
     waiting = list(words)
     while waiting:
         word = waiting.pop(0)
         if word in ("--json", "--csv"):
             kind = word[2:]
+        elif word == "--explain":
+            explains = True
         elif word.partition("=")[0] == "--reference":
             if "=" not in word and not waiting:
                 raise UserError("--reference needs a run: --reference RUN:METHOD.")
@@ -114,13 +118,13 @@ def _options(words: Sequence[str]) -> tuple[list[str], str | None, str, float | 
             tolerance = _tolerance(word.partition("=")[2] or (waiting.pop(0) if waiting else ""))
         elif word.startswith("-"):
             raise UserError(
-                f"There is no option '{word}' here; compare has --reference, --tolerance, --json and --csv."
+                f"There is no option '{word}' here; compare has --reference, --tolerance, --explain, --json and --csv."
             )
         else:
             rest.append(word)
     if tolerance is not None and reference is None:
         raise UserError("--tolerance is a difference from a reference; add --reference RUN:METHOD.")
-    return rest, reference, kind, tolerance
+    return rest, reference, kind, tolerance, explains
 
 
 def _tolerance(text: str) -> float:
@@ -198,14 +202,15 @@ _SHORT = {
 
 
 def explain(columns: Mapping[str, str]) -> None:
-    """Print what each column of the table is, heading -> text, wrapped to the terminal."""
+    """Print what columns of the table are, heading -> text, wrapped to the terminal; nothing without any."""
     width = shutil.get_terminal_size((100, 24)).columns
     names = {_SHORT.get(heading, heading): text for heading, text in columns.items()}
     start = max(map(len, names), default=0) + 2
     print()
     for name, text in names.items():
         print(textwrap.fill(text, width, initial_indent=name.ljust(start), subsequent_indent=" " * start))
-    print()
+    if names:
+        print()
 
 
 def show(frame: pd.DataFrame, distances: Sequence[str]) -> None:

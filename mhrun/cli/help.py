@@ -12,7 +12,7 @@ tables and claims of papers.
   mhrun NAME [KEY=VALUE ...]                  run an experiment, then make its report; also experiment=NAME
   mhrun -m NAME KEY=A,B,C ...                 run it for each value (with several keys: all combinations)
   mhrun NAME --dry-run                        estimate time, evaluations, memory and disk (with -m too)
-  mhrun compare RUN RUN ... [--reference RUN:METHOD [--tolerance SD]] [--json|--csv]
+  mhrun compare RUN RUN ... [--reference RUN:METHOD [--tolerance SD]] [--explain|--json|--csv]
                                               compare runs: a folder, an experiment, or the beginning of a digest
   mhrun report [NAME ...]                     rebuild the reports of all runs, or of some
   mhrun fetch [DATASET ...]                   download and verify data sets; without a name, list them
@@ -74,7 +74,8 @@ A report that fails prints one line, and the others are made.
   mhrun report 30382649
 """,
     "compare": """\
-mhrun compare RUN[:METHOD] ... [--reference RUN:METHOD [--tolerance SD]] [--json|--csv] [runtime.outputs=FOLDER]
+mhrun compare RUN[:METHOD] ... [--reference RUN:METHOD [--tolerance SD]] [--explain|--json|--csv]
+                           [runtime.outputs=FOLDER]
 
 Prints R-hat, effective sample size, cost, and distance from a reference, a line for each method, and writes a page.
 A run is a folder, an experiment (its newest complete run), or the beginning of a digest.
@@ -84,6 +85,7 @@ A run is a folder, an experiment (its newest complete run), or the beginning of 
 
   --reference RUN:METHOD    measure distances from the draws of this method
   --tolerance SD            agree if every difference is below so many posterior standard deviations, such as 0.1
+  --explain                 say what each column is
   --json, --csv             print the numbers as JSON or CSV
 """,
     "fetch": """\

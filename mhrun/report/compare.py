@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from mhrun.diagnostics.chains import some_coordinates
 from mhrun.diagnostics.distances import Shifts, energy_distance, shifts
-from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
 from mhrun.kernels.stationary import APPROXIMATE, DECLARED, EXACT
 from mhrun.report.agreement import (
@@ -30,6 +29,7 @@ from mhrun.report.agreement import (
     rule_of,
     short_limit_of,
 )
+from mhrun.report.convergence import convergence_warnings, number_of
 from mhrun.report.efficiency import COORDINATES, ESS, RHAT, efficiency, is_apart, named, valid_draws, worth
 from mhrun.report.run import Run
 from mhrun.report.tables import shown
@@ -38,8 +38,8 @@ from mhrun.store.identity import departures, parts_of
 
 T = TypeVar("T")
 
-# R-hat above which chains have different distributions, and an effective sample size is meaningless.
 MIXED = 1.1
+"""R-hat of a reference above which distances from it measure nothing."""
 
 
 class Row(NamedTuple):
@@ -137,15 +137,9 @@ def compare(rows: Sequence[Row], reference: Row | None = None, tolerance: float 
         doubts = _doubts(reference.name, number_of(of_reference["rhat"]), _better(records, reference.name))
         notes += [*lines, *doubts]
         told = _told(records, reference.name, bool(doubts))
-    unmixed = [
-        name for name, row in records.items() if number_of(row["rhat"]) > MIXED and name not in told.rhats
-    ]
-    if unmixed:
-        notes.append(
-            f"R-hat is above {MIXED}, so that an effective sample size says little: {', '.join(unmixed)}."
-        )
     precision = RELEVANT if tolerance is None else tolerance
-    notes += _imprecise(records, told) + _tempered(rows, reference) + _small_errors(records, rows, precision)
+    notes += convergence_warnings(records, except_rhats=told.rhats, except_sizes=told.sizes)
+    notes += _tempered(rows, reference) + _small_errors(records, rows, precision)
     width = max((len(run.parameter_names(method)) for run, method, _ in rows), default=0)
     if width > COORDINATES:
         notes.append(
@@ -207,45 +201,6 @@ def _told(records: Mapping[str, Mapping[str, Any]], reference: str, has_doubts: 
     return _Told(short | of_reference | ({reference} if has_doubts else set()), short | of_reference)
 
 
-def _imprecise(records: Mapping[str, Mapping[str, Any]], told: _Told | None = None) -> list[str]:
-    """Return a line on methods whose R-hat is above the limit, and one on those with few effective draws.
-
-    Args:
-        records: method -> row.
-        told: what has been said already.
-    """
-    told = told or _Told(set(), set())
-    rhats = {name: number_of(row.get("rhat")) for name, row in records.items()}
-    high_rhats = {
-        name: rhat
-        for name, rhat in rhats.items()
-        if is_apart(rhat) and rhat <= MIXED and name not in told.rhats
-    }
-    sizes = {name: number_of(row.get("ess")) for name, row in records.items()}
-    low_sizes = {name: size for name, size in sizes.items() if size < ESS and not rhats[name] > MIXED}
-    lines = []
-    if high_rhats:
-        worst = sorted(high_rhats, key=lambda name: -high_rhats[name])
-        lines.append(
-            f"R-hat is above {RHAT:g}: {named(worst, numbers=high_rhats)}. These chains have not converged."
-        )
-    low_untold = {name: size for name, size in low_sizes.items() if name not in told.sizes}
-    if low_untold:
-        worst = sorted(low_untold, key=lambda name: low_untold[name])
-        lines.append(
-            f"ESS is below {ESS:g}: {named(worst, numbers=low_untold)}. Means and quantiles are imprecise."
-        )
-    tails = {name: number_of(row.get("ess_tail")) for name, row in records.items() if name not in low_sizes}
-    tails = {name: size for name, size in tails.items() if size < ESS and not rhats[name] > MIXED}
-    if tails:
-        worst = sorted(tails, key=lambda name: tails[name])
-        lines.append(
-            f"Tail ESS is below {ESS:g}: {named(worst, numbers=tails)}. Standard deviations and the 5 % and 95 % "
-            "quantiles are imprecise."
-        )
-    return lines
-
-
 def _tempered(rows: Sequence[Row], reference: Row | None) -> list[str]:
     """Return a line on methods that sample at a temperature above 1, and what that means for distances."""
     heats = {row.name: row.run.samples(row.method).temperature for row in rows}
@@ -295,19 +250,23 @@ def _undamaged(row: Row, read: Callable[[], T]) -> T:
 
 def _one_model(rows: Sequence[Row]) -> list[str]:
     """Return lines on how the targets of the rows differ from the first."""
-    named = [(row, names) for row in rows if (names := _undamaged(row, partial(_names, row)))]
-    for row, names in named[1:]:
-        first, expected = named[0]
+    rows_with_names = [(row, names) for row in rows if (names := _undamaged(row, partial(_names, row)))]
+    for row, names in rows_with_names[1:]:
+        first, expected = rows_with_names[0]
         if names != expected:
             raise UserError(
                 f"{first.name} is of {_model(first)} with {len(expected):,} parameters and {row.name} of {_model(row)} "
                 f"with {len(names):,}, with other names; compare runs of one model."
             )
     first = rows[0]
+    alike: dict[str, list[str]] = {}
+    for row in {row.name: row for row in rows[1:]}.values():
+        if parts := unlike(first, row):
+            alike.setdefault(", ".join(parts), []).append(row.name)
     return [
-        f"{row.name}: another {', '.join(parts)} than {first.name}; what it samples differs, not only how."
-        for row in {row.name: row for row in rows[1:]}.values()
-        if (parts := unlike(first, row))
+        f"{named(names)}: another {parts} than {first.name}; what {'they sample' if len(names) > 1 else 'it samples'} "
+        "differs, not only how."
+        for parts, names in alike.items()
     ]
 
 
@@ -405,10 +364,3 @@ def _description(run: Run, first: Run | None) -> dict[str, Any]:
         "seed": run.config["seed"],
         "unlike the first": "; ".join(line.replace("(paper:", "(first:") for line in differs) or "–",
     }
-
-
-def number_of(value: Any) -> float:
-    """Return a number, an estimate's value, or NaN for None."""
-    if isinstance(value, Estimate):
-        return value.value
-    return float(value) if value is not None else float("nan")

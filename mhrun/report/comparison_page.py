@@ -18,7 +18,8 @@ from mhrun.diagnostics.grid import Estimate
 from mhrun.kernels.stationary import DECLARED, EXACT
 from mhrun.report.agreement import AGREES, ANOTHER, DIFFERS, DIFFERS_SHORT, REFERENCE, UNKNOWN
 from mhrun.report.build import PAGE, draw, write_drawn
-from mhrun.report.compare import Comparison, Row, compare, number_of
+from mhrun.report.compare import Comparison, Row, compare
+from mhrun.report.convergence import number_of
 from mhrun.report.efficiency import is_apart, named, runners_up, unconverged
 from mhrun.report.page import FigureOnPage, TableOnPage, template
 from mhrun.report.style import COLOURS, style

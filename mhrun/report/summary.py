@@ -11,6 +11,7 @@ import pandas as pd
 from mhrun.diagnostics.grid import Estimate
 from mhrun.kernels.stationary import APPROXIMATE, EXACT, OPTIMISER
 from mhrun.report.claims import Judged
+from mhrun.report.convergence import convergence_warnings
 from mhrun.report.declared import measure_of
 from mhrun.report.efficiency import ESS, RHAT, diagnosed, is_apart, named, runners_up, unconverged
 from mhrun.report.run import Run
@@ -242,27 +243,8 @@ def warnings_of(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> list[
 
     R-hat and ESS say nothing of optimisers, whose steps are not draws.
     """
-    lines = []
     diagnostics = {m: diagnosis for m, diagnosis in diagnostics.items() if run.kind(m) != OPTIMISER}
-    rhats = {m: diagnosis["rhat"] for m, diagnosis in diagnostics.items() if _is_apart(diagnosis.get("rhat"))}
-    if rhats:
-        worst = sorted(rhats, key=lambda m: -rhats[m])
-        lines.append(f"R-hat above {RHAT:g}: {_named(run, worst, rhats)}. These chains have not converged.")
-    sizes = {m: diagnosis["ess"] for m, diagnosis in diagnostics.items() if _above(ESS, diagnosis.get("ess"))}
-    if sizes:
-        worst = sorted(sizes, key=lambda m: sizes[m])
-        lines.append(f"ESS below {ESS:g}: {_named(run, worst, sizes)}. Means and quantiles are imprecise.")
-    tails = {
-        m: diagnosis["ess_tail"]
-        for m, diagnosis in diagnostics.items()
-        if m not in sizes and _above(ESS, diagnosis.get("ess_tail"))
-    }
-    if tails:
-        worst = sorted(tails, key=lambda m: tails[m])
-        lines.append(
-            f"Tail ESS below {ESS:g}: {_named(run, worst, tails)}. Standard deviations and the 5 % and 95 % quantiles "
-            "are imprecise."
-        )
+    lines = convergence_warnings(diagnostics, run.label)
     stuck = [m for m, diagnosis in diagnostics.items() if _is_stuck(diagnosis)]
     if stuck:
         lines.append(f"ESS and R-hat are undefined: {_named(run, stuck)}. A coordinate never moves.")
@@ -316,10 +298,6 @@ def _target_warnings(run: Run) -> list[str]:
 
 def _is_apart(rhat: float | None) -> bool:
     return rhat is not None and is_apart(rhat)
-
-
-def _above(value: float | None, limit: float | None) -> bool:
-    return value is not None and limit is not None and value > limit
 
 
 def _is_stuck(diagnosis: Mapping[str, Any]) -> bool:
