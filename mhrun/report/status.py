@@ -58,7 +58,7 @@ def status_of(config: Mapping[str, Any], judged: Sequence[Judged], kind: str = "
         checks += f", {noisy} {'is' if noisy == 1 else 'are'} too noisy to tell"
     recorded = _recorded(str((config.get("report") or {}).get("paper")), experiment, kind)
     if scale != "paper":
-        name, why = "preview", f"Preview: {checks}; too short for a verdict."
+        name, why = "preview", f"Preview: {checks}; no verdict at {scale} scale."
     else:
         name = "changed"
         why = f"{checks}; no verdict, as settings are not the paper's."

@@ -238,7 +238,7 @@ def test_a_status_is_a_preview_a_verdict_or_neither(tmp_path, monkeypatch):
     smoke = config | {"runtime": {"departures": ["scale = smoke", "n = 5 (paper: 50)"]}}
     found = status.status_of(smoke, some)
     assert (found.kind, found.recorded) == ("preview", "")
-    assert found.text == "Preview: 1 of 2 checks hold; too short for a verdict."
+    assert found.text == "Preview: 1 of 2 checks hold; no verdict at smoke scale."
     assert found.command == "mhrun experiment=e scale=paper"
     assert found.departures == ["scale = smoke", "n = 5 (paper: 50)"]
 
@@ -266,7 +266,7 @@ def test_a_check_that_cannot_fail_and_one_without_a_number_do_not_hold():
         claim(NOT_AT_SCALE, None),
     ]
     assert status.status_of(config, some).text == (
-        "Preview: 1 of 2 checks hold, 1 is too noisy to tell; too short for a verdict."
+        "Preview: 1 of 2 checks hold, 1 is too noisy to tell; no verdict at smoke scale."
     )
     assert status.status_of(config, some[2:]).text == (
         "Preview: no claim can be judged: this run lacks the methods or numbers that they need."

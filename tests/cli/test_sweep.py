@@ -315,7 +315,7 @@ def test_a_sweep_has_what_its_experiment_declares(tmp_path, of_its_own, every_fo
     (claim,) = summary["claims"]
     assert claim["holds"]
     assert claim["why"] == "other settings than the paper's"
-    assert "Preview: 1 of 1 checks hold; too short for a verdict." in page
+    assert "Preview: 1 of 1 checks hold; no verdict at smoke scale." in page
     # Made again from the runs, and the same.
     shutil.rmtree(place / "report")
     (place / "summary.json").unlink()
