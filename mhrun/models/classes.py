@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from mhrun.native.softmax import is_compiled, log_p_and_grad
+
 LogLikelihood = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 _LOWEST, _HIGHEST = 1e-10, 0.9999999  # as the RSGLD code clips probabilities
@@ -17,6 +19,8 @@ _LOWEST, _HIGHEST = 1e-10, 0.9999999  # as the RSGLD code clips probabilities
 
 def categorical(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return log p_y with p the softmax of the outputs."""
+    if is_compiled(logits):
+        return log_p_and_grad(logits, y.long())
     log_p = torch.log_softmax(logits, -1)
     at = y.long().expand(logits.shape[:2])[..., None]
     grad = log_p.exp().neg_()

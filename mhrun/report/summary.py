@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from mhrun.diagnostics.grid import Estimate
-from mhrun.kernels.stationary import APPROXIMATE, EXACT, OPTIMISER
+from mhrun.kernels.stationary import APPROXIMATE, DECLARED, EXACT, OPTIMISER
 from mhrun.report.claims import Judged
 from mhrun.report.convergence import convergence_warnings
 from mhrun.report.declared import measure_of
@@ -78,11 +78,13 @@ class Summary(NamedTuple):
     explained: dict[str, str]  # heading of a column of `methods` -> its meaning
     unconverged: list[str]  # labels of the methods that are too short to judge
     approximate: str  # a line on the approximate methods that have converged; empty without any
+    declared: str  # a line on the methods that are exact if a part of the user's is; empty without any
 
     @property
     def footnotes(self) -> list[str]:
         """The lines below the table of methods."""
-        return [line for line in (FOOTNOTE if self.unconverged else "", self.approximate) if line]
+        marks = FOOTNOTE if self.unconverged else ""
+        return [line for line in (marks, self.approximate, self.declared) if line]
 
 
 _CLEARLY = 1.2  # ratio of two rates that is worth a sentence
@@ -144,7 +146,31 @@ def summarised(
         explained=explained,
         unconverged=[run.label(m) for m in run.methods if unconverged(diagnostics.get(m, {}))],
         approximate=_approximate(run, diagnostics),
+        declared=_declared(run),
     )
+
+
+def _declared(run: Run) -> str:
+    """Return a line with the command that tests what makes a method exact, where a part of the user's declares it."""
+    classes = {
+        target: None
+        for method in run.methods
+        if run.kind_in_words(method) == DECLARED
+        for target in _own_classes(run.config["methods"][method]["kernel"])
+    }
+    return f"{DECLARED}: tested by {', '.join(f'mhrun check {target}' for target in classes)}" * bool(classes)
+
+
+def _own_classes(node: Any) -> Iterator[str]:
+    """Yield the classes of a configured part that are not of this package; those within such a part are its own."""
+    if not isinstance(node, Mapping):
+        return
+    target = str(node.get("_target_", ""))
+    if target and not target.startswith("mhrun."):
+        yield target
+        return
+    for value in node.values():
+        yield from _own_classes(value)
 
 
 def _approximate(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> str:
