@@ -360,7 +360,7 @@ def runs(outputs: Path, experiment: str | None = None) -> list[RunFolder]:
         path = outputs / name
         with suppress(FileNotFoundError):
             if not path.parent.is_symlink():
-                dated.append((path.stat().st_mtime, path))
+                dated.append((path.lstat().st_mtime, path))  # a link may lead in a circle
     return [RunFolder(path.parent) for _, path in sorted(dated, key=lambda pair: pair[0])]
 
 

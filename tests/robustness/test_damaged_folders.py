@@ -135,6 +135,19 @@ def seal_again(folder, method):
     (place / "done.json").write_text(json.dumps(sealed(note, {"trace.nc": digest})))
 
 
+def test_links_in_a_circle_are_an_unfinished_run(folder, capsys):
+    """A run beside it is reported as ever."""
+    broken = folder.path.parent / "0123456789ab"
+    broken.mkdir()
+    (broken / "config.yaml").symlink_to("config.yaml")
+    outputs = f"runtime.outputs={folder.path.parent.parent}"
+    assert run(["list", "gmm_tied_means", outputs]) == 0
+    assert run(["report", outputs]) == 0
+    captured = capsys.readouterr()
+    assert f"{broken} is not complete" in captured.err
+    assert (folder.path / "report" / "index.html").is_file()
+
+
 @pytest.mark.parametrize("place", [0.0, 0.3, 0.99])
 def test_a_damaged_chunk_is_an_error_and_no_number(folder, capsys, place):
     """HDF5's own checksums too, where those of mhrun were made after the damage."""
