@@ -158,7 +158,8 @@ def _declared(run: Run) -> str:
         if run.kind_in_words(method) == DECLARED
         for target in _own_classes(run.config["methods"][method]["kernel"])
     }
-    return f"{DECLARED}: tested by {', '.join(f'mhrun check {target}' for target in classes)}" * bool(classes)
+    commands = ", ".join(f"mhrun check {target}" for target in classes)
+    return f"{DECLARED}: {commands} test{'s' * (len(classes) == 1)} whether it is" * bool(classes)
 
 
 def _own_classes(node: Any) -> Iterator[str]:

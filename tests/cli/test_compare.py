@@ -522,7 +522,7 @@ def test_a_rule_of_the_users_own_is_exact_as_declared_in_every_table(tmp_path, m
     words += ["methods.mine.kernel.rule._target_=ownexact.Mine"]
     assert run(["--project", str(tmp_path), *words]) == 0
     out = capsys.readouterr().out
-    assert "\nexact (declared): tested by mhrun check ownexact.Mine\n" in out
+    assert "\nexact (declared): mhrun check ownexact.Mine tests whether it is\n" in out
     rows = [line for line in out.splitlines() if line.startswith("MCMC (")]
     assert ["exact (declared)" in row for row in rows if " exact " in row] == [False, True]
     assert run(["compare", "own", "--reference", "own:mcmc", "--json", outputs]) == 0
