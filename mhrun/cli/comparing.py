@@ -74,7 +74,7 @@ def compare_runs(words: Sequence[str]) -> int:
     for note in comparison.notes:
         print(f"mhrun: {note}", file=sys.stderr)
     if kind == "table" and not explains:
-        print("columns --explain says what each of them is; so does the page")
+        print("columns explained by --explain, and on the page")
     print(f"page    {page}", file=sys.stdout if kind == "table" else sys.stderr)
     return 0
 

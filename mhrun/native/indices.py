@@ -43,7 +43,7 @@ class Workspace(NamedTuple):
 def workspace(n: int, largest: int, *, replacement: bool = False, grows: bool = False) -> Workspace:
     """Return a workspace for minibatches of up to `largest` of n data.
 
-    Takes about 150 bytes per datum of a small minibatch. A large one takes n / 8 bytes, and 2 n more if more than half
+    Takes 100 to 300 bytes per datum of a small minibatch. A large one takes n / 8 bytes, and 2 n more if more than half
     of the data are drawn. One that `grows` call by call begins as a small one. Untouched pages take no memory.
 
     Raises:

@@ -8,25 +8,16 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
-from mhrun.native.compiler import Piece, available, compiled
+from mhrun.native.compiler import Piece, compiled
+from mhrun.native.tensors import fit_for_loops
 
 LONG = 4096  # number of parameters above which compiling pays
 
 
 def _compiled(*tensors: Tensor) -> bool:
-    """Return whether compiled loops support the tensors (C, D): long contiguous rows, on a CPU with numba.
-
-    They have values, unlike those of a step that is recorded.
-    """
-    return (
-        tensors[0].shape[-1] >= LONG
-        and available()
-        and all(t.device.type == "cpu" and t.is_contiguous() for t in tensors)
-        and len({t.dtype for t in tensors}) == 1
-        and not any(t.requires_grad or isinstance(t, FakeTensor) for t in tensors)
-    )
+    """Return whether compiled loops support the tensors (C, D): long rows of one type, see `fit_for_loops`."""
+    return tensors[0].shape[-1] >= LONG and len({t.dtype for t in tensors}) == 1 and fit_for_loops(*tensors)
 
 
 @lru_cache(maxsize=1)

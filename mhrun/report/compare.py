@@ -109,7 +109,7 @@ def compare(rows: Sequence[Row], reference: Row | None = None, tolerance: float 
         UserError: the rows have different models: the names of parameters differ.
     """
     notes = _one_model([*rows, *([reference] if reference else [])])
-    rule, told = "", _Told(set(), set())
+    rule, mentioned = "", _Mentioned(set(), set())
     all_draws: dict[str, npt.NDArray[np.float64] | str] = {}
     for row in [*rows, *([reference] if reference else [])]:
         if row.name not in all_draws:
@@ -136,9 +136,9 @@ def compare(rows: Sequence[Row], reference: Row | None = None, tolerance: float 
         lines, rule = _judge(records, rows, reference, shifts_by_name, of_reference, tolerance)
         doubts = _doubts(reference.name, number_of(of_reference["rhat"]), _better(records, reference.name))
         notes += [*lines, *doubts]
-        told = _told(records, reference.name, bool(doubts))
+        mentioned = _mentioned(records, reference.name, bool(doubts))
     precision = RELEVANT if tolerance is None else tolerance
-    notes += convergence_warnings(records, except_rhats=told.rhats, except_sizes=told.sizes)
+    notes += convergence_warnings(records, except_rhats=mentioned.rhats, except_sizes=mentioned.sizes)
     notes += _tempered(rows, reference) + _small_errors(records, rows, precision)
     width = max((len(run.parameter_names(method)) for run, method, _ in rows), default=0)
     if width > COORDINATES:
@@ -186,19 +186,19 @@ def _doubts(name: str, value: float, advice: str = "") -> list[str]:
     return []
 
 
-class _Told(NamedTuple):
-    """Methods whose R-hat or ESS the reasons of the verdicts have said already."""
+class _Mentioned(NamedTuple):
+    """Methods whose R-hat or ESS is in the reasons of the verdicts."""
 
     rhats: set[str]
     sizes: set[str]
 
 
-def _told(records: Mapping[str, Mapping[str, Any]], reference: str, has_doubts: bool) -> _Told:
-    """Return what is told by verdicts for want of R-hat and ESS, and by the line on the reference."""
+def _mentioned(records: Mapping[str, Mapping[str, Any]], reference: str, has_doubts: bool) -> _Mentioned:
+    """Return the methods whose R-hat or ESS is in the reason of a verdict, or in the line on the reference."""
     short = {name for name, row in records.items() if row.get("verdict") in (UNKNOWN, DIFFERS_SHORT)}
     is_said = any("reference: " in records[name]["verdict_reason"] for name in short)
     of_reference = {reference} if is_said else set()
-    return _Told(short | of_reference | ({reference} if has_doubts else set()), short | of_reference)
+    return _Mentioned(short | of_reference | ({reference} if has_doubts else set()), short | of_reference)
 
 
 def _tempered(rows: Sequence[Row], reference: Row | None) -> list[str]:

@@ -31,8 +31,8 @@ from mhrun.report.compare import (
     Row,
     _better,
     _doubts,
+    _mentioned,
     _small_errors,
-    _told,
     run_names,
     unlike,
 )
@@ -211,7 +211,7 @@ def test_the_page_has_a_table_a_figure_and_what_to_know(there, capsys):
     )
     assert "  mint" in captured.out
     assert "Mean of the coordinate" not in captured.out
-    assert "columns --explain" in captured.out
+    assert "columns explained by --explain" in captured.out
     assert "Tempered: gmm_tied_means" in captured.err
     assert "Distances between different T measure the temperature too." in captured.err
     assert re.search(r"The reference \S+ mint has R-hat [\d.]+", captured.err)
@@ -404,8 +404,8 @@ def test_what_a_verdict_has_said_is_not_said_again(there, capsys):
         },
         "ref": {"rhat": 1.001, "ess": 50.0, "verdict": "reference", "verdict_reason": ""},
     }
-    told = _told(rows, "ref", has_doubts=False)
-    assert convergence_warnings(rows, except_rhats=told.rhats, except_sizes=told.sizes) == [
+    mentioned = _mentioned(rows, "ref", has_doubts=False)
+    assert convergence_warnings(rows, except_rhats=mentioned.rhats, except_sizes=mentioned.sizes) == [
         "R-hat above 1.01: b (1.020). These chains have not converged.",
         "ESS below 400: b (302). Means and quantiles are imprecise.",
     ]

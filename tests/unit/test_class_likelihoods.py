@@ -7,12 +7,10 @@ import pytest
 import torch
 from scipy.special import log_softmax
 
+from mhrun.errors import UserError
 from mhrun.models import classes
 from mhrun.models.classes import categorical
-from mhrun.native import available
 from mhrun.native.softmax import is_compiled, log_p_and_grad
-
-pytestmark = pytest.mark.skipif(not available(), reason="needs numba")
 
 
 @pytest.mark.parametrize("spread", [0.0, 1.0, 30.0, 1000.0])
@@ -31,7 +29,7 @@ def test_log_probabilities_of_classes_and_their_gradient(spread):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_outputs_that_are_not_finite_give_what_torch_gives(bad, monkeypatch):
-    logits = torch.randn(2, 60, 10)
+    logits = torch.randn(2, 60, 10, generator=torch.Generator().manual_seed(5))
     logits[0, 3, 4], logits[0, 5], logits[1, 7, :3] = bad, bad, bad
     y = torch.full((1, 60), 4)
     compiled = categorical(logits, y)
@@ -45,3 +43,11 @@ def test_the_number_of_chains_does_not_decide_how_classes_are_computed():
     assert is_compiled(torch.zeros(1, 50, 10))
     assert not is_compiled(torch.zeros(1, 50, 10, dtype=torch.float64))
     assert not is_compiled(torch.zeros(1, 50, 10, requires_grad=True))
+
+
+@pytest.mark.parametrize("wrong", [-1, 10])
+def test_a_class_without_an_output_is_refused(wrong):
+    y = torch.zeros(1, 60, dtype=torch.int64)
+    y[0, 7] = wrong
+    with pytest.raises(UserError, match=f"y holds the class {wrong}; with 10 outputs, classes are 0 to 9"):
+        categorical(torch.zeros(3, 60, 10), y)

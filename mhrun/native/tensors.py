@@ -1,0 +1,19 @@
+"""Which tensors compiled loops can read."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from mhrun.native.compiler import available
+
+
+def fit_for_loops(*tensors: Tensor) -> bool:
+    """Return whether compiled loops can read the tensors: contiguous, on a CPU with numba, without gradients.
+
+    They have values, unlike those of a step that is recorded.
+    """
+    return available() and all(
+        t.device.type == "cpu" and t.is_contiguous() and not t.requires_grad and not isinstance(t, FakeTensor)
+        for t in tensors
+    )
