@@ -17,7 +17,7 @@ from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.models.logistic import Logistic
 from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
-from mhrun.native import vectors
+from mhrun.native import tensors
 from mhrun.pairing.full import Full
 from mhrun.pairing.growing import Growing
 from mhrun.pairing.moving import Moving
@@ -148,7 +148,7 @@ def test_what_cannot_have_a_common_minibatch_is_refused(rng):
 def test_moves_of_many_parameters_are_those_of_few(rng, monkeypatch, dim, dtype, compiled):
     """Langevin's move and density by NumPy in double precision, whichever way they are computed."""
     if not compiled:
-        monkeypatch.setattr(vectors, "available", lambda: False)
+        monkeypatch.setattr(tensors, "available", lambda: False)
     theta, grad, to = torch.from_numpy(rng.normal(size=(3, C, dim))).to(dtype)
     step, noise = np.array([1e-3, 2e-2, 0.3]), np.array([1.0, 5.0, 0.1])
     controls = Controls(*(torch.from_numpy(v).to(dtype) for v in (step, np.ones(3), noise)))
