@@ -93,6 +93,16 @@ class Proposal(ABC):
     def log_density(self, origin: Evaluation, to: Tensor, controls: Controls) -> Tensor | None:
         """Return log q(origin -> to) (C,), or None for a symmetric q, whose densities cancel."""
 
+    def log_density_ratio(
+        self, origin: Evaluation, candidate: Evaluation, controls: Controls
+    ) -> Tensor | None:
+        """Return log q(candidate -> origin) - log q(origin -> candidate) (C,), or None for a symmetric q."""
+        if (forward := self.log_density(origin, candidate.theta, controls)) is None:
+            return None
+        backward = self.log_density(candidate, origin.theta, controls)
+        assert backward is not None
+        return backward - forward
+
     def native(self) -> NativeProposal | None:
         """Return the pieces of a compiled loop, or None."""
         return None

@@ -22,7 +22,6 @@ from mhrun.engine.method import Method
 from mhrun.engine.monitoring import Monitoring
 from mhrun.engine.threads import limited, torch_threads
 from mhrun.errors import Interrupted, Refusal, UserError, after_step
-from mhrun.models.matmul import select_product
 from mhrun.random import MANY
 from mhrun.schedules.plan import Memory
 from mhrun.store.blocks import Checkpoint, TraceWriter, clear, damage, done
@@ -270,10 +269,9 @@ def _recorded_executor(method: Method, folder: Path, settings: Settings, watcher
         method, settings.executor, recorded.get("executor"), settings.threads, watcher.note
     )
     evaluation = choose_evaluation(method, recorded.get("evaluation"))
-    product = select_product(recorded.get("product"))
     threads = settings.threads or recorded.get("torch_threads") or measured_threads(method, executor)
     torch.set_num_threads(threads)  # until the method is done, see `run_method`
-    choices = {"executor": executor.name, "product": product, "torch_threads": threads}
+    choices = {"executor": executor.name, "torch_threads": threads}
     write_json(record, choices | ({} if evaluation is None else {"evaluation": evaluation}))
     return executor
 

@@ -290,10 +290,9 @@ class EquiEnergy(Kernel):
         to = self.proposal.sample(origin, controls, draws)
         after, far, log_lik_after = self.energies.by_size(target, to, batch, temperature, local, references)
         log_ratio = (before.maximum(floor) - after.maximum(floor)) / temperature
-        forward = self.proposal.log_density(origin, to, controls)
-        if forward is not None:
-            candidate = target.prior(to)._replace(grad=far.masked_fill((after < floor)[:, None], 0.0))
-            log_ratio = log_ratio + self.proposal.log_density(candidate, theta, controls) - forward  # type: ignore[operator]
+        candidate = target.prior(to)._replace(grad=far.masked_fill((after < floor)[:, None], 0.0))
+        if (densities := self.proposal.log_density_ratio(origin, candidate, controls)) is not None:
+            log_ratio = log_ratio + densities
         noise = self.energies.noise(target, log_lik_before, log_lik_after, local, temperature)
         return _Move(before, to, after, far, log_ratio, noise)
 

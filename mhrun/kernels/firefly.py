@@ -116,10 +116,8 @@ class Firefly(MetropolisHastings):
         bound = (_bounds(target).total(theta) - _bounds(target).total(origin.theta)) / heat
         scale = target.n / heat
         offset = target.prior_power(controls.temperature) * (candidate.log_prior - origin.log_prior)
-        if (forward := self.proposal.log_density(origin, theta, controls)) is not None:
-            backward = self.proposal.log_density(candidate, origin.theta, controls)
-            assert backward is not None
-            offset = offset + backward - forward
+        if (densities := self.proposal.log_density_ratio(origin, candidate, controls)) is not None:
+            offset = offset + densities
         mean = (bound + torch.where(is_listed, change, 0.0).sum(1)) / scale
         bright, unknown = is_listed.sum(1), torch.full_like(mean, torch.nan)
         contest = Contest.of(Difference(mean, unknown, bright, unknown), scale, offset)

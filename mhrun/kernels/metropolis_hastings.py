@@ -276,10 +276,8 @@ class MetropolisHastings(Kernel):
         offset = target.prior_power(controls.temperature) * (candidate.log_prior - origin.log_prior)
         if path is not None:
             offset = offset + cast(TrajectoryProposal, self.proposal).log_ratio(path, candidate, controls)
-        elif (forward := self.proposal.log_density(origin, theta, controls)) is not None:
-            backward = self.proposal.log_density(candidate, origin.theta, controls)
-            assert backward is not None
-            offset = offset + backward - forward
+        elif (densities := self.proposal.log_density_ratio(origin, candidate, controls)) is not None:
+            offset = offset + densities
         elif self.proposal.gradients:  # without a finite gradient the chain could not leave the candidate
             assert candidate.grad is not None
             offset = offset.masked_fill(~candidate.grad.isfinite().all(-1), torch.nan)

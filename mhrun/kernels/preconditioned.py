@@ -119,6 +119,12 @@ class PreconditionedProposal(Proposal):
         """Return log q (C,) in scaled coordinates, or None for a symmetric q."""
         return self.proposal.log_density(self._scaled(origin), self.scale.to_phi(to), controls)
 
+    def log_density_ratio(
+        self, origin: Evaluation, candidate: Evaluation, controls: Controls
+    ) -> Tensor | None:
+        """Return the log-ratio (C,) of the densities in scaled coordinates, or None for a symmetric q."""
+        return self.proposal.log_density_ratio(self._scaled(origin), self._scaled(candidate), controls)
+
     def native(self) -> NativeProposal | None:
         """Return the pieces of a compiled loop, or None if the proposal has none."""
         form = native_form(self.proposal, "native", "sample", "log_density")

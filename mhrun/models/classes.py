@@ -10,17 +10,13 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from mhrun.native.softmax import is_compiled, log_p_and_grad
-
 LogLikelihood = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
-_LOWEST, _HIGHEST = 1e-10, 0.9999999  # as the RSGLD code clips probabilities
+LOWEST, HIGHEST = 1e-10, 0.9999999  # as the RSGLD code clips probabilities
 
 
 def categorical(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return log p_y with p the softmax of the outputs."""
-    if is_compiled(logits):
-        return log_p_and_grad(logits, y.long())
     log_p = torch.log_softmax(logits, -1)
     at = y.long().expand(logits.shape[:2])[..., None]
     grad = log_p.exp().neg_()
@@ -35,8 +31,8 @@ def clipped_binary(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     exceeds the resolution of float32, which explains why their large learning rates fail.
     """
     p = torch.softmax(logits, -1)
-    inside = (p >= _LOWEST) & (p <= _HIGHEST)
-    clipped = p.clamp(_LOWEST, _HIGHEST)
+    inside = (p >= LOWEST) & (p <= HIGHEST)
+    clipped = p.clamp(LOWEST, HIGHEST)
     right = torch.zeros_like(p).scatter_(-1, y.long().expand(logits.shape[:2])[..., None], 1.0)
     value = (right * clipped.log() + (1 - right) * (1 - clipped).log()).sum(-1)
     grad = torch.where(inside, right / clipped - (1 - right) / (1 - clipped), 0.0)

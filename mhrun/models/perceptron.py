@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal, UserError, nearest
+from mhrun.models import perceptron_native
 from mhrun.models.classes import LIKELIHOODS
-from mhrun.models.matmul import linear, outer
 from mhrun.random import Draws, Purpose
 from mhrun.types import Block, Field, Rows
 
@@ -65,11 +65,12 @@ class Perceptron:
             self.layers.append(Layer(slice(at, middle), slice(middle, end), (outputs, inputs)))
             at = end
         self.dim = at
-        self.inputs, self.classes = int(layers[0]), int(layers[-1])
+        self.units = [int(units) for units in layers]
+        self.inputs, self.classes = self.units[0], self.units[-1]
         self.precision = 0.0 if prior_variance is None else 1.0 / prior_variance
         self.weight_sd = weight_sd
         self.bias_sd = bias_sd
-        self._likelihood = LIKELIHOODS[likelihood]
+        self.likelihood = likelihood
         self.blocks: Sequence[Block] = [
             Block(f"{kind}{i}", span.start, span.stop, kind == "W")
             for i, layer in enumerate(self.layers, 1)
@@ -111,17 +112,23 @@ class Perceptron:
 
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
         """(C, D) and rows (C or 1, m, ...) -> (C, m)."""
-        return self._likelihood(self._forward(theta, self._inputs(theta, rows))[-1], rows["y"])[0]
+        x = self._x(rows)
+        if perceptron_native.is_compiled(theta, x):
+            return perceptron_native.log_lik(theta, x, rows["y"], self.units, self.likelihood)
+        return LIKELIHOODS[self.likelihood](self._forward(theta, self._inputs(theta, x))[-1], rows["y"])[0]
 
     def log_lik_and_grad(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return log-likelihoods (C, m) and the gradient (C, D) of their mean."""
-        values = self._forward(theta, self._inputs(theta, rows))
-        log_lik, delta = self._likelihood(values[-1], rows["y"])
+        x = self._x(rows)
+        if perceptron_native.is_compiled(theta, x):
+            return perceptron_native.log_lik_and_grad(theta, x, rows["y"], self.units, self.likelihood)
+        values = self._forward(theta, self._inputs(theta, x))
+        log_lik, delta = LIKELIHOODS[self.likelihood](values[-1], rows["y"])
         delta = delta / log_lik.shape[1]
         grad = torch.empty_like(theta)
         for i in reversed(range(len(self.layers))):
             layer = self.layers[i]
-            outer(delta, values[i], _matrix(grad, layer))
+            torch.matmul(delta.transpose(1, 2), values[i], out=_matrix(grad, layer))
             grad[:, layer.bias] = delta.sum(1)
             if i:
                 delta = torch.matmul(delta, _matrix(theta, layer))
@@ -130,9 +137,9 @@ class Perceptron:
 
     def predict(self, theta: Tensor, rows: Rows) -> Tensor:
         """Return the log-probability of each class, (C, m, K)."""
-        return torch.log_softmax(self._forward(theta, self._inputs(theta, rows))[-1], -1)
+        return torch.log_softmax(self._forward(theta, self._inputs(theta, self._x(rows)))[-1], -1)
 
-    def _inputs(self, theta: Tensor, rows: Rows) -> Tensor:
+    def _x(self, rows: Rows) -> Tensor:
         if not {"x", "y"} <= set(rows):
             raise UserError(f"a network reads the fields x and y, and the data have {', '.join(rows)}.")
         x = rows["x"]
@@ -140,13 +147,17 @@ class Perceptron:
             raise UserError(
                 f"the network has {self.inputs} inputs and a row of x the shape {tuple(x.shape[2:])}."
             )
+        return x
+
+    def _inputs(self, theta: Tensor, x: Tensor) -> Tensor:
         return x.to(theta.dtype).mul_(1 / 255) if x.dtype == torch.uint8 else x.to(theta.dtype)
 
     def _forward(self, theta: Tensor, x: Tensor) -> list[Tensor]:
         """Return the inputs of each layer, followed by the outputs of the last."""
         values = [x]
         for layer in self.layers:
-            values.append(linear(values[-1], _matrix(theta, layer), theta[:, layer.bias]))
+            weights, bias = _matrix(theta, layer).transpose(1, 2), theta[:, None, layer.bias]
+            values.append(torch.baddbmm(bias, values[-1].expand(len(theta), -1, -1), weights))
             if layer is not self.layers[-1]:
                 torch.relu_(values[-1])
         return values

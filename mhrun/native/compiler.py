@@ -22,6 +22,7 @@ F = TypeVar("F", bound=Piece)
 
 _PIECES: list[Piece] = []
 _CALLED: set[Piece] = set()
+_NARROW: dict[Piece, Piece] = {}
 _registered = 0
 # Sums may be re-associated, which lets them run in vector lanes; NaN and infinity keep their meaning.
 _FAST_MATH = {"reassoc", "contract", "nsz", "arcp"}
@@ -37,6 +38,16 @@ def routine(function: F) -> F:
     """Mark a function as a piece that is called and not inlined, because it has loops; it is compiled once."""
     _CALLED.add(function)
     return piece(function)
+
+
+def narrow_form(wide: Piece) -> Callable[[F], F]:
+    """Mark a function as the form of the piece `wide` where its first argument is an array of float32."""
+
+    def marked(function: F) -> F:
+        _NARROW[wide] = function
+        return piece(function)
+
+    return marked
 
 
 @lru_cache(maxsize=1)
@@ -85,7 +96,7 @@ def compiled(function: F) -> F:
     global _registered
     import numba
     import numpy as np
-    from numba.extending import register_jitable
+    from numba.extending import overload, register_jitable
 
     # The key of numba's cache is a pickle, in which equal strings are one only if they are the same object. NumPy's
     # name is an object of its own where torch was imported first: such a process would find nothing of the others'.
@@ -93,7 +104,11 @@ def compiled(function: F) -> F:
     # Inlined, because a call in a loop prevents vectorisation, which costs a factor of four.
     while _registered < len(_PIECES):
         part = _PIECES[_registered]
-        register_jitable(**({"fastmath": _FAST_MATH} if part in _CALLED else {"forceinline": True}))(part)
+        how: dict[str, Any] = {"fastmath": _FAST_MATH} if part in _CALLED else {"forceinline": True}
+        if part in _NARROW:
+            overload(part, jit_options=how, strict=False)(_by_type(part, _NARROW[part]))
+        else:
+            register_jitable(**how)(part)
         _registered += 1
     options = {"nogil": True, "fastmath": _FAST_MATH, "error_model": "numpy", "cache": _is_ours(function)}
     before = numba.config.CACHE_DIR
@@ -105,6 +120,14 @@ def compiled(function: F) -> F:
         return numba.njit(**(options | {"cache": False}))(function)
     finally:
         numba.config.CACHE_DIR = before
+
+
+def _by_type(wide: Piece, narrow: Piece) -> Piece:
+    def chosen(out: Any, *rest: Any) -> Piece:
+        del rest
+        return narrow if str(out.dtype) == "float32" else wide
+
+    return chosen
 
 
 @lru_cache(maxsize=4)

@@ -13,7 +13,8 @@ import numpy as np
 
 from mhrun.native.compiler import piece
 
-f32, i32, f64, i64 = np.float32, np.int32, np.float64, np.int64
+f32, i32, u32 = np.float32, np.int32, np.uint32
+f64, i64 = np.float64, np.int64
 
 LOG2E = 1.4426950408889634
 # log 2 in two parts: k * LN2_HIGH is exact for the k that occur.
@@ -153,4 +154,45 @@ def cos_sin_64(t: Any) -> Any:
     cosine, sine = s if odd else c, c if odd else s
     cosine = -cosine if ((k + i64(1)) & i64(2)) != 0 else cosine
     sine = -sine if (k & i64(2)) != 0 else sine
+    return cosine, sine
+
+
+@piece
+def log_unit_32(a: Any) -> Any:
+    """log((a + 1/2) / 2^32), float32, for a word a, uint32: 2 atanh s with |s| <= 0.172, by its series to s^9."""
+    bits = f32(f32(a) + f32(0.5)).view(np.int32)
+    k = i32((bits - i32(0x3F3504F3)) >> i32(23))  # the number over 2^k is in [sqrt(1/2), sqrt(2))
+    f = i32(bits - (k << i32(23))).view(np.float32) - f32(1.0)
+    # Near 1 from the other end: a does not fit into a float32, and a logarithm near 0 would be lost.
+    rest = (f32(u32(u32(0xFFFFFFFF) - a)) + f32(0.5)) * f32(-(2.0**-32))
+    f = rest if k == i32(32) else f
+    s = f / (f32(2.0) + f)
+    q = s * s
+    p = f32(1 / 9)
+    p = p * q + f32(1 / 7)
+    p = p * q + f32(1 / 5)
+    p = p * q + f32(1 / 3)
+    return f32(k - i32(32)) * f32(0.6931471805599453) + (f32(2.0) * s + f32(2.0) * s * q * p)
+
+
+@piece
+def cos_sin_32(b: Any) -> Any:
+    """cos(2 pi t) and sin(2 pi t), float32, for t = (b + 1/2) / 2^32 and a word b, uint32; see `cos_sin_64`."""
+    k = u32(u32(b + u32(1 << 29)) >> u32(30))
+    x = (f32(i32(u32(b - u32(k << u32(30))))) + f32(0.5)) * f32(6.283185307179586 * 2.0**-32)
+    q = x * x
+    p = f32(1 / 362880)
+    p = p * q - f32(1 / 5040)
+    p = p * q + f32(1 / 120)
+    p = p * q - f32(1 / 6)
+    s = x + x * q * p
+    p = f32(-1 / 3628800)
+    p = p * q + f32(1 / 40320)
+    p = p * q - f32(1 / 720)
+    p = p * q + f32(1 / 24)
+    c = f32(1.0) - f32(0.5) * q + q * q * p
+    odd = (k & u32(1)) != 0
+    cosine, sine = s if odd else c, c if odd else s
+    cosine = -cosine if (u32(k + u32(1)) & u32(2)) != 0 else cosine
+    sine = -sine if (k & u32(2)) != 0 else sine
     return cosine, sine

@@ -22,11 +22,11 @@ def _compiled(*tensors: Tensor) -> bool:
 
 @lru_cache(maxsize=1)
 def _moved() -> Piece:
-    def loop(theta: Any, grad: Any, z: Any, drift: Any, spread: Any, out: Any) -> None:
+    def loop(theta: Any, grad: Any, z: Any, drift: Any, spread: Any) -> None:
         for c in range(theta.shape[0]):
             a, b = drift[c], spread[c]
             for d in range(theta.shape[1]):
-                out[c, d] = theta[c, d] + a * grad[c, d] + b * z[c, d]
+                z[c, d] = theta[c, d] + a * grad[c, d] + b * z[c, d]
 
     return compiled(loop)
 
@@ -45,19 +45,12 @@ def _squares() -> Piece:
 
 
 def moved(theta: Tensor, grad: Tensor, z: Tensor, drift: Tensor, spread: Tensor) -> Tensor:
-    """Return theta + drift grad + spread z, (C, D); drift and spread (C,)."""
+    """Return theta + drift grad + spread z, (C, D), which may take the memory of z; drift and spread (C,)."""
     if not _compiled(theta, grad, z):
         return (spread[:, None] * z).add_(theta).add_(drift[:, None] * grad)
-    out = torch.empty_like(theta)
-    _moved()(
-        theta.numpy(),
-        grad.numpy(),
-        z.numpy(),
-        drift.to(theta.dtype).numpy(),
-        spread.to(theta.dtype).numpy(),
-        out.numpy(),
-    )
-    return out
+    factors = (drift.to(theta.dtype), spread.to(theta.dtype))
+    _moved()(*(v.numpy() for v in (theta, grad, z, *factors)))
+    return z
 
 
 def gap_squares(to: Tensor, theta: Tensor, grad: Tensor, drift: Tensor) -> Tensor:
@@ -70,6 +63,31 @@ def gap_squares(to: Tensor, theta: Tensor, grad: Tensor, drift: Tensor) -> Tenso
         return torch.linalg.vector_norm(gap, dim=-1, dtype=torch.float64).square()
     out = torch.empty(len(theta), dtype=torch.float64)
     _squares()(to.numpy(), theta.numpy(), grad.numpy(), drift.to(theta.dtype).numpy(), out.numpy())
+    return out
+
+
+@lru_cache(maxsize=1)
+def _work() -> Piece:
+    def loop(theta: Any, to: Any, grad: Any, grad_to: Any, drift: Any, out: Any) -> None:
+        for c in range(theta.shape[0]):
+            half, total = 0.5 * np.float64(drift[c]), 0.0
+            for d in range(theta.shape[1]):
+                here, there = np.float64(grad[c, d]), np.float64(grad_to[c, d])
+                step = np.float64(to[c, d]) - np.float64(theta[c, d])
+                total += (here + there) * (step + half * (there - here))
+            out[c] = total
+
+    return compiled(loop)
+
+
+def drift_work(theta: Tensor, to: Tensor, grad: Tensor, grad_to: Tensor, drift: Tensor) -> Tensor:
+    """Return the sum over d of (grad + grad_to) (to - theta + drift (grad_to - grad) / 2), (C,) float64; drift (C,)."""
+    if not _compiled(theta, to, grad, grad_to):
+        step = (to - theta).add_((grad_to - grad).mul_(0.5 * drift[:, None]))
+        return step.mul_(grad + grad_to).sum(-1, dtype=torch.float64)
+    out = torch.empty(len(theta), dtype=torch.float64)
+    values = (theta, to, grad, grad_to, drift)
+    _work()(*(v.numpy() for v in values), out.numpy())
     return out
 
 

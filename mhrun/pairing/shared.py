@@ -47,7 +47,7 @@ class Shared(Pairing):
         index = target.batches.draw(draws, self.m)
         if grad_temperature is None:
             return kept._replace(batch=index)
-        return target.evaluate(kept.theta, index, grad_temperature)
+        return target.evaluate(kept.theta, index, grad_temperature, with_moments=False)
 
     def compare(
         self,
@@ -61,7 +61,7 @@ class Shared(Pairing):
         assert origin.batch is not None
         if grad_temperature is None:
             return target.prior(theta), target.differences.between(origin.theta, theta, origin.batch)
-        candidate = target.evaluate(theta, origin.batch, grad_temperature, origin.rows)
+        candidate = target.evaluate(theta, origin.batch, grad_temperature, origin.rows, with_moments=False)
         return candidate, target.differences.paired(origin, candidate)
 
     def native(self) -> NativePairing:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mhrun.native.vectors import gap_squares, moved
+from mhrun.native import native_form
+from mhrun.native.vectors import drift_work, gap_squares, moved
 from mhrun.parts import Proposal
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls, Evaluation
@@ -50,3 +51,22 @@ class LangevinProposal(Proposal):
         assert origin.grad is not None
         gap = gap_squares(to, origin.theta, origin.grad, controls.step_size)
         return -gap / (4 * controls.step_size * controls.noise_temperature).double()
+
+    def log_density_ratio(
+        self, origin: Evaluation, candidate: Evaluation, controls: Controls
+    ) -> Tensor | None:
+        """Return log q(candidate -> origin) - log q(origin -> candidate) (C,); None if `ratio` is False.
+
+        With g and g' the gradients at theta and theta', it is the sum over the parameters of
+
+            -(g + g') (theta' - theta + e (g' - g) / 2) / (2 tau),
+
+        in which nothing large cancels, unlike in the difference of the two densities.
+        """
+        is_its_own = native_form(self, "log_density_ratio", "log_density") is not None
+        if not (self.ratio and is_its_own):
+            return super().log_density_ratio(origin, candidate, controls)
+        assert origin.grad is not None
+        assert candidate.grad is not None
+        points = (origin.theta, candidate.theta, origin.grad, candidate.grad)
+        return -drift_work(*points, controls.step_size) / (2 * controls.noise_temperature).double()

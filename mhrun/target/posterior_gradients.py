@@ -117,13 +117,16 @@ class PosteriorGradients:
 
     def scaled(self, grad: Tensor, theta: Tensor, temperature: Tensor) -> Tensor:
         """Return the gradient (C, D) of the log posterior from that of a minibatch's mean log-likelihood; in place."""
-        factor = prior_power(self._temper, temperature) * temperature
+        factor = self._prior_factor(temperature)
         return self._model_gradients.scaled_with_prior(grad, self._read().n, theta, factor)
 
     def add_prior(self, grad: Tensor, theta: Tensor, temperature: Tensor) -> Tensor:
         """Return grad + T * prior_power(T) * (gradient of the log-prior), (C, D)."""
-        factor = prior_power(self._temper, temperature) * temperature
-        return self._model_gradients.add_prior(grad, theta, factor)
+        return self._model_gradients.add_prior(grad, theta, self._prior_factor(temperature))
+
+    def _prior_factor(self, temperature: Tensor) -> Tensor:
+        """Return T * prior_power(T) (C,)."""
+        return torch.ones_like(temperature) if self._temper == "posterior" else temperature
 
     def retempered(self, point: Evaluation, temperature: Tensor) -> Evaluation:
         """Return a point with the gradient that it keeps as one at another temperature (C,).

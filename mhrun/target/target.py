@@ -223,7 +223,13 @@ class Target:
         return Evaluation(theta, self.model.log_prior(theta).double())
 
     def evaluate(
-        self, theta: Tensor, index: Tensor, grad_temperature: Tensor | None = None, rows: Rows | None = None
+        self,
+        theta: Tensor,
+        index: Tensor,
+        grad_temperature: Tensor | None = None,
+        rows: Rows | None = None,
+        *,
+        with_moments: bool = True,
     ) -> Evaluation:
         """Return the evaluation at theta (C, D) on the minibatch `index` (C or 1, m).
 
@@ -232,6 +238,7 @@ class Target:
             index: indices of the minibatch.
             grad_temperature: the temperature (C,) of a gradient from the same pass, or None for no gradient.
             rows: the data at `index`, if already gathered.
+            with_moments: whether `log_lik_mean` and `log_lik_var` are wanted; else they are None.
         """
         m, grad = index.shape[-1], None
         rows = self.data.rows(index) if rows is None else rows
@@ -243,7 +250,7 @@ class Target:
                 log_lik = self._ratio_log_lik(theta, rows)
             grad = self.gradients.scaled(grad, theta, grad_temperature)
         log_lik = likelihoods(log_lik)
-        mean, var = moments(log_lik)
+        mean, var = moments(log_lik) if with_moments else (None, None)
         return self.prior(theta)._replace(
             log_lik_mean=mean,
             log_lik_var=var,

@@ -49,6 +49,26 @@ def test_logarithms_and_turns_of_random_words(rng):
     assert np.abs(sine - np.sin(2 * np.pi * u)).max() < 8 * 2.0**-53
 
 
+def test_single_precision_logarithms_and_turns_of_random_words(rng):
+    """To a few units in the last place everywhere: also near 1, where the logarithm is near 0, and near whole turns."""
+    edge = int(2**32 * 0.5**0.5)
+    ends = [0, 1, 2, 2**24 - 1, 2**24 + 1, 2**29 - 1, 2**29, 2**31, 2**32 - 2**29, 2**32 - 2, 2**32 - 1]
+    near = [edge + offset for offset in (-300, -1, 0, 1, 300)]
+    word = np.concatenate([rng.integers(0, 2**32, 4000), 2**32 - rng.integers(1, 2**12, 500), ends, near])
+    u = (word.astype(np.uint32) + 0.5) * 2.0**-32
+    truth = np.log(u)
+    truth[u > 0.9] = np.log1p(-((2.0**32 - 0.5 - word) * 2.0**-32))[u > 0.9]
+    with np.errstate(over="ignore"):
+        ours = np.array([maths.log_unit_32(np.uint32(w)) for w in word])
+        cosine, sine = np.array([maths.cos_sin_32(np.uint32(w)) for w in word]).T
+    assert ours.dtype == cosine.dtype == np.float32
+    assert np.abs(ours / truth - 1).max() < 5 * 2.0**-24
+    turn = (word.astype(float) + 0.5) * 2.0**-32
+    assert np.abs(cosine / np.cos(2 * np.pi * turn) - 1)[np.abs(turn - 0.5) < 0.2].max() < 5 * 2.0**-24
+    assert np.abs(cosine - np.cos(2 * np.pi * turn)).max() < 3 * 2.0**-24
+    assert np.abs(sine - np.sin(2 * np.pi * turn)).max() < 3 * 2.0**-24
+
+
 def test_machine_code_is_found_whatever_was_imported_first(monkeypatch):
     """The key of numba's cache does not depend on whether torch or the program imported NumPy."""
     from numba.core.caching import dumps

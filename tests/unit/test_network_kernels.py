@@ -165,6 +165,14 @@ def test_moves_of_many_parameters_are_those_of_few(rng, monkeypatch, dim, dtype,
     assert density.dtype == torch.float64
     tight = 1e-6 if dtype == torch.float32 else 1e-12
     assert density.numpy() == pytest.approx(forward, rel=tight)
+    there = torch.from_numpy(rng.normal(size=(C, dim))).to(dtype)
+    back = -((a - b - step[:, None] * there.double().numpy()) ** 2).sum(1) / (4 * step * noise)
+    candidate = Evaluation(to, None, grad=there)
+    ratio = LangevinProposal().log_density_ratio(origin, candidate, controls)
+    assert ratio.dtype == torch.float64
+    assert ratio.numpy() == pytest.approx(
+        back - forward, rel=1e3 * tight, abs=10 * tight * abs(forward).max()
+    )
     backward = -((b - a + step[:, None] * g) ** 2).sum(1) / (4 * step * noise * 4)
     mixed = np.logaddexp(forward, backward - dim * math.log(2)) - math.log(2)
     found = ReversibleLangevinProposal(2.0).log_density(origin, to, controls)
@@ -174,6 +182,23 @@ def test_moves_of_many_parameters_are_those_of_few(rng, monkeypatch, dim, dtype,
     sign, wide = np.where(ahead, 1.0, -1.0), np.where(ahead, 1.0, 2.0)
     wanted = a + (sign * step)[:, None] * g + (wide * np.sqrt(2 * step * noise))[:, None] * z
     assert found.double().numpy() == pytest.approx(wanted, **tolerance)
+
+
+class Wider(LangevinProposal):
+    """A density that is not that of its moves."""
+
+    def log_density(self, origin, to, controls):
+        """Return the density at three times the noise."""
+        return super().log_density(origin, to, controls) / 3
+
+
+def test_the_ratio_of_densities_is_that_of_the_density_that_a_subclass_overrides(rng):
+    a, b, g, h = torch.from_numpy(rng.normal(size=(4, C, 5)))
+    points = Evaluation(a, None, grad=g), Evaluation(b, None, grad=h)
+    controls = Controls(*(torch.full((C,), v, dtype=torch.float64) for v in (0.1, 1.0, 2.0)))
+    plain = LangevinProposal().log_density_ratio(*points, controls)
+    assert Wider().log_density_ratio(*points, controls).numpy() == pytest.approx(plain.numpy() / 3)
+    assert LangevinProposal(ratio=False).log_density_ratio(*points, controls) is None
 
 
 # ---------------------------------------------------------------- numbers that are none

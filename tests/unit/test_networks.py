@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from torch import nn
 
 from mhrun.data import Dataset
 from mhrun.errors import Refusal, UserError
-from mhrun.models import matmul
 from mhrun.models.logistic import Logistic
 from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
@@ -92,77 +90,6 @@ def test_bytes_are_pixels(problem, rng):
     found = model.log_lik(theta, rows | {"x": pixels})
     assert torch.allclose(found, model.log_lik(theta, rows | {"x": pixels.double() / 255}), rtol=1e-12)
     assert torch.equal(pixels, before)
-
-
-def fast_products():
-    """The two products, where torch has both."""
-    found = {"torch": nn.functional.linear}
-    try:
-        matmul._onednn(torch.ones(2, 3), torch.ones(4, 3), torch.ones(4))
-    except Exception:
-        return found
-    return found | {"onednn": matmul._onednn}
-
-
-@pytest.mark.parametrize("name", fast_products())
-def test_products_of_single_precision_are_exact_to_its_rounding(monkeypatch, rng, name):
-    monkeypatch.setattr(matmul, "_product", lambda: fast_products()[name])
-    theta = torch.from_numpy(rng.normal(0, 0.5, (C, Perceptron([20, 30, 5]).dim)))
-    x, y = torch.from_numpy(rng.normal(size=(C, 17, 20))), torch.from_numpy(rng.integers(0, 5, (C, 17)))
-    model = Perceptron([20, 30, 5])
-    for field in (x, x[:1]):
-        rows = {"x": field, "y": y[: len(field)]}
-        wanted, gradient = model.log_lik_and_grad(theta, rows)
-        found, grad = model.log_lik_and_grad(theta.float(), rows)
-        assert found.dtype == grad.dtype == torch.float32
-        assert found.numpy() == pytest.approx(wanted.numpy(), rel=1e-4, abs=1e-5)
-        assert grad.numpy() == pytest.approx(gradient.numpy(), rel=1e-3, abs=1e-5)
-    left, right = torch.randn(C, 9, 6), torch.randn(C, 9, 8)
-    for factor in (right, right[:1]):
-        out = torch.full((C, 6, 8), torch.nan)
-        matmul.outer(left, factor, out)
-        assert torch.allclose(out, left.transpose(1, 2) @ factor, atol=1e-5)
-    bias = torch.randn(C, 4)
-    for factor in (right, right[:1]):
-        weight = torch.randn(C, 4, 8)
-        found = matmul.linear(factor, weight, bias)
-        assert torch.allclose(found, factor @ weight.transpose(1, 2) + bias[:, None], atol=1e-5)
-
-
-@pytest.fixture
-def _untried(monkeypatch):
-    monkeypatch.setattr(matmul, "_selected", None)
-    monkeypatch.setattr(matmul, "_amd", lambda: True)
-    matmul._product.cache_clear()
-    yield
-    matmul._product.cache_clear()
-
-
-@pytest.mark.usefixtures("_untried")
-@pytest.mark.parametrize("fault", ["gone", "wrong", "raises", "elsewhere"])
-def test_a_private_product_that_is_gone_or_wrong_is_not_used(monkeypatch, fault):
-    if fault == "gone":
-        monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace(), raising=False)
-    elif fault == "wrong":
-        monkeypatch.setattr(matmul, "_onednn", lambda x, w, b: 1.001 * (x @ w.t()))
-    elif fault == "raises":
-        monkeypatch.setattr(matmul, "_onednn", lambda *_: (_ for _ in ()).throw(TypeError("arguments")))
-    else:
-        monkeypatch.setattr(matmul, "_amd", lambda: False)
-    assert matmul._product() is nn.functional.linear
-    if fault != "elsewhere":
-        with pytest.raises(UserError, match="a matrix product that torch does not provide here"):
-            matmul.select_product("onednn")
-
-
-@pytest.mark.usefixtures("_untried")
-@pytest.mark.skipif("onednn" not in fast_products(), reason="torch has no such product here")
-def test_a_run_goes_on_with_the_product_that_it_began_with(monkeypatch):
-    assert matmul.select_product("torch") == "torch"
-    assert matmul._product() is nn.functional.linear
-    monkeypatch.setattr(matmul, "_amd", lambda: False)
-    assert matmul.select_product("onednn") == "onednn"
-    assert matmul.select_product(None) == "torch"
 
 
 def test_autograd_goes_through_single_precision(problem):

@@ -422,13 +422,14 @@ def test_many_normals_of_both_generators_are_one_s(dtype, count):
         assert torch.equal(few, wanted[:, : MANY - 1])
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_many_normals_follow_their_distribution_and_are_each_chain_s_own(compiled):
+def test_many_normals_follow_their_distribution_and_are_each_chain_s_own(compiled, dtype):
     key, count = derive_key(13, "many"), 20_001
 
     def drawn(chains, step, purpose=Purpose.NOISE, use=0, first=0):
         streams = Streams(key, chains, first_chain=first, compiled=compiled)
-        return streams.at(step).normal(purpose, count, use).numpy()
+        return streams.at(step).normal(purpose, count, use, dtype).numpy()
 
     many = drawn(4, 7)
     for chain in (0, 3):

@@ -1,0 +1,93 @@
+"""The likelihoods of `mhrun.models.classes` in compiled loops.
+
+Each is ``(logits (m, K), y (m,), log_lik (m,), grad (m, K)) -> bool``: it fills the last two and returns whether every
+class has an output. Arrays are float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mhrun.models.classes import HIGHEST, LOWEST
+from mhrun.native import Piece, piece, routine
+from mhrun.native.maths import exp_negative_32
+
+f32, f64 = np.float32, np.float64
+
+_LOWEST, _HIGHEST = f32(LOWEST), f32(HIGHEST)
+
+
+@piece
+def _fill_shares(logits: Any, j: Any, shares: Any) -> Any:
+    """Fill shares[j] with exp(logits[j] - the largest), and return that and the sum; where one is NaN, all are."""
+    classes = logits.shape[1]
+    highest, mark = logits[j, 0], f32(0)
+    for k in range(classes):
+        highest = max(highest, logits[j, k])
+        mark += logits[j, k] * f32(0)
+    total = f32(0)
+    if mark == f32(0):
+        for k in range(classes):
+            e = exp_negative_32(logits[j, k] - highest)
+            shares[j, k] = e
+            total += e
+    else:  # an infinity or NaN, which the polynomial would lose
+        for k in range(classes):
+            if math.isnan(logits[j, k]):
+                highest = logits[j, k]
+        for k in range(classes):
+            e = f32(math.exp(logits[j, k] - highest))
+            shares[j, k] = e
+            total += e
+    return highest, total
+
+
+@routine
+def categorical(logits: Any, y: Any, log_lik: Any, grad: Any) -> Any:
+    """Fill in log p_y, with p the softmax of the outputs, and 1{k = y} - p_k."""
+    classes = logits.shape[1]
+    for j in range(len(logits)):
+        highest, total = _fill_shares(logits, j, grad)
+        for k in range(classes):
+            grad[j, k] *= f32(-1) / total
+        right = y[j]
+        if not 0 <= right < classes:
+            return False
+        grad[j, right] += f32(1)
+        # In float64, as sums may be re-associated, and outputs much larger than their differences.
+        log_lik[j] = f64(logits[j, right]) - f64(highest) - math.log(f64(total))
+    return True
+
+
+@routine
+def clipped_binary(logits: Any, y: Any, log_lik: Any, grad: Any) -> Any:
+    """Fill in log p_y + sum over the other classes of log(1 - p), probabilities clipped, and its gradient."""
+    classes = logits.shape[1]
+    for j in range(len(logits)):
+        _, total = _fill_shares(logits, j, grad)
+        right = y[j]
+        if not 0 <= right < classes:
+            return False
+        value, mean = 0.0, f32(0)
+        for k in range(classes):
+            p = grad[j, k] / total
+            clipped = _LOWEST if p < _LOWEST else (_HIGHEST if p > _HIGHEST else p)
+            chance = clipped if k == right else f32(1) - clipped
+            value += math.log(f64(chance))
+            if _LOWEST <= p <= _HIGHEST:
+                mean += p / chance if k == right else -p / chance
+        for k in range(classes):
+            p = grad[j, k] / total
+            slope = f32(0)
+            if _LOWEST <= p <= _HIGHEST:
+                slope = f32(1) / p if k == right else f32(-1) / (f32(1) - p)
+            grad[j, k] = p * (slope - mean)
+        log_lik[j] = value
+    return True
+
+
+NATIVE: Mapping[str, Piece] = {"categorical": categorical, "clipped_binary": clipped_binary}
