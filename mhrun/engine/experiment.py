@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import threading
 import time
@@ -19,6 +18,7 @@ from mhrun.engine.assemble import check_data, check_space, large_draws, methods_
 from mhrun.engine.chains import Settings, Watcher, run_method
 from mhrun.engine.estimate import estimate, estimate_pays
 from mhrun.engine.executors import check_executor
+from mhrun.engine.logged import Logged, log, logged
 from mhrun.engine.machine import machine, versions
 from mhrun.engine.method import Method, prior_attribute, trace_attributes
 from mhrun.engine.pilot import piloted
@@ -27,13 +27,11 @@ from mhrun.engine.workers import COST, PILOT, RUN, Workers
 from mhrun.errors import Halt, Interrupted, UserError, note_halt, reason_of, step_of
 from mhrun.kernels.stationary import samples
 from mhrun.store.blocks import done
-from mhrun.store.files import explain, open_log, remove
+from mhrun.store.files import remove
 from mhrun.store.folder import COMPLETE, RunFolder
 from mhrun.store.identity import FORMAT, RESULTS_VERSION, method_digest
 from mhrun.store.netcdf import COLLECTED
 from mhrun.store.sharing import claimed, take
-
-log = logging.getLogger("mhrun")
 
 _WAIT = 0.5  # seconds between two looks at whether another run has computed a method
 
@@ -80,8 +78,8 @@ def run_experiment(config: Mapping[str, Any], watcher: Watcher, *, warn_last: bo
         if damaged or not folder.is_complete():  # the other process may have finished it meanwhile
             for line in large_draws([m for m in methods if done(folder.method(m.name)) is None]):
                 watcher.note(line)
-            with _logged(folder), _stop_signal() as stop:
-                _run(config, folder, methods, settings, watcher, stop, warn_last)
+            with logged(folder), _stop_signal() as stop:
+                _run(config, folder, methods, settings, Logged(watcher), stop, warn_last)
         folder.point_latest()
     return folder
 
@@ -306,22 +304,6 @@ def _thin_in_words(method: Method) -> int | list[int] | str | None:
     if not isinstance(thin, tuple):
         return thin
     return list(thin) if method.plan.collected is None else COLLECTED  # which may be many
-
-
-@contextmanager
-def _logged(folder: RunFolder) -> Iterator[None]:
-    try:
-        handler = logging.StreamHandler(open_log(folder.log))
-    except OSError as error:
-        raise explain(error, folder.log) from error
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
-        handler.stream.close()
 
 
 @contextmanager

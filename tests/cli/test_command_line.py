@@ -294,12 +294,15 @@ def test_a_disk_that_fills_up_while_running(tmp_path, capsys, monkeypatch):
         real(handle)
 
     monkeypatch.setattr(os, "fsync", full)
-    words = [*SMOKE, *FEW, "runtime.block_seconds=0", "runtime.report=false"]
+    outputs = f"runtime.outputs={tmp_path}/outputs"
+    words = [*SMOKE, *FEW, "runtime.block_seconds=0", "runtime.report=false", outputs]
     assert run(words) == 2
     assert "is full; free some space and run the same command" in capsys.readouterr().err
     monkeypatch.setattr(os, "fsync", real)
     assert run(words) == 0
     assert "resumed at step" in capsys.readouterr().err
+    (log,) = tmp_path.glob("outputs/**/log.txt")
+    assert "resumed at step" in log.read_text()
 
 
 def test_help_version_and_fetch(capsys):
