@@ -6,7 +6,7 @@ COMMANDS = ("list", "report", "compare", "fetch", "init", "check", "completion",
 COMMON = ("--project", "--config-dir", "-cd", "--trust", "--help", "-h")
 OPTIONS = {  # options of each command; `run` is a command line without a command
     "run": (*COMMON, "--multirun", "-m", "--dry-run", "--cfg", "-c", "--version", "-V"),
-    "compare": (*COMMON, "--reference", "--tolerance", "--explain", "--json", "--csv"),
+    "compare": (*COMMON, "--reference", "--tolerance", "--equal-cost", "--explain", "--json", "--csv"),
     "init": (*COMMON, "--data", "--outcome"),
     "check": (*COMMON, "--json"),
 }

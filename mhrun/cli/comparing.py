@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mhrun.cli.named_runs import found_run
 from mhrun.cli.places import outputs_of
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _SETTINGS = 4  # settings that the line of a run names; the rest are counted
+_LEAST = 0.0
 _READ = 20  # runs of an experiment whose settings are read, the newest
 
 
@@ -30,7 +31,8 @@ def compare_runs(words: Sequence[str]) -> int:
     Raises:
         UserError: an unknown run or option, or runs that cannot be compared.
     """
-    rest, reference, kind, tolerance, explains = _options(words)
+    options = _options(words)
+    rest, reference, kind = options.runs, options.reference, options.kind
     outputs, names = outputs_of(rest)
     if not names:
         raise UserError(
@@ -40,7 +42,7 @@ def compare_runs(words: Sequence[str]) -> int:
     compared = [found_run(name, outputs) for name in names]
     reference_run = _reference_run(reference, names, compared, outputs) if reference is not None else None
 
-    from mhrun.report.compare import rows_of
+    from mhrun.report.compare import least_evaluations, rows_of
     from mhrun.report.comparison_page import COLUMNS, DISTANCES, EXPLAINED, build_comparison, table
 
     rows = rows_of([*compared, *([reference_run] if reference_run else [])])
@@ -59,7 +61,10 @@ def compare_runs(words: Sequence[str]) -> int:
     )
     for line in lines_of_runs(named_folders, outputs):
         print(line, file=sys.stdout if kind == "table" else sys.stderr)
-    comparison, page = build_comparison(rows, against[0] if against else None, outputs, tolerance)
+    against_row, evaluations = against[0] if against else None, options.evaluations
+    if evaluations == _LEAST:
+        evaluations = least_evaluations(rows, against_row)
+    comparison, page = build_comparison(rows, against_row, outputs, options.tolerance, evaluations)
     if kind == "json":
         print((page.parent / "compare.json").read_text(), end="")
     elif kind == "csv":
@@ -67,13 +72,15 @@ def compare_runs(words: Sequence[str]) -> int:
     else:
         frame = table(comparison)
         headings = COLUMNS | DISTANCES
-        texts = (EXPLAINED if explains else {}) | ({"verdict": comparison.rule} if comparison.rule else {})
+        texts = (EXPLAINED if options.explains else {}) | (
+            {"verdict": comparison.rule} if comparison.rule else {}
+        )
         explain({headings[key]: text for key, text in texts.items() if headings[key] in frame.columns})
         show(frame, list(DISTANCES.values()))  # after the explanations, so that verdicts end the screen
         print(flush=True)
     for note in comparison.notes:
         print(f"mhrun: {note}", file=sys.stderr)
-    if kind == "table" and not explains:
+    if kind == "table" and not options.explains:
         print("columns explained by --explain, and on the page")
     print(f"page    {page}", file=sys.stdout if kind == "table" else sys.stderr)
     return 0
@@ -99,32 +106,56 @@ def _reference_run(
         raise
 
 
-def _options(words: Sequence[str]) -> tuple[list[str], str | None, str, float | None, bool]:
-    """Return the runs, the reference, the format, the tolerance, and whether columns are explained."""
-    rest: list[str] = []
-    reference, kind, tolerance, explains = None, "table", None, False
+class _Options(NamedTuple):
+    """What the command line says."""
+
+    runs: list[str]
+    reference: str | None = None
+    kind: str = "table"  # or json, csv
+    tolerance: float | None = None
+    evaluations: float | None = None  # of each method; `_LEAST`: as many as the method with the least
+    explains: bool = False
+
+
+def _options(words: Sequence[str]) -> _Options:
+    """Return the runs and the options."""
+    found = _Options([])
     waiting = list(words)
     while waiting:
         word = waiting.pop(0)
+        name, equals, value = word.partition("=")
         if word in ("--json", "--csv"):
-            kind = word[2:]
+            found = found._replace(kind=word[2:])
         elif word == "--explain":
-            explains = True
-        elif word.partition("=")[0] == "--reference":
-            if "=" not in word and not waiting:
+            found = found._replace(explains=True)
+        elif name == "--reference":
+            if not equals and not waiting:
                 raise UserError("--reference needs a run: --reference RUN:METHOD.")
-            reference = word.partition("=")[2] if "=" in word else waiting.pop(0)
-        elif word.partition("=")[0] == "--tolerance":
-            tolerance = _tolerance(word.partition("=")[2] or (waiting.pop(0) if waiting else ""))
+            found = found._replace(reference=value if equals else waiting.pop(0))
+        elif name == "--tolerance":
+            found = found._replace(tolerance=_tolerance(value or (waiting.pop(0) if waiting else "")))
+        elif name == "--equal-cost":
+            found = found._replace(evaluations=_evaluations(value) if equals else _LEAST)
         elif word.startswith("-"):
             raise UserError(
-                f"There is no option '{word}' here; compare has --reference, --tolerance, --explain, --json and --csv."
+                f"There is no option '{word}' here; compare has --reference, --tolerance, --equal-cost, --explain, "
+                "--json and --csv."
             )
         else:
-            rest.append(word)
-    if tolerance is not None and reference is None:
+            found.runs.append(word)
+    if found.tolerance is not None and found.reference is None:
         raise UserError("--tolerance is a difference from a reference; add --reference RUN:METHOD.")
-    return rest, reference, kind, tolerance, explains
+    return found
+
+
+def _evaluations(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise UserError(
+        f"--equal-cost={text} must be a positive number of evaluations, such as --equal-cost=1e7; without a number "
+        "it is that of the method with the least."
+    )
 
 
 def _tolerance(text: str) -> float:

@@ -74,8 +74,8 @@ A report that fails prints one line, and the others are made.
   mhrun report 30382649
 """,
     "compare": """\
-mhrun compare RUN[:METHOD] ... [--reference RUN:METHOD [--tolerance SD]] [--explain|--json|--csv]
-                           [runtime.outputs=FOLDER]
+mhrun compare RUN[:METHOD] ... [--reference RUN:METHOD [--tolerance SD]] [--equal-cost[=EVALUATIONS]]
+                           [--explain|--json|--csv] [runtime.outputs=FOLDER]
 
 Prints R-hat, effective sample size, cost, and distance from a reference, a line for each method, and writes a page.
 A run is a folder, an experiment (its newest complete run), or the beginning of a digest.
@@ -85,6 +85,8 @@ A run is a folder, an experiment (its newest complete run), or the beginning of 
 
   --reference RUN:METHOD    measure distances from the draws of this method
   --tolerance SD            agree if every difference is below so many posterior standard deviations, such as 0.1
+  --equal-cost[=EVALUATIONS]  use the first draws of each method, which cost so many evaluations; without a
+                            number, as many as the method with the least
   --explain                 say what each column is
   --json, --csv             print the numbers as JSON or CSV
 """,

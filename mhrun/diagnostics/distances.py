@@ -57,6 +57,18 @@ def shifts(draws: Array, reference: Array) -> Shifts:
         )
 
 
+def own_error(reference: Array) -> tuple[float, float]:
+    """Return the errors of a reference's own means and standard deviations, in its standard deviations.
+
+    Root mean squares over the coordinates that move of the Monte Carlo standard errors, draws (C, S, D).
+    """
+    moments = _moments(reference)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        errors = (moments.mean_se / moments.sd, moments.sd_se / moments.sd)
+    mean, spread = (float(np.sqrt(np.nanmean(np.square(error)))) for error in errors)
+    return mean, spread
+
+
 class _Moments(NamedTuple):
     mean: Array
     mean_se: Array

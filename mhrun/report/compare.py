@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mhrun.diagnostics.chains import some_coordinates
-from mhrun.diagnostics.distances import Shifts, energy_distance, shifts
+from mhrun.diagnostics.distances import Shifts, energy_distance, own_error, shifts
+from mhrun.diagnostics.growth import Growth, growth
 from mhrun.errors import UserError
 from mhrun.kernels.stationary import APPROXIMATE, DECLARED, EXACT
 from mhrun.report.agreement import (
@@ -30,7 +31,19 @@ from mhrun.report.agreement import (
     short_limit_of,
 )
 from mhrun.report.convergence import convergence_warnings, number_of
-from mhrun.report.efficiency import COORDINATES, ESS, RHAT, efficiency, is_apart, named, valid_draws, worth
+from mhrun.report.efficiency import (
+    COORDINATES,
+    ESS,
+    LEAST_DRAWS,
+    RHAT,
+    Draws,
+    costs,
+    efficiency,
+    is_apart,
+    named,
+    valid_draws,
+    worth,
+)
 from mhrun.report.run import Run
 from mhrun.report.tables import shown
 from mhrun.store.folder import RunFolder
@@ -47,7 +60,7 @@ class Row(NamedTuple):
 
     run: Run
     method: str
-    name: str  # run: method
+    name: str  # of the method; with several runs, run: method
 
 
 class Comparison(NamedTuple):
@@ -59,16 +72,23 @@ class Comparison(NamedTuple):
     reference: str | None
     rule: str = ""  # of the verdicts, if there is a reference
     precision: float = RELEVANT  # of the verdicts, in sd
+    growth: Mapping[str, Growth] = {}  # name -> errors while its chains grow, if there is a reference
+    own_error: tuple[float, float] | None = (
+        None  # of the reference, see `mhrun.diagnostics.distances.own_error`
+    )
 
 
 def rows_of(chosen: Sequence[tuple[RunFolder, str | None]]) -> list[Row]:
     """Return a row for each method of each run, or for the named method.
+
+    With several runs the name of a row begins with that of its run.
 
     Raises:
         UserError: a run is incomplete, lacks the method, or kept no draws.
     """
     rows: list[Row] = []
     names = run_names([folder for folder, _ in chosen])
+    several = len({folder.path.resolve() for folder, _ in chosen}) > 1
     for folder, wanted in chosen:
         if (reason := folder.incomplete()) is not None:
             raise UserError(reason)
@@ -77,7 +97,7 @@ def rows_of(chosen: Sequence[tuple[RunFolder, str | None]]) -> list[Row]:
         if wanted is not None and wanted not in run.methods:
             raise UserError(f"{folder.path} has no method '{wanted}'; it has {', '.join(run.methods)}.")
         for method in [wanted] if wanted is not None else run.methods:
-            row = Row(run, method, f"{names[folder.path]}: {method}")
+            row = Row(run, method, f"{names[folder.path]}: {method}" if several else method)
             if row.name not in {other.name for other in rows}:
                 rows.append(row)
     if not rows:
@@ -97,31 +117,55 @@ def run_names(folders: Sequence[RunFolder]) -> dict[Path, str]:
     }
 
 
-def compare(rows: Sequence[Row], reference: Row | None = None, tolerance: float | None = None) -> Comparison:
+def least_evaluations(rows: Sequence[Row], reference: Row | None) -> float:
+    """Return the evaluations after burn-in of the method with draws that has the least, the reference aside."""
+    found = [
+        costs(row.run, row.method)["evaluations"]
+        for row in rows
+        if row.run.methods[row.method]["thin"] is not None
+        and (reference is None or row.name != reference.name)
+    ]
+    return min(found, default=0.0)
+
+
+def compare(
+    rows: Sequence[Row],
+    reference: Row | None = None,
+    tolerance: float | None = None,
+    evaluations: float | None = None,
+) -> Comparison:
     """Compute all numbers of a comparison.
 
     Args:
         rows: the methods.
-        reference: what they are compared with.
+        reference: what they are compared with, with all of its draws.
         tolerance: difference from it that does not matter, see `agreement`.
+        evaluations: use of each method only the first draws, which cost so many evaluations; None: all draws.
 
     Raises:
         UserError: the rows have different models: the names of parameters differ.
     """
     notes = _one_model([*rows, *([reference] if reference else [])])
     rule, mentioned = "", _Mentioned(set(), set())
-    all_draws: dict[str, npt.NDArray[np.float64] | str] = {}
+    all_draws: dict[str, Draws | str] = {}
     for row in [*rows, *([reference] if reference else [])]:
         if row.name not in all_draws:
             all_draws[row.name] = _undamaged(row, partial(valid_draws, row.run, row.method))
+    shares = dict.fromkeys(all_draws, 1.0)
+    if evaluations is not None:
+        cut = [row for row in rows if reference is None or row.name != reference.name]
+        shares |= {row.name: _share(row, evaluations) for row in cut}
+        all_draws |= {row.name: _first(all_draws[row.name], shares[row.name], evaluations) for row in cut}
+        notes += _at_equal_cost(cut, evaluations, reference)
     records: dict[str, dict[str, Any]] = {}
     for row in rows:
         draws = all_draws[row.name]
         valid = None if isinstance(draws, str) else draws
-        records[row.name] = _undamaged(row, partial(efficiency, row.run, row.method, valid))
+        records[row.name] = _undamaged(row, partial(efficiency, row.run, row.method, valid, shares[row.name]))
         records[row.name]["target"] = row.run.kind_in_words(row.method)
-        if isinstance(draws, str):
-            notes.append(f"{row.name}: {draws}")
+    notes += _by_reason({name: draws for name, draws in all_draws.items() if isinstance(draws, str)})
+    curves: dict[str, Growth] = {}
+    error_of_reference: tuple[float, float] | None = None
     if reference is not None:
         reference_draws = all_draws[reference.name]
         if isinstance(reference_draws, str):
@@ -133,6 +177,8 @@ def compare(rows: Sequence[Row], reference: Row | None = None, tolerance: float 
             if row.name != reference.name and not isinstance(draws, str):
                 shifts_by_name[row.name] = shifts(draws, reference_draws)
                 records[row.name] |= _distances(shifts_by_name[row.name], draws, reference_draws)
+                curves[row.name] = growth(draws, reference_draws)
+        error_of_reference = own_error(reference_draws) if curves else None
         lines, rule = _judge(records, rows, reference, shifts_by_name, of_reference, tolerance)
         doubts = _doubts(reference.name, number_of(of_reference["rhat"]), _better(records, reference.name))
         notes += [*lines, *doubts]
@@ -151,7 +197,34 @@ def compare(rows: Sequence[Row], reference: Row | None = None, tolerance: float 
     runs = {
         names[row.run.folder.path]: _description(row.run, None if row.run is first else first) for row in rows
     }
-    return Comparison(records, runs, notes, reference.name if reference else None, rule, precision)
+    name = reference.name if reference else None
+    return Comparison(records, runs, notes, name, rule, precision, curves, error_of_reference)
+
+
+def _share(row: Row, evaluations: float) -> float:
+    """Return the share of the draws of a method that so many evaluations pay for."""
+    total = costs(row.run, row.method)["evaluations"]
+    return min(1.0, evaluations / total) if total else 1.0
+
+
+def _first(draws: Draws | str, share: float, evaluations: float) -> Draws | str:
+    """Return the first draws of each chain, this share of them; a line if there are too few."""
+    if isinstance(draws, str):
+        return draws
+    kept = draws[:, : int(share * draws.shape[1] + 1e-9)]
+    if kept.shape[1] < LEAST_DRAWS:
+        return f"{shown(evaluations)} evaluations are fewer than {LEAST_DRAWS} draws of each chain."
+    return kept
+
+
+def _at_equal_cost(rows: Sequence[Row], evaluations: float, reference: Row | None) -> list[str]:
+    """Return lines on what is compared: the first draws of each method, and which methods have cost less."""
+    text = f"Each method with the first draws that {shown(evaluations)} evaluations after burn-in pay for"
+    lines = [f"{text}, and the reference with all." if reference else f"{text}."]
+    least = [row.name for row in rows if _share(row, evaluations) == 1.0]
+    if least:
+        lines.append(f"All draws of {named(least)}, which cost no more.")
+    return lines
 
 
 def _better(records: Mapping[str, Mapping[str, Any]], reference: str) -> str:
@@ -324,7 +397,7 @@ def _judge(
     other_targets = {row.name: _another(reference, row) for row in rows if row.name in shifts_by_name}
     usable = [name for name in shifts_by_name if is_usable(records[name]) and is_usable(reference_record)]
     verdicts, limit, count = judged_draws(shifts_by_name, names, problems, other_targets, usable, tolerance)
-    lines = []
+    reasons: dict[str, str] = {}
     for name, row in records.items():
         if name == reference.name:
             row["verdict"], row["verdict_reason"] = REFERENCE, ""
@@ -332,10 +405,18 @@ def _judge(
         word, why = verdicts.get(name, (UNKNOWN, "no draws"))
         row["verdict"], row["verdict_reason"] = word, why
         if word != AGREES:
-            lines.append(f"{name}: {word}{' than that of the reference' * (word == ANOTHER)}: {why}.")
+            reasons[name] = f"{word}{' than that of the reference' * (word == ANOTHER)}: {why}."
     short_limit = short_limit_of(2 * len(names) * max(1, len(shifts_by_name)))
     rule = rule_of(count, len(names), limit, reference.name, short_limit, tolerance)
-    return lines, rule if shifts_by_name else ""
+    return _by_reason(reasons), rule if shifts_by_name else ""
+
+
+def _by_reason(reasons: Mapping[str, str]) -> list[str]:
+    """Return a line for each reason, after the names of the methods that have it."""
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(reason, []).append(name)
+    return [f"{named(methods)}: {reason}" for reason, methods in names.items()]
 
 
 def _another(reference: Row, row: Row) -> list[str]:

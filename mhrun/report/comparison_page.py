@@ -22,7 +22,8 @@ from mhrun.report.compare import Comparison, Row, compare
 from mhrun.report.convergence import number_of
 from mhrun.report.efficiency import is_apart, named, runners_up, unconverged
 from mhrun.report.page import FigureOnPage, TableOnPage, template
-from mhrun.report.style import COLOURS, style
+from mhrun.report.plots import panels
+from mhrun.report.style import COLOURS, method_styles, style
 from mhrun.report.summary import TARGET
 from mhrun.report.tables import rendered, shown, write_table
 from mhrun.store.files import explain, write_json, write_text
@@ -84,6 +85,13 @@ _CAPTION = (
 _OF_DISTANCES = (
     "Distances have two standard errors. An open arrow is the upper end of a distance that does not differ "
     "significantly from 0. "
+)
+_OF_ERRORS = (
+    "Error against cost\n"
+    "Means and standard deviations from the first draws of all chains, in standard deviations of the reference: root "
+    "mean squares over the coordinates, against the evaluations after burn-in that the draws cost. Twice the "
+    "evaluations divide an error by the square root of 2, until the method's bias remains, or the error of the "
+    "reference (dashed)."
 )
 
 
@@ -234,24 +242,24 @@ def figure(found: Comparison) -> Figure | str:
     Marks on logarithmic scales, on which a bar would have no origin. A mark is hollow where R-hat is undefined or above
     1.01, or ESS below 400: the method is too short to judge.
     """
-    panels = [
+    quantities = [
         ("per_million", "effective draws\nper million evaluations"),
         ("per_second", "effective draws\nper second"),
     ]
     if found.reference:
-        panels.append(("energy", f"energy distance from\n{found.reference}"))
+        quantities.append(("energy", f"energy distance from\n{found.reference}"))
     names = list(found.rows)
-    panels = [p for p in panels if any(_finite(found.rows[name].get(p[0])) for name in names)]
-    if not panels:
+    quantities = [q for q in quantities if any(_finite(found.rows[name].get(q[0])) for name in names)]
+    if not quantities:
         return "There is nothing to draw: no method has draws that can be compared."
     height = 0.30 * len(names) + 1.0
     drawn, axes = plt.subplots(
-        1, len(panels), figsize=(2.0 + 3.0 * len(panels), height), sharey=True, squeeze=False
+        1, len(quantities), figsize=(2.0 + 3.0 * len(quantities), height), sharey=True, squeeze=False
     )
     places = np.arange(len(names))[::-1]
     runs = list(dict.fromkeys(name.rpartition(": ")[0] for name in names))
     mixed = [_finite(found.rows[name].get("rhat")) and not unconverged(found.rows[name]) for name in names]
-    for axis, (key, label) in zip(axes[0], panels, strict=True):
+    for axis, (key, label) in zip(axes[0], quantities, strict=True):
         values = [found.rows[name].get(key) for name in names]
         numbers = np.array([number_of(value) for value in values])
         errors = np.array([value.se if isinstance(value, Estimate) else np.nan for value in values])
@@ -270,10 +278,42 @@ def figure(found: Comparison) -> Figure | str:
         axis.set(xscale="log", xlabel=label, ylim=(-0.7, len(names) - 0.3))
         _few_ticks(axis)
         axis.grid(visible=False, axis="y")
-    several = len(runs) > 1
-    axes[0][0].set_yticks(places, [name if several else name.rpartition(": ")[2] for name in names])
+    axes[0][0].set_yticks(places, _labels(names))
     drawn.tight_layout()
     return drawn
+
+
+def error_figure(found: Comparison) -> Figure | str:
+    """Errors of means and standard deviations against evaluations, as the chains of each method grow.
+
+    A line falls with one over the square root of the evaluations until the method's bias remains, or the error of the
+    reference, which is dashed.
+    """
+    curves = {name: found.growth[name] for name in found.rows if name in found.growth}
+    costs_of = {name: number_of(found.rows[name].get("evaluations")) for name in curves}
+    curves = {name: curve for name, curve in curves.items() if costs_of[name] > 0}
+    if not curves:
+        return "There is nothing to draw: no method has draws and evaluations that can be compared."
+    labels = dict(zip(curves, _labels(list(curves)), strict=True))
+    styles = method_styles(labels.values())
+    drawn, axes = panels(2, size=(3.6, 3.0), share="xy", xscale="log", yscale="log", xlabel="evaluations")
+    of_panel = (("means", "mean"), ("standard deviations", "spread"))
+    for place, (axis, (what, key)) in enumerate(zip(axes, of_panel, strict=True)):
+        for name, curve in curves.items():
+            look = styles[labels[name]] | {"markersize": 3.5, "label": labels[name]}
+            axis.plot(curve.share * costs_of[name], getattr(curve, key), **look)
+        if found.own_error is not None and found.own_error[place] > 0:
+            axis.axhline(found.own_error[place], color="0.4", linewidth=1, linestyle="--", label="reference")
+        axis.set_title(what)
+    axes[0].set_ylabel("error (sd)")
+    axes[-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5))
+    return drawn
+
+
+def _labels(names: Sequence[str]) -> list[str]:
+    """Return the names of methods, without that of the run where there is one run."""
+    several = len({name.rpartition(": ")[0] for name in names}) > 1
+    return [name if several else name.rpartition(": ")[2] for name in names]
 
 
 def _few_ticks(axis: Any) -> None:
@@ -300,6 +340,8 @@ def _distance(axis: Any, place: float, number: float, error: float, colour: str)
         axis.plot(number, place, "o", color=colour, markersize=5)
     elif upper > 0:
         axis.plot(upper, place, "<", color=colour, markersize=5, markerfacecolor="none")
+    else:
+        axis.text(0.02, place, "≤ 0", transform=axis.get_yaxis_transform(), va="center", fontsize=8)
 
 
 def _finite(value: Any) -> bool:
@@ -307,16 +349,21 @@ def _finite(value: Any) -> bool:
 
 
 def build_comparison(
-    rows: Sequence[Row], reference: Row | None, outputs: Path, tolerance: float | None = None
+    rows: Sequence[Row],
+    reference: Row | None,
+    outputs: Path,
+    tolerance: float | None = None,
+    evaluations: float | None = None,
 ) -> tuple[Comparison, Path]:
     """Write the page of a comparison into ``<outputs>/compare/<digest>/``; return the comparison and the page's path.
 
     Raises:
         UserError: see `compare`; or the folder cannot be written.
     """
-    comparison = compare(rows, reference, tolerance)
+    comparison = compare(rows, reference, tolerance, evaluations)
     rows_shown = [(row.run.folder.digest, row.method) for row in [*rows, *([reference] if reference else [])]]
     identity = [rows_shown, reference is not None, *([tolerance] if tolerance else [])]
+    identity += [f"{evaluations} evaluations"] if evaluations is not None else []
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
     place = outputs / "compare" / digest
     make_folder(place)
@@ -326,8 +373,10 @@ def build_comparison(
     write_json(place / "compare.json", plain_rows(comparison))
     with style():
         drawn = draw(lambda: figure(comparison), "compare")
-    if not isinstance(drawn, str):
-        write_drawn(drawn, place / "compare")
+        errors = draw(lambda: error_figure(comparison), "errors") if comparison.reference else None
+    for name, content in (("compare", drawn), ("errors", errors)):
+        if content is not None and not isinstance(content, str):
+            write_drawn(content, place / name)
     runs = pd.DataFrame.from_dict(comparison.runs, orient="index")
     whole_table = TableOnPage("compare", "", shown_table)
     page = template("compare.html.j2").render(
@@ -336,6 +385,7 @@ def build_comparison(
         tables=parts(frame, comparison.rule),
         files=whole_table.files,
         figure=FigureOnPage("compare", "", drawn),
+        errors=None if errors is None else FigureOnPage("errors", _OF_ERRORS, errors),
         rule=comparison.rule,
         caption=_CAPTION + (_OF_DISTANCES if comparison.reference else ""),
         runs=rendered(runs)["html"],

@@ -30,6 +30,7 @@ __all__ = [
 
 Draws = npt.NDArray[np.float64]
 
+LEAST_DRAWS = 4  # of each chain, without which nothing is computed
 _ELEMENTS = 4e7  # numbers of one method that a report diagnoses at most, which takes some ten seconds
 _MILLION = 1e6
 _NAMED = 4  # methods that a warning names; the rest are counted
@@ -48,17 +49,17 @@ def valid_draws(run: Run, method: str, most: float = np.inf) -> Draws | str:
         most: numbers to be returned at most, as long as one coordinate is: fewer coordinates where draws are many.
     """
     if run.methods[method]["thin"] is None:
-        return "it kept no draws (thin=null)."
+        return "no draws were kept (thin=null)."
     if has_stopped(run.methods[method]):
-        return "some of its chains became non-finite and stopped."
+        return "chains became non-finite and stopped."
     draws, cold = run.draws(method, marked=True), run.is_coldest(method)
     if not cold.all():
         draws = draws[cold]
     if run.methods[method].get("valid_share", 1.0) < 1.0:
         draws = valid_of_each(draws, run.valid(method)[cold])
-    if draws.shape[1] < 4:
+    if draws.shape[1] < LEAST_DRAWS:
         count = draws.shape[1]
-        return f"it has {count} valid draw{'s' * (count != 1)} of one chain, and needs 4 of each."
+        return f"{count} valid draw{'s' * (count != 1)} of one chain; {LEAST_DRAWS} of each are needed."
     width = int(min(COORDINATES, max(1.0, most / (draws.shape[0] * draws.shape[1]))))
     if draws.shape[-1] > width:
         draws = draws[..., some_coordinates(draws.shape[-1], width)]
@@ -104,9 +105,17 @@ def passes(n_lik: Any, n_grad: Any, separate: float) -> Any:
     return n_lik + separate * n_grad
 
 
-def efficiency(run: Run, method: str, draws: Draws | None) -> dict[str, Any]:
-    """Return worth and cost of a method, None where it has no draws: see `worth` and `costs`."""
+def efficiency(run: Run, method: str, draws: Draws | None, share: float = 1.0) -> dict[str, Any]:
+    """Return worth and cost of a method, None where it has no draws: see `worth` and `costs`.
+
+    Args:
+        run: whose.
+        method: which.
+        draws: valid draws of the method.
+        share: of all its draws that these are, which cost that share of its evaluations and seconds.
+    """
     summary, cost = run.methods[method], costs(run, method)
+    cost |= {key: share * cost[key] for key in ("evaluations", "seconds")}
     record: dict[str, Any] = {
         "chains": summary["chains"],
         "draws": None,

@@ -190,7 +190,7 @@ def test_the_page_has_a_table_a_figure_and_what_to_know(there, capsys):
     page = there[0].path.parents[1] / "compare"
     (place,) = page.iterdir()
     text = (place / "index.html").read_text()
-    assert text.count("<figure>") == 1
+    assert text.count("<figure>") == 2  # marks of all methods, and errors against cost
     sentences = re.search(r'class="finding">([^<]*)<', text)[1]
     assert sentences.startswith("No verdict on 1 method (gmm_tied_means/")  # these chains are short
     assert re.search(r'class="soft">Verdicts: Means and standard deviations of 2 coordinates', text)
@@ -238,7 +238,7 @@ def test_the_page_has_a_table_a_figure_and_what_to_know(there, capsys):
 def test_a_run_may_be_named_by_its_experiment(there, capsys):
     assert run(["compare", "gmm_tied_means:mint", "--json"]) == 0
     (name,) = json.loads(capsys.readouterr().out)["methods"]
-    assert name == "gmm_tied_means: mint"
+    assert name == "mint"
     one, two, _ = there
     assert run_names([one, one]) == {one.path: "gmm_tied_means"}
     assert set(run_names([one, two]).values()) == {f"gmm_tied_means/{f.digest[:6]}" for f in (one, two)}
@@ -311,6 +311,11 @@ def test_a_comparison_warns_of_r_hat_and_of_few_effective_draws(there, capsys):
         (["gmm_tied_means:mint", "--reference=sghmc"], "use --reference gmm_tied_means:sghmc."),
         (["gmm_tied_means", "--reference", "mcmc"], "'mcmc' is not a run"),
         (["gmm_tied_means", "--all"], "There is no option '--all'"),
+        (["gmm_tied_means", "--equal-cost=0"], "--equal-cost=0 must be a positive number of evaluations"),
+        (
+            ["gmm_tied_means", "--equal-cost=many"],
+            "--equal-cost=many must be a positive number of evaluations",
+        ),
         (["gmm_tied_means", "seed=1"], "is not an option here"),
     ],
 )
@@ -342,12 +347,12 @@ def test_methods_without_draws_are_reported_by_what_they_cost(tmp_path, monkeypa
     bare = compute(tmp_path / "outputs", *FEW, "steps=60", "warmup=50", "thin=null")
     assert run(["compare", bare.digest, "--json"]) == 0
     captured = capsys.readouterr()
-    mint = json.loads(captured.out)["methods"]["gmm_tied_means: mint"]
+    mint = json.loads(captured.out)["methods"]["mint"]
     assert mint["ess"] is None
     assert mint["evaluations"] == 4 * 60 * 200
-    assert "gmm_tied_means: mint: it kept no draws" in captured.err
+    assert "mint, sghmc: no draws were kept" in captured.err
     assert run(["compare", bare.digest, "--reference", "gmm_tied_means:mint"]) == 2
-    assert "is not a reference: it kept no draws" in capsys.readouterr().err
+    assert "is not a reference: no draws were kept" in capsys.readouterr().err
     assert RunFolder(bare.path).is_complete()
 
 
@@ -528,8 +533,8 @@ def test_a_rule_of_the_users_own_is_exact_as_declared_in_every_table(tmp_path, m
     assert run(["compare", "own", "--reference", "own:mcmc", "--json", outputs]) == 0
     methods = json.loads(capsys.readouterr().out)["methods"]
     assert {name: row["target"] for name, row in methods.items()} == {
-        "own: mcmc": "exact",
-        "own: mine": "exact (declared)",
+        "mcmc": "exact",
+        "mine": "exact (declared)",
     }
 
 
@@ -578,8 +583,8 @@ def test_runs_are_compared_without_their_data_and_project(tmp_path, monkeypatch,
     capsys.readouterr()
     assert run(["compare", "own", "--reference", "own:mcmc", "--json", outputs]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(found["methods"]) == {"own: mcmc", "own: mala"}
-    assert found["methods"]["own: mala"]["verdict"]
+    assert set(found["methods"]) == {"mcmc", "mala"}
+    assert found["methods"]["mala"]["verdict"]
 
 
 @short_run

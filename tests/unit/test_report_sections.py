@@ -119,7 +119,7 @@ def test_valid_draws_are_those_of_each_chain():
     run.methods["a"]["valid_share"], run.valid = valid.mean(), lambda method: valid
     assert np.array_equal(efficiency.valid_draws(run, "a"), np.stack([draws[0, :40:2], draws[1, 1:41:2]]))
     valid[1, 3:] = False
-    assert efficiency.valid_draws(run, "a") == "it has 1 valid draw of one chain, and needs 4 of each."
+    assert efficiency.valid_draws(run, "a") == "1 valid draw of one chain; 4 of each are needed."
 
 
 def test_draws_of_chains_that_stopped_have_no_effective_sample_size():
@@ -129,7 +129,7 @@ def test_draws_of_chains_that_stopped_have_no_effective_sample_size():
     run = SimpleNamespace(
         methods={"m": about}, draws=lambda *_, **__: draws, is_coldest=lambda _: np.ones(4, bool)
     )
-    assert efficiency.valid_draws(run, "m") == "some of its chains became non-finite and stopped."
+    assert efficiency.valid_draws(run, "m") == "chains became non-finite and stopped."
     about["n_accept_tests"] = 200
     assert efficiency.valid_draws(run, "m") is draws
     about |= {"n_accept_tests": 0, "diverging": 0}
@@ -139,7 +139,7 @@ def test_draws_of_chains_that_stopped_have_no_effective_sample_size():
 def test_a_run_without_draws_has_a_line_in_their_place():
     run = Wide(np.zeros((4, 10, 2)))
     run.methods["a"]["thin"] = None
-    assert posterior(run) == "No method has draws to show: it kept no draws (thin=null)."
+    assert posterior(run) == "No method has draws to show: no draws were kept (thin=null)."
     assert marginals(run).startswith("No method has draws to show")
     assert work(run).startswith("No method has an acceptance test")
 
@@ -163,11 +163,11 @@ def test_some_of_many_chains_are_drawn(monkeypatch):
     about = SimpleNamespace(worst=0, coordinates=[SimpleNamespace(name="theta")])
     monkeypatch.setattr(sections, "_with_draws", lambda run: {"a": about})
     monkeypatch.setattr(sections, "draws_of", lambda run, method, about: draws)
-    lost = SimpleNamespace(why="it kept no draws (thin=null).")
+    lost = SimpleNamespace(why="no draws were kept (thin=null).")
     figure = sections.chains(
         SimpleNamespace(label=str.upper, cached=lambda function: {"a": about, "b": lost})
     )
-    assert figure.get_suptitle() == "not drawn: B (it kept no draws (thin=null))"
+    assert figure.get_suptitle() == "not drawn: B (no draws were kept (thin=null))"
     trace, _ = figure.axes
     assert len(trace.lines) == 16
     assert np.array_equal(trace.lines[0].get_ydata(), draws[0, :, 0])

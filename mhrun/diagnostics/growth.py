@@ -1,0 +1,51 @@
+"""How far estimates are from a reference while chains grow: mean and standard deviation of their first draws."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.floating]
+
+_LEAST = 4  # draws of a chain from which errors are computed
+_POINTS = 16  # lengths, evenly on a logarithmic scale
+
+
+class Growth(NamedTuple):
+    """Errors of the estimates from the first draws of all chains, (K,) each, root mean squares over the coordinates."""
+
+    share: Array  # of the draws that are used
+    mean: Array  # error of the mean, in standard deviations of the reference
+    spread: Array  # error of the standard deviation, likewise
+
+
+def growth(draws: Array, reference: Array) -> Growth:
+    """Return the errors of the estimates from the first 4, ..., S draws of each chain.
+
+    With k draws of each chain, the error of a coordinate's mean is (mean_k - mean_ref) / sd_ref, and that of its
+    standard deviation sd_k / sd_ref - 1. Both fall with one over the square root of k until the method's own bias, or
+    the error of the reference, remains. Coordinates in which the reference never moves are left out.
+
+    Args:
+        draws: (C, S, D) with S at least 4.
+        reference: (C', S', D).
+    """
+    sd = reference.std(axis=(0, 1), ddof=1)
+    moves = sd > 0
+    draws, centre, sd = draws[..., moves], reference.mean(axis=(0, 1))[moves], sd[moves]
+    length = draws.shape[1]
+    sizes = np.unique(np.geomspace(min(_LEAST, length), length, _POINTS).round().astype(int))
+    errors = []
+    for size in sizes:
+        first = draws[:, :size]
+        off = (first.mean(axis=(0, 1)) - centre) / sd
+        wide = first.std(axis=(0, 1), ddof=1) / sd - 1
+        errors.append([_root_mean_square(off), _root_mean_square(wide)])
+    mean, spread = np.array(errors).T
+    return Growth(sizes / length, mean, spread)
+
+
+def _root_mean_square(values: Array) -> float:
+    return float(np.sqrt(np.mean(np.square(values)))) if len(values) else float("nan")
