@@ -18,7 +18,7 @@ from mhrun.engine.assemble import check_data, check_space, large_draws, methods_
 from mhrun.engine.chains import Settings, Watcher, run_method
 from mhrun.engine.estimate import estimate, estimate_pays
 from mhrun.engine.executors import check_executor
-from mhrun.engine.logged import Logged, log, logged
+from mhrun.engine.log import LoggingWatcher, log, log_to
 from mhrun.engine.machine import machine, versions
 from mhrun.engine.method import Method, prior_attribute, trace_attributes
 from mhrun.engine.pilot import piloted
@@ -78,8 +78,8 @@ def run_experiment(config: Mapping[str, Any], watcher: Watcher, *, warn_last: bo
         if damaged or not folder.is_complete():  # the other process may have finished it meanwhile
             for line in large_draws([m for m in methods if done(folder.method(m.name)) is None]):
                 watcher.note(line)
-            with logged(folder), _stop_signal() as stop:
-                _run(config, folder, methods, settings, Logged(watcher), stop, warn_last)
+            with log_to(folder), _stop_signal() as stop:
+                _run(config, folder, methods, settings, LoggingWatcher(watcher), stop, warn_last)
         folder.point_latest()
     return folder
 

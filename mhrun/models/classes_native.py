@@ -22,26 +22,26 @@ _LOWEST, _HIGHEST = f32(LOWEST), f32(HIGHEST)
 
 
 @piece
-def _fill_shares(logits: Any, j: Any, shares: Any) -> Any:
-    """Fill shares[j] with exp(logits[j] - the largest), and return that and the sum; where one is NaN, all are."""
+def _fill_exponentials(logits: Any, j: Any, exponentials: Any) -> Any:
+    """Fill exponentials[j] with exp(logits[j] - largest); return the largest and the sum. One NaN makes all NaN."""
     classes = logits.shape[1]
-    highest, mark = logits[j, 0], f32(0)
+    highest, nonfinite = logits[j, 0], f32(0)
     for k in range(classes):
         highest = max(highest, logits[j, k])
-        mark += logits[j, k] * f32(0)
+        nonfinite += logits[j, k] * f32(0)
     total = f32(0)
-    if mark == f32(0):
+    if nonfinite == f32(0):
         for k in range(classes):
             e = exp_negative_32(logits[j, k] - highest)
-            shares[j, k] = e
+            exponentials[j, k] = e
             total += e
-    else:  # an infinity or NaN, which the polynomial would lose
+    else:  # an infinity or NaN, which the polynomial would make an integer
         for k in range(classes):
             if math.isnan(logits[j, k]):
                 highest = logits[j, k]
         for k in range(classes):
             e = f32(math.exp(logits[j, k] - highest))
-            shares[j, k] = e
+            exponentials[j, k] = e
             total += e
     return highest, total
 
@@ -51,15 +51,15 @@ def categorical(logits: Any, y: Any, log_lik: Any, grad: Any) -> Any:
     """Fill in log p_y, with p the softmax of the outputs, and 1{k = y} - p_k."""
     classes = logits.shape[1]
     for j in range(len(logits)):
-        highest, total = _fill_shares(logits, j, grad)
+        highest, total = _fill_exponentials(logits, j, grad)
         for k in range(classes):
             grad[j, k] *= f32(-1) / total
-        right = y[j]
-        if not 0 <= right < classes:
+        label = y[j]
+        if not 0 <= label < classes:
             return False
-        grad[j, right] += f32(1)
+        grad[j, label] += f32(1)
         # In float64, as sums may be re-associated, and outputs much larger than their differences.
-        log_lik[j] = f64(logits[j, right]) - f64(highest) - math.log(f64(total))
+        log_lik[j] = f64(logits[j, label]) - f64(highest) - math.log(f64(total))
     return True
 
 
@@ -68,23 +68,23 @@ def clipped_binary(logits: Any, y: Any, log_lik: Any, grad: Any) -> Any:
     """Fill in log p_y + sum over the other classes of log(1 - p), probabilities clipped, and its gradient."""
     classes = logits.shape[1]
     for j in range(len(logits)):
-        _, total = _fill_shares(logits, j, grad)
-        right = y[j]
-        if not 0 <= right < classes:
+        _, total = _fill_exponentials(logits, j, grad)
+        label = y[j]
+        if not 0 <= label < classes:
             return False
         value, mean = 0.0, f32(0)
         for k in range(classes):
             p = grad[j, k] / total
             clipped = _LOWEST if p < _LOWEST else (_HIGHEST if p > _HIGHEST else p)
-            chance = clipped if k == right else f32(1) - clipped
+            chance = clipped if k == label else f32(1) - clipped
             value += math.log(f64(chance))
             if _LOWEST <= p <= _HIGHEST:
-                mean += p / chance if k == right else -p / chance
+                mean += p / chance if k == label else -p / chance
         for k in range(classes):
             p = grad[j, k] / total
             slope = f32(0)
             if _LOWEST <= p <= _HIGHEST:
-                slope = f32(1) / p if k == right else f32(-1) / (f32(1) - p)
+                slope = f32(1) / p if k == label else f32(-1) / (f32(1) - p)
             grad[j, k] = p * (slope - mean)
         log_lik[j] = value
     return True

@@ -128,7 +128,7 @@ class Perceptron:
         grad = torch.empty_like(theta)
         for i in reversed(range(len(self.layers))):
             layer = self.layers[i]
-            torch.matmul(delta.transpose(1, 2), values[i], out=_matrix(grad, layer))
+            grad[:, layer.weight] = torch.matmul(delta.transpose(1, 2), values[i]).flatten(1)
             grad[:, layer.bias] = delta.sum(1)
             if i:
                 delta = torch.matmul(delta, _matrix(theta, layer))

@@ -1,14 +1,18 @@
 """Log-likelihoods and gradients of fully connected networks in one compiled loop over the chains.
 
-A chain is evaluated from its inputs to its gradient before the next, so that its numbers stay in the cache, and between
-two matrix products nothing but a loop is called. The products are those of SciPy's BLAS.
+A chain is evaluated from its inputs to its gradient before the next, so that its numbers stay in the cache, and no
+function of torch is called between two products. The matrix products are those of SciPy's BLAS, with one thread each:
+threads share the chains, and blocks of `ROWS` data of a chain. A chain's numbers depend on neither threads nor other
+chains.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,22 +26,22 @@ from mhrun.native import Piece, compiled, over_chains
 from mhrun.native.tensors import fit_for_loops
 from mhrun.native.vectors import LONG
 
-f32, f64 = np.float32, np.float64
+f32 = np.float32
+
+ROWS = 512  # data of a chain that are evaluated at once
 
 
 def is_compiled(theta: Tensor, x: Tensor) -> bool:
     """Return whether the compiled loop is for points (C, D) and inputs (C or 1, m, k), see `fit_for_loops`.
 
-    It is for float32 and networks of at least `LONG` parameters. Its threads share the chains, so that it has none to
-    spare for a single one: where there are more threads than chains, torch lets them share each product.
+    It is for float32 and networks of at least `LONG` parameters.
     """
-    enough = len(theta) >= torch.get_num_threads()
-    return enough and theta.shape[1] >= LONG and theta.dtype == torch.float32 and fit_for_loops(theta, x)
+    return theta.shape[1] >= LONG and theta.dtype == torch.float32 and fit_for_loops(theta, x)
 
 
 def log_lik(theta: Tensor, x: Tensor, y: Tensor, units: Sequence[int], likelihood: str) -> Tensor:
     """Return log-likelihoods (C, m), float32; the arguments are those of `log_lik_and_grad`."""
-    return _evaluated(theta, x, y, units, likelihood, torch.empty(0, theta.shape[1]))
+    return _evaluated(theta, x, y, units, likelihood, None)
 
 
 def log_lik_and_grad(
@@ -54,37 +58,88 @@ def log_lik_and_grad(
 
     Raises:
         UserError: a class that is negative, or K or more.
+        ValueError: shapes that do not belong together.
     """
     grad = torch.empty_like(theta)
     return _evaluated(theta, x, y, units, likelihood, grad), grad
 
 
 def _evaluated(
-    theta: Tensor, x: Tensor, y: Tensor, units: Sequence[int], likelihood: str, grad: Tensor
+    theta: Tensor, x: Tensor, y: Tensor, units: Sequence[int], likelihood: str, grad: Tensor | None
 ) -> Tensor:
     chains, m = len(theta), x.shape[1]
-    y = y.long().expand(len(y), m).contiguous()
-    log_lik, known = torch.empty(chains, m), np.empty(chains, np.bool_)
-    size = m * (sum(units) + 2 * max(units[1:]))
+    dim = sum(outputs * (inputs + 1) for inputs, outputs in pairwise(units))
+    if (
+        theta.shape[1] != dim or not {len(x), len(y)} <= {1, chains} or y.shape[1] != m
+    ):  # loops check no bounds
+        raise ValueError(
+            f"points {tuple(theta.shape)}, inputs {tuple(x.shape)} and classes {tuple(y.shape)} do not belong "
+            f"together: (C, {dim}), (C or 1, m, {units[0]}) and (C or 1, m)."
+        )
+    y = y.long().contiguous()
+    x = x if x.dtype in (torch.uint8, torch.float32) else x.float()
     scale = f32(1 / 255) if x.dtype == torch.uint8 else f32(1)
-    given = (theta.numpy(), x.numpy(), y.numpy(), scale, np.array(units))
-    found = (log_lik.numpy(), grad.numpy(), known)
-    loop, threads = _loop(NATIVE[likelihood]), torch.get_num_threads()
-    with _one_thread_each():  # the threads share the chains
-        over_chains(loop, chains, threads, *given, *found, own=lambda part: np.empty(size, np.float32))
-    if not known.all():
+    blocks = max(1, -(-m // ROWS))
+    values, is_class = torch.empty(chains, m), np.empty(chains * blocks, np.bool_)
+    parts = grad  # of the gradient, which the data of a block contribute
+    if grad is None:
+        parts = torch.empty(1, 1)
+    elif blocks > 1:
+        parts = torch.empty(chains * blocks, dim)
+    assert parts is not None
+    inputs = (theta.numpy(), x.numpy(), y.numpy(), scale, np.array(units), grad is not None)
+    results = (values.numpy(), parts.numpy(), is_class)
+    with _single_threaded_products():
+        over_chains(
+            _loop(NATIVE[likelihood]),
+            chains * blocks,
+            torch.get_num_threads(),
+            *inputs,
+            *results,
+            own=lambda part: None,
+        )
+    if grad is not None and blocks > 1:
+        torch.sum(parts.unflatten(0, (chains, blocks)), 1, out=grad)
+    if not is_class.all():
         wrong, classes = y[(y < 0) | (y >= units[-1])][0], units[-1]
         raise UserError(f"y holds the class {wrong}; with {classes} outputs, classes are 0 to {classes - 1}.")
-    return log_lik
+    return values
 
 
-def _one_thread_each() -> AbstractContextManager[object]:
-    """Let matrix products have one thread each, as they have on the command line, where this costs nothing."""
-    blas = _blas()
-    if all(library.num_threads == 1 for library in blas.lib_controllers):
-        return nullcontext()
-    context: AbstractContextManager[object] = blas.limit(limits=1)
-    return context
+class _Limit:
+    """The number of threads of BLAS's matrix products, which all threads of the process share."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users = 0
+        self.before: list[tuple[Any, int]] = []
+
+
+_limit = _Limit()
+
+
+@contextmanager
+def _single_threaded_products() -> Iterator[None]:
+    """Let matrix products have one thread; the last of several Python threads restores what the first found.
+
+    On the command line they have one anyway, and this takes two microseconds; elsewhere it takes tens of them.
+    """
+    with _limit.lock:
+        if not _limit.users:
+            _limit.before = [(library, library.num_threads) for library in _blas().lib_controllers]
+            for library, threads in _limit.before:
+                if threads != 1:
+                    library.set_num_threads(1)
+        _limit.users += 1
+    try:
+        yield
+    finally:
+        with _limit.lock:
+            _limit.users -= 1
+            if not _limit.users:
+                for library, threads in _limit.before:
+                    if threads != 1:
+                        library.set_num_threads(threads)
 
 
 @lru_cache(maxsize=1)
@@ -105,71 +160,73 @@ def _loop(likelihood: Piece) -> Piece:
         y: Any,
         scale: Any,
         units: Any,
-        log_lik: Any,
+        wants_grad: Any,
+        values: Any,
         grad: Any,
-        known: Any,
+        is_class: Any,
     ) -> None:
-        m, depth = x.shape[1], len(units) - 1
-        outer = own[m * units.sum() :]  # room for derivatives by the outputs of two neighbouring layers
-        half = len(outer) // 2
-        sums = np.empty(units.max())
-        for c in range(first, last):
-            inputs = own[: m * units[0]].reshape(m, units[0])
-            rows = x[min(c, len(x) - 1)]
+        n, depth, widest = x.shape[1], len(units) - 1, units[1:].max()
+        blocks = max(1, (n + ROWS - 1) // ROWS)
+        activations = np.empty(min(n, ROWS) * units.sum(), np.float32)
+        deltas = np.empty((2, min(n, ROWS) * widest), np.float32)  # derivatives by two neighbouring layers
+        for part in range(first, last):
+            c, start = part // blocks, part % blocks * ROWS
+            m = min(ROWS, n - start)
+            inputs = activations[: m * units[0]].reshape(m, units[0])
+            rows, labels = x[min(c, len(x) - 1)], y[min(c, len(y) - 1)]
             for j in range(m):
                 for k in range(units[0]):
-                    inputs[j, k] = f32(rows[j, k]) * scale
+                    inputs[j, k] = f32(rows[start + j, k]) * scale
 
-            point, at, place = theta[c], 0, 0
+            point, parameter, activation = theta[c], 0, 0  # the places of a layer in theta and in activations
             for i in range(depth):
                 inward, outward = units[i], units[i + 1]
-                weights = point[at : at + outward * inward].reshape(outward, inward)
-                at += outward * inward
-                bias = point[at : at + outward]
-                at += outward
-                inputs = own[place : place + m * inward].reshape(m, inward)
-                place += m * inward
-                outputs = own[place : place + m * outward].reshape(m, outward)
+                weights = point[parameter : parameter + outward * inward].reshape(outward, inward)
+                parameter += outward * inward
+                bias = point[parameter : parameter + outward]
+                parameter += outward
+                inputs = activations[activation : activation + m * inward].reshape(m, inward)
+                activation += m * inward
+                outputs = activations[activation : activation + m * outward].reshape(m, outward)
                 np.dot(inputs, weights.T, outputs)
-                lowest = f32(-np.inf) if i == depth - 1 else f32(0)
+                lowest = f32(-np.inf) if i == depth - 1 else f32(0)  # ReLU, but for the last layer
                 for j in range(m):
                     for k in range(outward):
                         value = outputs[j, k] + bias[k]
                         outputs[j, k] = lowest if value < lowest else value  # NaN stays
 
             classes = units[depth]
-            logits = own[place : place + m * classes].reshape(m, classes)
-            delta = outer[: m * classes].reshape(m, classes)
-            known[c] = likelihood(logits, y[min(c, len(y) - 1)], log_lik[c], delta)
-            if len(grad) == 0 or not known[c]:
+            logits = activations[activation : activation + m * classes].reshape(m, classes)
+            delta = deltas[0, : m * classes].reshape(m, classes)
+            span = slice(start, start + m)
+            is_class[part] = likelihood(logits, labels[span], values[c, span], delta)
+            if not wants_grad or not is_class[part]:
                 continue
             for j in range(m):
                 for k in range(classes):
-                    delta[j, k] /= f32(m)
+                    delta[j, k] /= f32(n)
 
             for back in range(depth):
                 i = depth - 1 - back
                 inward, outward = units[i], units[i + 1]
-                at -= outward
-                slope = grad[c, at : at + outward]
-                sums[:outward] = 0
+                parameter -= outward
+                bias_grad = grad[part, parameter : parameter + outward]
+                bias_grad[:] = f32(0)
                 for j in range(m):
                     for k in range(outward):
-                        sums[k] += f64(delta[j, k])
-                for k in range(outward):
-                    slope[k] = f32(sums[k])
-                at -= outward * inward
-                place -= m * inward
-                inputs = own[place : place + m * inward].reshape(m, inward)
-                np.dot(delta.T, inputs, grad[c, at : at + outward * inward].reshape(outward, inward))
+                        bias_grad[k] += delta[j, k]
+                parameter -= outward * inward
+                activation -= m * inward
+                inputs = activations[activation : activation + m * inward].reshape(m, inward)
+                weights_grad = grad[part, parameter : parameter + outward * inward].reshape(outward, inward)
+                np.dot(delta.T, inputs, weights_grad)
                 if i > 0:
-                    start = half - half * (back % 2)
-                    weights = point[at : at + outward * inward].reshape(outward, inward)
-                    behind = outer[start : start + m * inward].reshape(m, inward)
-                    np.dot(delta, weights, behind)
+                    weights = point[parameter : parameter + outward * inward].reshape(outward, inward)
+                    previous = deltas[(back + 1) % 2, : m * inward].reshape(m, inward)
+                    np.dot(delta, weights, previous)
                     for j in range(m):
                         for k in range(inward):
-                            behind[j, k] = f32(0) if inputs[j, k] <= f32(0) else behind[j, k]
-                    delta = behind
+                            previous[j, k] = f32(0) if inputs[j, k] <= f32(0) else previous[j, k]
+                    delta = previous
 
     return compiled(loop)

@@ -164,8 +164,8 @@ def log_unit_32(a: Any) -> Any:
     k = i32((bits - i32(0x3F3504F3)) >> i32(23))  # the number over 2^k is in [sqrt(1/2), sqrt(2))
     f = i32(bits - (k << i32(23))).view(np.float32) - f32(1.0)
     # Near 1 from the other end: a does not fit into a float32, and a logarithm near 0 would be lost.
-    rest = (f32(u32(u32(0xFFFFFFFF) - a)) + f32(0.5)) * f32(-(2.0**-32))
-    f = rest if k == i32(32) else f
+    below_one = (f32(u32(u32(0xFFFFFFFF) - a)) + f32(0.5)) * f32(-(2.0**-32))
+    f = below_one if k == i32(32) else f
     s = f / (f32(2.0) + f)
     q = s * s
     p = f32(1 / 9)

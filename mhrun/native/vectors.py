@@ -12,7 +12,9 @@ from torch import Tensor
 from mhrun.native.compiler import Piece, compiled
 from mhrun.native.tensors import fit_for_loops
 
-LONG = 4096  # number of parameters above which compiling pays
+# Number of parameters from which on compiling pays. At least `mhrun.random.MANY`: fewer normals are a view of numbers
+# drawn ahead, which `moved` must not overwrite.
+LONG = 4096
 
 
 def _compiled(*tensors: Tensor) -> bool:
@@ -45,7 +47,7 @@ def _squares() -> Piece:
 
 
 def moved(theta: Tensor, grad: Tensor, z: Tensor, drift: Tensor, spread: Tensor) -> Tensor:
-    """Return theta + drift grad + spread z, (C, D), which may take the memory of z; drift and spread (C,)."""
+    """Return theta + drift grad + spread z, (C, D), drift and spread (C,); z is overwritten if D >= `LONG`."""
     if not _compiled(theta, grad, z):
         return (spread[:, None] * z).add_(theta).add_(drift[:, None] * grad)
     factors = (drift.to(theta.dtype), spread.to(theta.dtype))
@@ -67,7 +69,7 @@ def gap_squares(to: Tensor, theta: Tensor, grad: Tensor, drift: Tensor) -> Tenso
 
 
 @lru_cache(maxsize=1)
-def _work() -> Piece:
+def _log_ratio_sum() -> Piece:
     def loop(theta: Any, to: Any, grad: Any, grad_to: Any, drift: Any, out: Any) -> None:
         for c in range(theta.shape[0]):
             half, total = 0.5 * np.float64(drift[c]), 0.0
@@ -80,14 +82,14 @@ def _work() -> Piece:
     return compiled(loop)
 
 
-def drift_work(theta: Tensor, to: Tensor, grad: Tensor, grad_to: Tensor, drift: Tensor) -> Tensor:
+def log_ratio_sum(theta: Tensor, to: Tensor, grad: Tensor, grad_to: Tensor, drift: Tensor) -> Tensor:
     """Return the sum over d of (grad + grad_to) (to - theta + drift (grad_to - grad) / 2), (C,) float64; drift (C,)."""
     if not _compiled(theta, to, grad, grad_to):
         step = (to - theta).add_((grad_to - grad).mul_(0.5 * drift[:, None]))
         return step.mul_(grad + grad_to).sum(-1, dtype=torch.float64)
     out = torch.empty(len(theta), dtype=torch.float64)
     values = (theta, to, grad, grad_to, drift)
-    _work()(*(v.numpy() for v in values), out.numpy())
+    _log_ratio_sum()(*(v.numpy() for v in values), out.numpy())
     return out
 
 

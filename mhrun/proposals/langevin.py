@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from mhrun.native import native_form
-from mhrun.native.vectors import drift_work, gap_squares, moved
+from mhrun.native.vectors import gap_squares, log_ratio_sum, moved
 from mhrun.parts import Proposal
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls, Evaluation
@@ -63,10 +63,10 @@ class LangevinProposal(Proposal):
 
         in which nothing large cancels, unlike in the difference of the two densities.
         """
-        is_its_own = native_form(self, "log_density_ratio", "log_density") is not None
-        if not (self.ratio and is_its_own):
+        inherits_density = native_form(self, "log_density_ratio", "log_density") is not None
+        if not (self.ratio and inherits_density):
             return super().log_density_ratio(origin, candidate, controls)
         assert origin.grad is not None
         assert candidate.grad is not None
         points = (origin.theta, candidate.theta, origin.grad, candidate.grad)
-        return -drift_work(*points, controls.step_size) / (2 * controls.noise_temperature).double()
+        return -log_ratio_sum(*points, controls.step_size) / (2 * controls.noise_temperature).double()

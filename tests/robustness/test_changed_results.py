@@ -191,7 +191,7 @@ NOTES = [
     "[]", "{}", "null", "[" * 100_000, "9" * 5000, '{"a": NaN}', '{"methods": 3}', '{"claims": 3}',
     '{"status": "complete", "format": 2}', '{"status": "complete", "format": 2, "methods": {"mint": 5}}',
     '{"status": "complete", "format": 2, "methods": {"mint": {}}}', '{"totals": {}}', '{"totals": {"n_lik": "a"}}',
-    '{"executor": 5}', '{"executor": "compiled"}', '{"product": [1]}', '{"claims": [{"verdict": 3}]}',
+    '{"executor": 5}', '{"executor": "compiled"}', '{"claims": [{"verdict": 3}]}',
     "a: [", "- 1\n- 2\n", "x: 1\n", "methods: {}\n", "!!python/object:os.system x\n", "{" * 3000, "a: &a [*a]\n",
     "\t\n", "methods: 3\nruntime: {}\n",
 ]  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -53,7 +55,7 @@ def test_it_is_plain_loops_over_data_and_units(layers, loss, m):
     assert torch.equal(model.log_lik(theta, rows), found)
 
 
-@pytest.mark.parametrize("kind", [torch.uint8, torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", [torch.uint8, torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("is_shared", [True, False])
 def test_bytes_are_pixels_and_rows_may_be_shared(monkeypatch, kind, is_shared):
     theta, rows = drawn(NETWORKS[0], 12, kind=kind)
@@ -88,30 +90,46 @@ def test_points_that_are_not_finite_stay_so(monkeypatch, loss, bad, place):
     model = Perceptron(NETWORKS[0], likelihood=loss)
     found = model.log_lik_and_grad(theta, rows)
     wanted = in_torch(monkeypatch, lambda: model.log_lik_and_grad(theta, rows))
-    assert torch.equal(found[0].isfinite(), wanted[0].isfinite())
     for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one.isnan(), other.isnan())
         torch.testing.assert_close(one[[0, 2]], other[[0, 2]], rtol=1e-4, atol=1e-5)
-    if torch.isnan(torch.tensor(bad)):
-        assert found[0][1].isnan().all()
-        assert found[1][1].isnan().any()
 
 
-def test_neither_other_chains_nor_threads_change_the_bits_of_a_chain():
-    theta, rows = drawn(NETWORKS[1], 23)
+@pytest.mark.parametrize("m", [23, perceptron_native.ROWS + 1, 2 * perceptron_native.ROWS + 70])
+def test_neither_other_chains_nor_threads_change_the_bits_of_a_chain(monkeypatch, m):
+    theta, rows = drawn(NETWORKS[1], m)
     model = Perceptron(NETWORKS[1])
     together = model.log_lik_and_grad(theta, rows)
     alone = model.log_lik_and_grad(theta[1:2], {name: field[1:2] for name, field in rows.items()})
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        assert perceptron_native.is_compiled(theta, rows["x"])
-        assert not perceptron_native.is_compiled(theta[:1], rows["x"])  # torch shares a product among threads
-        shared = model.log_lik_and_grad(theta, rows)
+        threaded = model.log_lik_and_grad(theta, rows)
+        threaded_alone = model.log_lik_and_grad(
+            theta[1:2], {name: field[1:2] for name, field in rows.items()}
+        )
     finally:
         torch.set_num_threads(before)
-    for all_chains, one, threaded in zip(together, alone, shared, strict=True):
-        assert torch.equal(all_chains[1], one[0])
-        assert torch.equal(all_chains, threaded)
+    for values in zip(together, alone, threaded, threaded_alone, strict=True):
+        assert torch.equal(values[0][1], values[1][0])
+        assert torch.equal(values[0], values[2])
+        assert torch.equal(values[0][1], values[3][0])
+    wanted = in_torch(monkeypatch, lambda: model.log_lik_and_grad(theta, rows))
+    for one, other in zip(together, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("m", [9, perceptron_native.ROWS + 3])
+def test_calls_from_several_threads_at_once(m):
+    """Each has its numbers, and the products of others have as many threads as before."""
+    theta, rows = drawn(NETWORKS[1], m)
+    model = Perceptron(NETWORKS[1])
+    wanted = model.log_lik(theta, rows)
+    with threadpool_limits(2, user_api="blas"), ThreadPoolExecutor(4) as pool:
+        before = threadpool_info()
+        found = list(pool.map(lambda _: model.log_lik(theta, rows), range(200)))
+        assert threadpool_info() == before
+    assert all(torch.equal(values, wanted) for values in found)
 
 
 def test_it_is_for_large_networks_in_single_precision_without_autograd():
@@ -119,6 +137,19 @@ def test_it_is_for_large_networks_in_single_precision_without_autograd():
     assert not perceptron_native.is_compiled(theta.double(), rows["x"])
     assert not perceptron_native.is_compiled(theta[:, :4000].contiguous(), rows["x"])
     assert not perceptron_native.is_compiled(theta.clone().requires_grad_(), rows["x"])
+
+
+@pytest.mark.parametrize("fault", ["theta", "x", "y", "m"])
+def test_shapes_that_do_not_belong_together_are_refused(fault):
+    theta, rows = drawn(NETWORKS[0], 5)
+    if fault == "theta":
+        theta = theta[:, :-3].contiguous()
+    elif fault == "m":
+        rows["y"] = rows["y"][:, :4]
+    else:
+        rows[fault] = rows[fault][:2]
+    with pytest.raises(ValueError, match="do not belong together"):
+        Perceptron(NETWORKS[0]).log_lik_and_grad(theta, rows)
 
 
 @pytest.mark.parametrize("wrong", [-1, 6])

@@ -17,7 +17,7 @@ from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.models.logistic import Logistic
 from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
-from mhrun.native import tensors
+from mhrun.native import tensors, vectors
 from mhrun.pairing.full import Full
 from mhrun.pairing.growing import Growing
 from mhrun.pairing.moving import Moving
@@ -26,7 +26,7 @@ from mhrun.pairing.stored import Stored
 from mhrun.proposals.langevin import LangevinProposal
 from mhrun.proposals.random_walk import RandomWalk
 from mhrun.proposals.reversible_langevin import ReversibleLangevinProposal
-from mhrun.random import Purpose, Streams
+from mhrun.random import MANY, Purpose, Streams
 from mhrun.rules.austere import Austere
 from mhrun.rules.metropolis import Metropolis
 from mhrun.rules.mh_minibatch import MHMinibatch
@@ -182,6 +182,10 @@ def test_moves_of_many_parameters_are_those_of_few(rng, monkeypatch, dim, dtype,
     sign, wide = np.where(ahead, 1.0, -1.0), np.where(ahead, 1.0, 2.0)
     wanted = a + (sign * step)[:, None] * g + (wide * np.sqrt(2 * step * noise))[:, None] * z
     assert found.double().numpy() == pytest.approx(wanted, **tolerance)
+
+
+def test_numbers_drawn_ahead_are_not_overwritten():
+    assert vectors.LONG >= MANY
 
 
 class Wider(LangevinProposal):

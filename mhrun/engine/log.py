@@ -14,7 +14,7 @@ log = logging.getLogger("mhrun")
 
 
 @contextmanager
-def logged(folder: RunFolder) -> Iterator[None]:
+def log_to(folder: RunFolder) -> Iterator[None]:
     """Write what is logged to the log of a run.
 
     Raises:
@@ -34,7 +34,7 @@ def logged(folder: RunFolder) -> Iterator[None]:
         handler.stream.close()
 
 
-class Logged:
+class LoggingWatcher:
     """A watcher that also logs at which step a method resumes."""
 
     def __init__(self, watcher: Watcher) -> None:
@@ -47,13 +47,13 @@ class Logged:
         self._watcher.begin(method, step, total, executor)
 
     def advance(self, method: str, step: int, accept_rate: float | None, n_lik: int, n_grad: int) -> None:
-        """Pass it on."""
+        """Forward it to the wrapped watcher."""
         self._watcher.advance(method, step, accept_rate, n_lik, n_grad)
 
     def end(self, method: str) -> None:
-        """Pass it on."""
+        """Forward it to the wrapped watcher."""
         self._watcher.end(method)
 
     def note(self, message: str) -> None:
-        """Pass it on."""
+        """Forward it to the wrapped watcher."""
         self._watcher.note(message)
