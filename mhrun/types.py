@@ -344,6 +344,7 @@ class Field(NamedTuple):
     values: str = ""
     classes: int = 0
     setting: str = ""  # the model's setting that determines the shape, for error messages
+    remedy: str = ""  # a sentence after the message on wrong values
 
 
 @runtime_checkable

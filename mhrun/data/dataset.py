@@ -68,6 +68,10 @@ class Dataset:
             return data
         if is_frame(data):
             data = columns_of(data)
+        if isinstance(data, tuple | list) and any(isinstance(part, Tensor | np.ndarray) for part in data):
+            raise UserError(
+                f"data of {len(data)} arrays need names, such as {{'x': inputs, 'y': outcomes}}; a tuple has none."
+            )
         fields = data if isinstance(data, Mapping) else {"x": data}
         tensors = {name: _tensor(name, value) for name, value in fields.items()}
         plain = [name for name, value in tensors.items() if value.dtype == torch.uint8 and not pixels]

@@ -22,7 +22,14 @@ from mhrun.engine.log import LoggingWatcher, log, log_to
 from mhrun.engine.machine import machine, versions
 from mhrun.engine.method import Method, prior_attribute, trace_attributes
 from mhrun.engine.pilot import piloted
-from mhrun.engine.warnings import acceptance_range, log_ratio_noise, log_ratio_skew, valid_share, warnings_of
+from mhrun.engine.warnings import (
+    acceptance_range,
+    is_network,
+    log_ratio_noise,
+    log_ratio_skew,
+    valid_share,
+    warnings_of,
+)
 from mhrun.engine.workers import COST, PILOT, RUN, Workers
 from mhrun.errors import Halt, Interrupted, UserError, note_halt, reason_of, step_of
 from mhrun.kernels.stationary import samples
@@ -267,6 +274,7 @@ def _of_method(
         "overhead_evals": int(totals["n_lik_overhead"].sum()),
         "gradient_evals": int(totals["n_grad"].sum()) + (pilot or {}).get("n_grad", 0),
         "separate_gradients": method.kernel.separate_gradients(),
+        "network": is_network(method.target.model),
         "after_burn_in": _after_burn_in(summary, totals),
         "reference_n_grad": summary.get("reference_n_grad", 0),  # of the mode and its derivatives
         "diverging": int(totals["sum_diverging"].sum()),

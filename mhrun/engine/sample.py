@@ -33,7 +33,7 @@ from mhrun.engine.pilot import piloted
 from mhrun.engine.progress import Progress
 from mhrun.engine.starts import starts_of
 from mhrun.engine.user_model import user_model
-from mhrun.engine.warnings import draws_warnings, valid_share, warnings_of
+from mhrun.engine.warnings import draws_warnings, warnings_of
 from mhrun.errors import UserError
 from mhrun.models.parameters import parameters_of
 from mhrun.monitors import Monitor
@@ -357,7 +357,7 @@ def _warn(method: Method, summary: Mapping[str, Any], trace: xr.DataTree) -> Non
             reason = f"they need 4 valid draws of each chain, and one has {draws.shape[1]}."
         except UserError as error:
             draws, reason = draws[:, :0], str(error)
-        if draws.shape[1] < 4 and valid_share(method, summary) < 1:
+        if draws.shape[1] < 4 and not method.kernel.optimises:
             lines.append(f"R-hat and ESS are unknown: {reason}")
         places = some_coordinates(draws.shape[-1])
         names = [method.target.model.names[place] for place in places]

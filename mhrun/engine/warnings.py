@@ -177,6 +177,11 @@ def draws_warnings(
     distribution = samples(method.kernel, method.plan)
     if distribution.tempered:
         yield f"{name}: {tempered(distribution.temperature)}"
+    if distribution.is_cold:
+        yield (
+            f"{name}: draws follow the target at T = {_number(distribution.temperature)}, narrower than the posterior: "
+            "standard deviations are down to sqrt(T) times as large. Use T = 1 for the posterior."
+        )
 
 
 def _precision_warnings(method: str, draws: npt.NDArray[np.float64], names: Sequence[str]) -> Iterator[str]:

@@ -27,6 +27,11 @@ class Samples(NamedTuple):
     declared: bool = False  # whether it depends on a part that is not of this package
 
     @property
+    def is_cold(self) -> bool:
+        """Whether the method samples, at a temperature below 1."""
+        return 0 < self.temperature < 1 and not self.optimises
+
+    @property
     def kind(self) -> str:
         """`EXACT`: the target at its temperature is stationary, whatever the minibatch. `OPTIMISER`: it has no noise.
 

@@ -19,7 +19,11 @@ from mhrun.models.module_copy import initialised, prepared, reset
 from mhrun.models.module_evaluation import BOUND, VMAPPED, Evaluator, Likelihood
 from mhrun.models.module_vmapped import Vmapped
 from mhrun.random import Draws, derive_key
-from mhrun.types import BUFFER, Block, Rows
+from mhrun.types import BUFFER, Block, Field, Rows
+
+_TRIED = 16  # data whose outputs are looked at
+_NEARLY = 1e-4
+_REGRESSION = "For another outcome, such as that of a regression, give likelihood= a function."
 
 EVALUATIONS = ("auto", BOUND, VMAPPED)
 
@@ -36,6 +40,8 @@ class ModuleModel:
     they follow theta through exchanges, checkpoints and traces. A dynamics evaluates these layers in training mode, on
     the statistics of its minibatch. Predictions and exchanges of replicas use the running statistics. A layer that was
     put into evaluation mode (``layer.eval()``) keeps its buffers constant. All other layers are in evaluation mode.
+
+    A parameter with ``requires_grad=False`` is a constant, such as those of a pretrained backbone.
 
     Dropout is off, with a warning: a datum's likelihood must be a function of theta.
 
@@ -122,6 +128,32 @@ class ModuleModel:
         """The layers of torch that keep or use statistics of minibatches, such as BatchNorm in training mode."""
         return self._prepared.batch_norms
 
+    def fields_of(self, data: Rows) -> Mapping[str, Field]:
+        """Return what the data must be for a classifier, whose outputs on some of them say how many classes there are.
+
+        Raises:
+            Refusal: no classes, or one output.
+        """
+        if not self.tells_classes or "x" not in data:
+            return {}
+        if "y" not in data:
+            raise Refusal(f"a classifier needs the classes y; the data have {', '.join(data)}. {_REGRESSION}")
+        rows = {name: field[:_TRIED][None] for name, field in data.items()}
+        with torch.no_grad():
+            outputs = self.outputs(torch.zeros(1, self.dim, device=data["x"].device), rows)
+        if outputs.dim() != 3:
+            return {}
+        if (classes := outputs.shape[-1]) == 1:
+            raise Refusal(f"the module has one output, and a classifier one for each class. {_REGRESSION}")
+        if bool((outputs >= 0).all()) and bool(((outputs.sum(-1) - 1).abs() < _NEARLY).all()):
+            warnings.warn(
+                "the module's outputs are probabilities, and the likelihood takes their softmax; remove the module's "
+                "own softmax.",
+                UserWarning,
+                stacklevel=2,
+            )
+        return {"x": Field(None), "y": Field((), "classes", classes, remedy=_REGRESSION)}
+
     # ------------------------------------------------------------------------------------------ where chains begin
 
     def init(self, chains: int, draws: Draws) -> Tensor:
@@ -133,7 +165,7 @@ class ModuleModel:
         for chain in range(chains):
             seed = derive_key(draws.streams.key, f"module/{chain}") >> 1
             if self._make is not None:
-                module = _made(self._make, seed)
+                module = prepared(_made(self._make, seed)).module
             else:
                 with torch.random.fork_rng(devices=[]):
                     torch.manual_seed(seed)
@@ -223,7 +255,10 @@ class ModuleModel:
         return module
 
     def values_per_datum(self, rows: Rows) -> int:
-        """Return how many values a forward pass keeps for the gradient of one datum, from two small passes."""
+        """Return how many values a forward pass keeps for the gradient of one datum, from two small passes.
+
+        Of two and three data, if `rows` has so many: BatchNorm cannot train on one.
+        """
         shapes = str([(name, tuple(field.shape[2:])) for name, field in rows.items()])
         if isinstance(count := self._memo.get(shapes), int):
             return count
@@ -231,11 +266,13 @@ class ModuleModel:
         theta = torch.cat([p.detach().reshape(-1) for p in self._prepared.module.parameters()])[None].to(
             device
         )
-        counts = [0, 0]
-        for m in (1, 2):
+        most = min(3, next(iter(rows.values())).shape[1])
+        counts = []
+        for m in (max(1, most - 1), most):
+            counts.append(0)
 
-            def pack(value: Tensor, m: int = m) -> Tensor:
-                counts[m - 1] += value.numel()
+            def pack(value: Tensor) -> Tensor:
+                counts[-1] += value.numel()
                 return value
 
             part = {name: field[:1, :m] for name, field in rows.items()}

@@ -39,6 +39,7 @@ def prepared(module: nn.Module) -> Prepared:
     """Return a copy of a module in evaluation mode, except for layers that keep running statistics.
 
     - A layer in training mode that owns buffers (BatchNorm, or a layer of the user's) stays in training mode.
+    - Parameters with ``requires_grad=False`` are constants: buffers that belong to no chain.
     - Dropout is off. Layers that contain dropout as a setting (LSTM, attention) have it set to 0.
 
     Raises:
@@ -47,6 +48,8 @@ def prepared(module: nn.Module) -> Prepared:
     clone = copy.deepcopy(module)
     if not any(True for _ in clone.parameters()):
         raise Refusal("the module has no parameters.")
+    if not any(p.requires_grad for p in clone.parameters()):
+        raise Refusal("all parameters of the module are constants (requires_grad=False).")
     if any(isinstance(p, UninitializedParameter) for p in clone.parameters()):
         raise Refusal("the module has a lazy layer without a shape; run it once on a batch of the data.")
     trained = {name for name, part in clone.named_modules() if part.training}
@@ -77,8 +80,11 @@ def prepared(module: nn.Module) -> Prepared:
         if (isinstance(part, _NormBase) and name in trains)
         or (isinstance(part, _BatchNorm) and part.running_mean is None)
     ]
-    for parameter in clone.parameters():
-        parameter.requires_grad_(parameter.is_floating_point())
+    for part in clone.modules():
+        for name, parameter in list(part._parameters.items()):
+            if parameter is not None and not parameter.requires_grad:
+                del part._parameters[name]  # a constant, which no state contains
+                part.register_buffer(name, parameter.detach().clone())
     tokens = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in clone.modules())
     return Prepared(clone, tuple(trains), tuple(kept_buffers), tuple(norms), tuple(dropouts), tokens)
 

@@ -246,7 +246,7 @@ class Predictive(Monitor):
         data, parts = self.on(target.device, data), []
         per_datum = max(1, data.fields["x"][0].numel())
         if (measured := getattr(target.model, "values_per_datum", None)) is not None:  # activations
-            per_datum = max(per_datum, measured(data.part(0, min(2, data.n))))
+            per_datum = max(per_datum, measured(data.part(0, min(3, data.n))))
         size = max(1, _HELD // (len(theta) * per_datum))
         for start in range(0, data.n, size):
             rows = data.part(start, min(start + size, data.n))

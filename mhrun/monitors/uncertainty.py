@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -60,8 +61,11 @@ class Uncertainty(Predictive):
 
     @cached_property
     def outside(self) -> Dataset:
-        """The data of other classes."""
-        return self._other if isinstance(self._other, Dataset) else self._other.load()
+        """The data of other classes; a field ``y``, which models read and nothing depends on, is 0 if there is none."""
+        data = self._other if isinstance(self._other, Dataset) else self._other.load()
+        if "y" in data.fields:
+            return data
+        return replace(data, fields={**data.fields, "y": torch.zeros(data.n, dtype=torch.int64)})
 
     def refuses(self, target: Target) -> str | None:
         """Refuse a model that does not predict classes, and a method without an ensemble."""

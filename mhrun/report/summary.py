@@ -272,6 +272,16 @@ def warnings_of(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> list[
     """
     diagnostics = {m: diagnosis for m, diagnosis in diagnostics.items() if run.kind(m) != OPTIMISER}
     lines = convergence_warnings(diagnostics, run.label)
+    if few := {m: diagnosis["few"] for m, diagnosis in diagnostics.items() if "few" in diagnosis}:
+        lines.append(
+            f"R-hat and ESS are unknown: {_named(run, list(few), few)}. They need 4 valid draws of each chain, and one "
+            "has as many as are in brackets."
+        )
+    if any(run.methods[m].get("network") and unconverged(diagnosis) for m, diagnosis in diagnostics.items()):
+        lines.append(
+            "Hidden units of a network can be exchanged without a change of its predictions, so that R-hat and ESS of "
+            "weights say little. Judge predictions: a monitor has their errors."
+        )
     stuck = [m for m, diagnosis in diagnostics.items() if _is_stuck(diagnosis)]
     if stuck:
         lines.append(f"ESS and R-hat are undefined: {_named(run, stuck)}. A coordinate never moves.")
@@ -309,18 +319,20 @@ def _acceptance_warnings(run: Run) -> list[str]:
 
 
 def _target_warnings(run: Run) -> list[str]:
-    """Return a line for methods that sample at a temperature above 1."""
-    heats = {
-        m: float(summary["samples"]["temperature"])
-        for m, summary in run.methods.items()
-        if (summary.get("samples") or {}).get("tempered")
-    }
-    if not heats:
-        return []
-    return [
-        f"Not the posterior: {_named(run, list(heats), heats)} sample{'s' * (len(heats) == 1)} the target at the "
-        "temperature T in brackets, with standard deviations up to sqrt(T) times as large."
-    ]
+    """Return a line for methods that sample at a temperature above 1, and one for those below 1."""
+    all_samples = {m: run.samples(m) for m in run.methods}
+    lines = []
+    if heats := {m: of.temperature for m, of in all_samples.items() if of.tempered}:
+        lines.append(
+            f"Not the posterior: {_named(run, list(heats), heats)} sample{'s' * (len(heats) == 1)} the target at the "
+            "temperature T in brackets, with standard deviations up to sqrt(T) times as large."
+        )
+    if colds := {m: of.temperature for m, of in all_samples.items() if of.is_cold}:
+        lines.append(
+            f"Colder than the posterior: {_named(run, list(colds), colds)} sample{'s' * (len(colds) == 1)} the target "
+            "at the temperature T in brackets, with standard deviations down to sqrt(T) times as large."
+        )
+    return lines
 
 
 def _is_apart(rhat: float | None) -> bool:

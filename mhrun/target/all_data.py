@@ -138,7 +138,7 @@ class AllData:
             self._values = max(1, max(value[0].numel() for value in data.fields.values()))
             measured = native_form(self._model, "values_per_datum", "log_lik")
             if measured is not None:
-                self._values = max(self._values, measured(data.part(0, min(2, data.n))))
+                self._values = max(self._values, measured(data.part(0, min(3, data.n))))
         return self._values
 
     def _parts(self, theta: Tensor) -> Iterator[Rows]:

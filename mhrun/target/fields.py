@@ -17,13 +17,17 @@ def unfit(model: Model, data: Dataset) -> str | None:
     """Return why a model cannot be used with these data, in one line, or None.
 
     Checks the model's declared ``fields`` (see `mhrun.types.Model`): their names, row shapes, real numbers, and the
-    values of labels. A model without ``fields`` accepts any data.
+    values of labels, or those of ``fields_of(data)``. A model with neither accepts any data.
     """
     if reason := ambiguous_bytes(model, data):
         return reason
-    if native_form(model, "fields", "log_lik") is None:  # log_lik of a subclass may read other fields
+    # log_lik of a subclass may read other fields
+    if (of_data := native_form(model, "fields_of", "log_lik")) is not None:
+        fields: Mapping[str, Field] = of_data(data.fields)
+    elif native_form(model, "fields", "log_lik") is not None:
+        fields = model.fields  # type: ignore[attr-defined]
+    else:
         return None
-    fields: Mapping[str, Field] = model.fields  # type: ignore[attr-defined]
     name, data_fields = type(model).__name__, data.fields
     if any(field not in data_fields for field in fields):
         phrase = (
@@ -38,7 +42,8 @@ def unfit(model: Model, data: Dataset) -> str | None:
         if data_fields[field].is_complex():
             return f"{name} needs {field} of real numbers; the data have {data_fields[field].dtype}."
         if need.values and (wrong := _wrong(need, data_fields[field])) is not None:
-            return f"{name} needs {field} {_values(need)}; the data have {wrong:g}."
+            remedy = f" {need.remedy}" if need.remedy else ""
+            return f"{name} needs {field} {_values(need)}; the data have {wrong:g}.{remedy}"
     return None
 
 
