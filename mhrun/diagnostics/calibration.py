@@ -1,10 +1,11 @@
-"""Scores of predicted class probabilities: Brier score, calibration error, false positives far from the data."""
+"""Scores of predicted class probabilities: Brier score, calibration error, and telling data apart by entropies."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import torch
+from scipy.stats import rankdata
 from torch import Tensor
 
 BINS = 15
@@ -49,6 +50,17 @@ def calibration_error(probability: Tensor, y: Tensor, bins: int = BINS, equal_ma
         where = (confidence * bins).ceil().long().clamp(1, bins) - 1
     gap = torch.zeros(len(confidence), bins, dtype=torch.float64, device=confidence.device)
     return gap.scatter_add_(1, where, right - confidence).abs().sum(-1) / n
+
+
+def auroc(high: Tensor, low: Tensor) -> Tensor:
+    """Return P(one of high (C, n) > one of low (C, k)), (C,), ties counting half; NaN for a NaN.
+
+    Of the entropies of data outside (`high`) and inside (`low`) of what was learnt, the area under the ROC curve of
+    telling them apart.
+    """
+    ranks = rankdata(torch.cat([high, low], 1).cpu().numpy(), axis=1)
+    n, k = high.shape[1], low.shape[1]
+    return torch.from_numpy((ranks[:, :n].sum(1) - n * (n + 1) / 2) / (n * k)).to(high.device)
 
 
 def false_positives(high: Tensor, low: Tensor, share: float = 0.95) -> Tensor:

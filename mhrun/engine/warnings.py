@@ -169,6 +169,8 @@ def draws_warnings(
     rate = float(np.sum(summary["totals"]["sum_accepted"])) / (shape.chains * shape.steps)
     limits = acceptance_range(method)
     outside = limits is not None and rate > 0 and not limits[0] <= rate <= limits[1]
+    if limits is not None and rate > limits[1] and any(_noise_warnings(method, summary)):
+        outside = False  # where a larger step would make the noise worse
     if limits is not None and outside and not any(_tuning_warnings(method, summary)):
         yield (
             f"{name}: acceptance {rate:.3g} is outside {limits[0]:.2f} to {limits[1]:.2f}, where it is efficient. "

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import rankdata
 from torch import Tensor
 
 from mhrun.data import Dataset
-from mhrun.diagnostics.calibration import false_positives
+from mhrun.diagnostics.calibration import auroc, false_positives
 from mhrun.errors import Refusal
 from mhrun.monitors.predictive import Predictive, or_nan
 from mhrun.target import Source, Target
@@ -122,10 +121,3 @@ class Uncertainty(Predictive):
 def _entropy(probability: Tensor) -> Tensor:
     """(C, n, K) -> (C, n), in nats."""
     return torch.special.entr(probability).sum(-1)
-
-
-def auroc(high: Tensor, low: Tensor) -> Tensor:
-    """Return P(one of high (C, n) > one of low (C, k)), (C,), ties counting half; NaN for a NaN."""
-    ranks = rankdata(torch.cat([high, low], 1).cpu().numpy(), axis=1)
-    n, k = high.shape[1], low.shape[1]
-    return torch.from_numpy((ranks[:, :n].sum(1) - n * (n + 1) / 2) / (n * k)).to(high.device)

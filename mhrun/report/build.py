@@ -24,7 +24,7 @@ from mhrun.report.efficiency import diagnosed
 from mhrun.report.fresh import page_digest
 from mhrun.report.guard import Guard
 from mhrun.report.metrics import MetricTable, long_table
-from mhrun.report.monitored import has_monitor
+from mhrun.report.monitored import has_monitor, with_monitored
 from mhrun.report.page import RESULTS, FigureOnPage, Sections, TableOnPage, write_page
 from mhrun.report.run import Run
 from mhrun.report.sections import EXPLAINED, FIGURES, TABLES
@@ -271,7 +271,7 @@ def _function(path: Any) -> Callable[[Any], Any]:
 
 
 def _metrics(function: Callable[[Run], Any] | None, run: Run) -> MetricTable:
-    return MetricTable(run.cached(function) if function else {})
+    return with_monitored(run, MetricTable(run.cached(function) if function else {}))
 
 
 def _judged(

@@ -306,7 +306,12 @@ def _acceptance_warnings(run: Run) -> list[str]:
         if any("not settled" in w for w in summary.get("warnings") or [])
     }
     low = {m: rates[m] for m, (least, _) in ranges.items() if rates[m] < least and m not in unsettled}
-    high = {m: rates[m] for m, (_, most) in ranges.items() if rates[m] > most and m not in unsettled}
+    noisy = {  # where a larger step would make the noise worse
+        m
+        for m, summary in run.methods.items()
+        if any("minibatch noise" in w for w in summary.get("warnings") or [])
+    }
+    high = {m: rates[m] for m, (_, most) in ranges.items() if rates[m] > most and m not in unsettled | noisy}
     for rates_off, level, remedy in ((low, "low", "Lower"), (high, "high", "Raise")):
         if rates_off:
             worst = sorted(rates_off, key=lambda m: rates_off[m], reverse=level == "high")

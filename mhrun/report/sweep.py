@@ -40,6 +40,7 @@ MEANS = "sweep_seeds"
 _OVER_SEEDS = "\nMean ± standard deviation over the seeds; the table below has every job."
 _NO_TABLE = "This table could not be made"
 _NO_FIGURE = "This figure could not be drawn"
+_NAMED = 3  # numbers that the terminal shows of those that an experiment names for sweeps
 
 
 def build_sweep_report(
@@ -139,7 +140,8 @@ class SweepSummary(NamedTuple):
 
     finding: str
     keys: list[str]  # the swept settings, the first columns of the table
-    # A row for each job and method, means over seeds: swept settings, method, the experiment's measure, ESS, R-hat
+    # A row for each job and method, means over seeds: swept settings, method, the experiment's measure or the first
+    # numbers that it names for sweeps, ESS, R-hat
     table: pd.DataFrame
     is_over_seeds: bool = False
 
@@ -153,7 +155,8 @@ def sweep_summary(place: Path) -> SweepSummary | None:
     is_over_seeds = SEED in keys_of(frame)
     frame, keys = over_seeds(frame, keys_of(frame))
     measure = measure_of(config)
-    metrics = [measure.metric, measure.floor] if measure is not None else []
+    named = ((config.get("report") or {}).get("sweep") or [])[:_NAMED]
+    metrics = named if measure is None else [measure.metric, measure.floor]
     columns = [*keys, "method", *(name for name in (*metrics, "ess", "rhat") if name in frame)]
     table = frame.assign(method=marked(frame))[columns].rename(columns=headings_of(config, frame))
     return SweepSummary(sweep_finding(config, frame, keys), keys, table, is_over_seeds)

@@ -167,7 +167,11 @@ class Plan:
         if isinstance(thin, tuple):
             raise Refusal("a schedule says which draws are collected; give thin one number, or null.")
         if not 1 <= thin <= len(self.collected):
-            raise Refusal(f"thin = {thin} keeps none of {len(self.collected)} draws that are collected.")
+            count = len(self.collected)
+            what = f"the {count} draws" if count > 1 else "the one draw"
+            raise Refusal(
+                f"thin = {thin} keeps none of {what} that a chain collects; give the method thin = 1."
+            )
         return tuple(self.collected[thin - 1 :: thin].tolist())
 
     def _check(self) -> None:

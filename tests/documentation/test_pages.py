@@ -368,6 +368,32 @@ def test_the_regression_tutorial(tmp_path, monkeypatch, capsys, unrendered):
     assert scope["odds"].mean() == pytest.approx(np.exp(-1), rel=0.4)  # the weight of x0 is -1, its sd 1
 
 
+def test_the_tutorial_on_cold_posteriors(tmp_path, monkeypatch, capsys, unrendered):
+    """With fewer steps than on the page."""
+    monkeypatch.setenv("MHRUN_TRUST", "")
+    monkeypatch.chdir(tmp_path)
+    page = "tutorials/cold-posterior.md"
+    for title, text in [*blocks(page, "python"), *blocks(page, "yaml")]:
+        Path(title).parent.mkdir(parents=True, exist_ok=True)
+        Path(title).write_text(text)
+    exec(Path("digits.py").read_text(), {})
+    first, second = [line for _, text in blocks(page, "bash") for line in text.splitlines()][1:]
+    few = ["steps=80", "monitor.every=40", "thin=1", "runtime.threads=1"]
+    assert run([*shlex.split(first)[1:], *few]) == 0, capsys.readouterr().err
+    capsys.readouterr()
+    assert run([*shlex.split(second)[1:], *few]) == 0, capsys.readouterr().err
+    captured = capsys.readouterr()
+    heading = blocks(page, "text")[0][1].splitlines()[0]
+    assert " ".join(heading.split()) in [" ".join(line.split()) for line in captured.out.splitlines()]
+    assert captured.err.count("ensemble: taken from run") == 2
+    ((_, scores),) = blocks(page, "py")
+    scope: dict[str, object] = {}
+    exec(scores, scope)
+    assert re.search(r"accuracy 0\.\d+, NLL \d", capsys.readouterr().out)
+    metrics = json.loads(Path("outputs/cold/latest/summary.json").read_text())["metrics"]
+    assert 0 < metrics["csghmc.nll_of_group"]["value"] < 5
+
+
 @pytest.mark.long
 def test_the_tutorial_on_a_million_rows(tmp_path, monkeypatch, capsys):
     """With fewer rows and steps than on the page."""

@@ -25,6 +25,7 @@ import mhrun.data.images as images
 from mhrun.cli.compose import compose_config
 from mhrun.data import Dataset
 from mhrun.data.square_images import SquareImages
+from mhrun.diagnostics.calibration import auroc
 from mhrun.dynamics.momentum import Momentum
 from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.experiment import run_experiment
@@ -36,7 +37,6 @@ from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
 from mhrun.monitors.gradient_noise import GradientNoise
 from mhrun.monitors.predictive import Predictive
-from mhrun.monitors.uncertainty import auroc
 from mhrun.random import Streams, derive_key
 from mhrun.report.run import Run
 from mhrun.schedules.fixed import Fixed
