@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
@@ -276,7 +277,7 @@ def figure(found: Comparison) -> Figure | str:
             if not np.isfinite(value):
                 axis.text(0.02, place, "–", transform=axis.get_yaxis_transform(), va="center", fontsize=8)
         axis.set(xscale="log", xlabel=label, ylim=(-0.7, len(names) - 0.3))
-        _few_ticks(axis)
+        _few_ticks(axis.xaxis)
         axis.grid(visible=False, axis="y")
     axes[0][0].set_yticks(places, _labels(names))
     drawn.tight_layout()
@@ -305,6 +306,8 @@ def error_figure(found: Comparison) -> Figure | str:
         if found.own_error is not None and found.own_error[place] > 0:
             axis.axhline(found.own_error[place], color="0.4", linewidth=1, linestyle="--", label="reference")
         axis.set_title(what)
+        _few_ticks(axis.xaxis)
+        _few_ticks(axis.yaxis)
     axes[0].set_ylabel("error (sd)")
     axes[-1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5))
     return drawn
@@ -316,9 +319,9 @@ def _labels(names: Sequence[str]) -> list[str]:
     return [name if several else name.rpartition(": ")[2] for name in names]
 
 
-def _few_ticks(axis: Any) -> None:
+def _few_ticks(axis: Axis) -> None:
     """Label a logarithmic axis of less than two decades at 1, 2 and 5, or at three numbers, lest labels overlap."""
-    low, high = axis.get_xlim()
+    low, high = axis.get_view_interval()
     if high > 100 * low:
         return
     decades = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)))
@@ -327,8 +330,8 @@ def _few_ticks(axis: Any) -> None:
     if len(ticks) < 2:
         ticks = np.asarray(MaxNLocator(3).tick_values(low, high))
         ticks = ticks[(ticks >= low) & (ticks <= high)]
-    axis.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
-    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.set_ticks(ticks, labels=[f"{tick:.3g}" for tick in ticks])
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _distance(axis: Any, place: float, number: float, error: float, colour: str) -> None:
