@@ -56,6 +56,9 @@ COLUMNS = {
     ),
 }
 _LISTED = 4  # approximate methods that a line names
+NAMED = 3
+"""Numbers that a table of methods shows of those that an experiment names for sweeps."""
+OF_MONITOR = "What the monitor found at the end of the run, mean over chains"
 MARK = "†"
 """Follows the label of a method that is too short to judge; see `unconverged`."""
 FOOTNOTE = f"{MARK} too short to judge: R-hat above {RHAT:g} or ESS below {ESS:g}"
@@ -254,10 +257,19 @@ def methods_table(
             if measure.floor:
                 explained[FLOOR[0]] = FLOOR[1]
                 row[FLOOR[0]] = metrics.get(f"{method}.{measure.floor}")
+        for name in named_for_sweeps(run.config):
+            explained[name] = OF_MONITOR
+            row[name] = metrics.get(f"{method}.{name}")
         rows[run.label(method)] = row
     frame = pd.DataFrame.from_dict(rows, orient="index").astype(object)
     columns = [name for name in frame.columns if any(_is_there(v) for v in frame[name])]
     return frame[columns], {name: explained[name] for name in columns}
+
+
+def named_for_sweeps(config: Mapping[str, Any]) -> list[str]:
+    """Return the first numbers of monitors that an experiment without metrics of its own names for sweeps."""
+    report = config.get("report") or {}
+    return [] if report.get("metrics") else list(report.get("sweep") or [])[:NAMED]
 
 
 def _is_there(value: Any) -> bool:

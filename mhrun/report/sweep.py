@@ -18,6 +18,7 @@ from mhrun.report.page import FigureOnPage, TableOnPage, claims_words, template
 from mhrun.report.run import Run, labels
 from mhrun.report.status import status_of
 from mhrun.report.style import method_styles, style
+from mhrun.report.summary import NAMED
 from mhrun.report.sweep_figure import NOTHING, sweep_figure
 from mhrun.report.sweep_table import (
     drawn_columns,
@@ -40,7 +41,6 @@ MEANS = "sweep_seeds"
 _OVER_SEEDS = "\nMean ± standard deviation over the seeds; the table below has every job."
 _NO_TABLE = "This table could not be made"
 _NO_FIGURE = "This figure could not be drawn"
-_NAMED = 3  # numbers that the terminal shows of those that an experiment names for sweeps
 
 
 def build_sweep_report(
@@ -155,7 +155,7 @@ def sweep_summary(place: Path) -> SweepSummary | None:
     is_over_seeds = SEED in keys_of(frame)
     frame, keys = over_seeds(frame, keys_of(frame))
     measure = measure_of(config)
-    named = ((config.get("report") or {}).get("sweep") or [])[:_NAMED]
+    named = ((config.get("report") or {}).get("sweep") or [])[:NAMED]
     metrics = named if measure is None else [measure.metric, measure.floor]
     columns = [*keys, "method", *(name for name in (*metrics, "ess", "rhat") if name in frame)]
     table = frame.assign(method=marked(frame))[columns].rename(columns=headings_of(config, frame))

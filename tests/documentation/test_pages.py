@@ -380,7 +380,7 @@ def test_the_tutorial_on_cold_posteriors(tmp_path, monkeypatch, capsys, unrender
     first, second = [line for _, text in blocks(page, "bash") for line in text.splitlines()][1:]
     few = ["steps=80", "monitor.every=40", "thin=1", "runtime.threads=1"]
     assert run([*shlex.split(first)[1:], *few]) == 0, capsys.readouterr().err
-    capsys.readouterr()
+    assert re.search(r"(?m)^method .* nll_of_group", capsys.readouterr().out)
     assert run([*shlex.split(second)[1:], *few]) == 0, capsys.readouterr().err
     captured = capsys.readouterr()
     heading = blocks(page, "text")[0][1].splitlines()[0]
