@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from mhrun.data import Dataset
+from mhrun.errors import UserError
 from mhrun.native import native_form
 from mhrun.types import Field, Model
 
@@ -23,7 +24,10 @@ def unfit(model: Model, data: Dataset) -> str | None:
         return reason
     # log_lik of a subclass may read other fields
     if (of_data := native_form(model, "fields_of", "log_lik")) is not None:
-        fields: Mapping[str, Field] = of_data(data.fields)
+        try:
+            fields: Mapping[str, Field] = of_data(data.fields)
+        except UserError as error:
+            return str(error)
     elif native_form(model, "fields", "log_lik") is not None:
         fields = model.fields  # type: ignore[attr-defined]
     else:

@@ -142,7 +142,7 @@ def images(n=40, augment=1, permuted=0.0):
 
 
 def test_transforms_are_functions_of_step_chain_and_place():
-    target = Target(ModuleModel(nn.Linear(2, 2)), images())
+    target = Target(ModuleModel(nn.Sequential(nn.Flatten(), nn.Linear(192, 40))), images())
 
     def batch(step, chains=3, m=5, **settings):
         return target.batches.draw(Streams(KEY, chains, **settings).at(step, ahead=1), m)
@@ -183,7 +183,9 @@ def test_both_points_of_a_test_see_the_same_images():
 
 def test_a_share_of_the_labels_is_permuted_anew_in_each_pass():
     n, m = 40, 8
-    target = Target(ModuleModel(nn.Linear(2, 2)), images(augment=0, permuted=0.3))
+    target = Target(
+        ModuleModel(nn.Sequential(nn.Flatten(), nn.Linear(192, 40))), images(augment=0, permuted=0.3)
+    )
     kernel = mhrun.Unadjusted(mhrun.SGLD(), m=m, passes=True)
     assert kernel.refuses(target) is None
     draws, tables = Streams(KEY, 2).at(1), []
