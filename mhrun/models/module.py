@@ -21,7 +21,7 @@ from mhrun.models.module_vmapped import Vmapped
 from mhrun.random import Draws, derive_key
 from mhrun.types import BUFFER, Block, Field, Rows
 
-_TRIED = 16  # data whose outputs are looked at
+_TRIED = 16  # data whose outputs are checked
 _NEARLY = 1e-4
 _REGRESSION = "For another outcome, such as that of a regression, give likelihood= a function."
 

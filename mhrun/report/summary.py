@@ -267,7 +267,7 @@ def methods_table(
 
 
 def named_for_sweeps(config: Mapping[str, Any]) -> list[str]:
-    """Return the first numbers of monitors that an experiment without metrics of its own names for sweeps."""
+    """Return the first numbers of monitors that an experiment names for sweeps if it computes no metrics."""
     report = config.get("report") or {}
     return [] if report.get("metrics") else list(report.get("sweep") or [])[:NAMED]
 
