@@ -148,22 +148,25 @@ def _options(words: Sequence[str]) -> _Options:
     return found
 
 
-def _evaluations(text: str) -> float:
+def _positive(text: str, refusal: str) -> float:
     with suppress(ValueError):
         if 0 < float(text) < math.inf:
             return float(text)
-    raise UserError(
+    raise UserError(refusal)
+
+
+def _evaluations(text: str) -> float:
+    return _positive(
+        text,
         f"--equal-cost={text} must be a positive number of evaluations, such as --equal-cost=1e7; without a number "
-        "it is that of the method with the least."
+        "it is that of the method with the least.",
     )
 
 
 def _tolerance(text: str) -> float:
-    with suppress(ValueError):
-        if 0 < float(text) < math.inf:
-            return float(text)
-    raise UserError(
-        f"--tolerance {text or '(nothing)'} must be a positive number of posterior standard deviations: 0.1."
+    return _positive(
+        text,
+        f"--tolerance {text or '(nothing)'} must be a positive number of posterior standard deviations: 0.1.",
     )
 
 

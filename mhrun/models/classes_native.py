@@ -82,10 +82,10 @@ def clipped_binary(logits: Any, y: Any, log_lik: Any, grad: Any) -> Any:
                 mean += p / chance if k == label else -p / chance
         for k in range(classes):
             p = grad[j, k] / total
-            slope = f32(0)
+            derivative = f32(0)
             if _LOWEST <= p <= _HIGHEST:
-                slope = f32(1) / p if k == label else f32(-1) / (f32(1) - p)
-            grad[j, k] = p * (slope - mean)
+                derivative = f32(1) / p if k == label else f32(-1) / (f32(1) - p)
+            grad[j, k] = p * (derivative - mean)
         log_lik[j] = value
     return True
 

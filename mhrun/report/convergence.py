@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -14,6 +15,11 @@ def number_of(value: Any) -> float:
     if isinstance(value, Estimate):
         return value.value
     return float(value) if value is not None else float("nan")
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether a value is a finite number, or an estimate of one; None is not."""
+    return math.isfinite(number_of(value))
 
 
 def convergence_warnings(

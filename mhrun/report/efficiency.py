@@ -37,21 +37,6 @@ _NAMED = 4  # methods that a warning names; the rest are counted
 _RIVALS = 2  # methods that a finding names beside the best
 
 
-class TooFew(str):
-    """The line on a method that has too few draws, and how many it has."""
-
-    def __new__(cls, count: int) -> TooFew:
-        """Return the line."""
-        plural = "s" * (count != 1)
-        line = super().__new__(
-            cls, f"{count} valid draw{plural} of one chain; {LEAST_DRAWS} of each are needed."
-        )
-        line.count_of_draws = count
-        return line
-
-    count_of_draws: int
-
-
 def valid_draws(run: Run, method: str, most: float = np.inf) -> Draws | str:
     """Return the valid draws (C, S, D) of a method, or a line on why there are none.
 
@@ -73,7 +58,8 @@ def valid_draws(run: Run, method: str, most: float = np.inf) -> Draws | str:
     if run.methods[method].get("valid_share", 1.0) < 1.0:
         draws = valid_of_each(draws, run.valid(method)[cold])
     if draws.shape[1] < LEAST_DRAWS:
-        return TooFew(draws.shape[1])
+        count = draws.shape[1]
+        return f"{count} valid draw{'s' * (count != 1)} of one chain; {LEAST_DRAWS} of each are needed."
     width = int(min(COORDINATES, max(1.0, most / (draws.shape[0] * draws.shape[1]))))
     if draws.shape[-1] > width:
         draws = draws[..., some_coordinates(draws.shape[-1], width)]
@@ -155,8 +141,6 @@ def diagnosed(run: Run) -> dict[str, dict[str, Any]]:
         draws = valid_draws(run, method, _ELEMENTS)
         if isinstance(draws, str):
             records[method] = efficiency(run, method, None) | {"why": draws}
-            if isinstance(draws, TooFew):
-                records[method]["few"] = draws.count_of_draws
         else:
             records[method] = efficiency(run, method, draws)
     return records

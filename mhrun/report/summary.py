@@ -13,7 +13,16 @@ from mhrun.kernels.stationary import APPROXIMATE, DECLARED, EXACT, OPTIMISER
 from mhrun.report.claims import Judged
 from mhrun.report.convergence import convergence_warnings
 from mhrun.report.declared import measure_of
-from mhrun.report.efficiency import ESS, RHAT, diagnosed, is_apart, named, runners_up, unconverged
+from mhrun.report.efficiency import (
+    ESS,
+    RHAT,
+    diagnosed,
+    has_stopped,
+    is_apart,
+    named,
+    runners_up,
+    unconverged,
+)
 from mhrun.report.run import Run
 from mhrun.report.status import Status, status_of
 from mhrun.report.tables import quoted, shown
@@ -284,11 +293,12 @@ def warnings_of(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> list[
     """
     diagnostics = {m: diagnosis for m, diagnosis in diagnostics.items() if run.kind(m) != OPTIMISER}
     lines = convergence_warnings(diagnostics, run.label)
-    if few := {m: diagnosis["few"] for m, diagnosis in diagnostics.items() if "few" in diagnosis}:
-        lines.append(
-            f"R-hat and ESS are unknown: {_named(run, list(few), few)}. They need 4 valid draws of each chain, and one "
-            "has as many as are in brackets."
-        )
+    unknown = {
+        m: str(diagnosis["why"]).rstrip(".")
+        for m, diagnosis in diagnostics.items()
+        if "why" in diagnosis and run.methods[m]["thin"] is not None and not has_stopped(run.methods[m])
+    }
+    lines += [f"R-hat and ESS are unknown: {run.label(m)}: {reason}." for m, reason in unknown.items()]
     if any(run.methods[m].get("network") and unconverged(diagnosis) for m, diagnosis in diagnostics.items()):
         lines.append(
             "Hidden units of a network can be exchanged without a change of its predictions, so that R-hat and ESS of "

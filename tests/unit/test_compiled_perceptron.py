@@ -50,7 +50,7 @@ def test_it_is_plain_loops_over_data_and_units(layers, loss, m):
             for x, y in zip(rows["x"][c].numpy(), rows["y"][c], strict=True)
         ]
         assert found[c].numpy() == pytest.approx([value for value, _ in pairs], rel=1e-5, abs=1e-5)
-        wanted = np.mean([slope for _, slope in pairs], axis=0)
+        wanted = np.mean([gradient for _, gradient in pairs], axis=0)
         assert grad[c].numpy() == pytest.approx(wanted, rel=1e-4, abs=3e-6 * abs(wanted).max())
     assert torch.equal(model.log_lik(theta, rows), found)
 

@@ -167,6 +167,12 @@ def test_a_report_has_one_line_for_all_methods_with_a_warning(tmp_path):
     assert all(run.label(m) in line for m in methods)
     (line,) = [line for line in lines if line.startswith("Not the posterior")]
     assert "sample the target at the temperature T in brackets" in line
+    label = run.label("mint")
+    run.methods["mint"] |= {"network": True, "samples": run.methods["mint"]["samples"] | {"temperature": 0.5}}
+    lines = warnings_of(run, {"mint": {"rhat": 1.5, "ess": 9.0}, "tempered_mcmc": {"why": "3 valid draws."}})
+    assert f"R-hat and ESS are unknown: {run.label('tempered_mcmc')}: 3 valid draws." in lines
+    assert any(line.startswith(f"Colder than the posterior: {label} (0.5") for line in lines)
+    assert any(line.startswith("Hidden units of a network can be exchanged") for line in lines)
 
 
 def test_a_wide_model_is_diagnosed_at_some_coordinates():
