@@ -80,7 +80,7 @@ _CAPTION = (
 )
 _OF_DISTANCES = (
     "Distances have two standard errors. An open arrow is the upper end of a distance that does not differ "
-    "significantly from 0. "
+    "significantly from 0; one of 0 or less is so by chance. "
 )
 _OF_ERRORS = (
     "Error against cost\n"
