@@ -103,13 +103,28 @@ class Calibration(Predictive):
         return {f"{name}{end}": value.masked_fill(broken, torch.nan) for name, value in scores.items()}
 
     def _of_groups(self, target: Target, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the metrics of the groups' ensembles, each group's value for all of its chains."""
         assert self.group is not None
-        sums = memory["probability"].unflatten(0, (-1, self.group)).sum(1)
-        counts = memory["collected"].unflatten(0, (-1, self.group)).sum(1)
-        p = sums / counts.clamp_min(1)[:, None, None]
-        y = self.on(target.device, self.data).fields["y"]
-        metrics = self._missed(target, p.log()) | {"ece": calibration_error(p, y)}
+        counts = self._in_groups(memory["collected"])
+        metrics = self.metrics_of_groups(target, memory, counts)
         return {
             f"{name}_of_group": or_nan(value, counts).repeat_interleave(self.group)
             for name, value in metrics.items()
         }
+
+    def metrics_of_groups(
+        self, target: Target, memory: Mapping[str, Tensor], counts: Tensor
+    ) -> dict[str, Tensor]:
+        """Return metrics (G,) of the ensembles of the G groups, which have `counts` (G,) snapshots."""
+        p = self.of_groups(memory, "probability", counts)
+        y = self.on(target.device, self.data).fields["y"]
+        return self._missed(target, p.log()) | {"ece": calibration_error(p, y)}
+
+    def of_groups(self, memory: Mapping[str, Tensor], name: str, counts: Tensor) -> Tensor:
+        """Return the mean class probabilities (G, n, K) of the groups' snapshots so far."""
+        return self._in_groups(memory[name]) / counts.clamp_min(1)[:, None, None]
+
+    def _in_groups(self, values: Tensor) -> Tensor:
+        """Return sums over the chains of each group: (C, ...) -> (G, ...)."""
+        assert self.group is not None
+        return values.unflatten(0, (-1, self.group)).sum(1)

@@ -14,12 +14,13 @@ from torch import Tensor
 from mhrun.data import Dataset
 from mhrun.diagnostics.calibration import auroc, false_positives
 from mhrun.errors import Refusal
-from mhrun.monitors.predictive import Predictive, or_nan
+from mhrun.monitors.calibration import Calibration
+from mhrun.monitors.predictive import or_nan
 from mhrun.target import Source, Target
 
 
-class Uncertainty(Predictive):
-    """The metrics of `Predictive`, and the entropy of the ensemble's class probabilities, in nats, inside and outside:
+class Uncertainty(Calibration):
+    """The metrics of `Calibration`, and the entropy of the ensemble's class probabilities, in nats, inside and outside:
 
     - ``entropy_inside``, ``entropy_outside``: its mean on the test data, and on data of other classes;
     - ``outside_below_0.1``, ...: the share of the outside data whose entropy is at most that (Zhang et al. 2020,
@@ -27,7 +28,8 @@ class Uncertainty(Predictive):
     - ``auroc``: the probability that an outside datum has a higher entropy than an inside one, ties counting half;
     - ``fpr95``: the share of the outside data whose entropy is at most that of 95 % of the inside data;
     - ``confident_outside``: the share of the outside data, in per cent, assigned to a class with a probability above
-      `sure`; all of these are errors. ``confident_errors``: the share of the test data assigned to a wrong class so.
+      `sure`; all of these are errors. ``confident_errors``: the share of the test data assigned to a wrong class so;
+    - ``auroc_of_group``, ``fpr95_of_group``: of the ensembles of `group` consecutive chains together.
 
     Args:
         data: the test data, of the classes of the training data.
@@ -37,6 +39,7 @@ class Uncertainty(Predictive):
         collect: steps between two snapshots, for a method whose schedule does not choose them.
         after: see `Predictive`.
         sure: the probability above which a prediction counts as confident.
+        group: chains that are one ensemble together; None for no such metrics.
 
     Raises:
         Refusal: no ensemble, or an invalid setting.
@@ -51,8 +54,9 @@ class Uncertainty(Predictive):
         collect: int | None = None,
         after: int = 0,
         sure: float = 0.9,
+        group: int | None = None,
     ) -> None:
-        super().__init__(data, every, average, collect, after)
+        super().__init__(data, every, average, collect, after, group)
         if not 0 < sure < 1:
             raise Refusal(f"sure = {sure:g} is a probability; it must lie between 0 and 1.")
         self._other = Dataset.of(outside) if isinstance(outside, Mapping) else outside
@@ -92,13 +96,23 @@ class Uncertainty(Predictive):
         self, target: Target, memory: Mapping[str, Tensor], theta: Tensor, log_p: Tensor, share: Tensor
     ) -> dict[str, Tensor]:
         """Return the sums of the snapshots' class probabilities (C, n, K) on the outside data."""
+        kept = super().own_snapshot(target, memory, theta, log_p, share)
         outside = self.predictions(target, theta, self.outside)
-        return {"outside": self.with_snapshot(memory["outside"], outside, share)}
+        return {**kept, "outside": self.with_snapshot(memory["outside"], outside, share)}
 
     def own_metrics(self, target: Target, memory: Mapping[str, Tensor], log_p: Tensor) -> dict[str, Tensor]:
-        """Return the metrics of the ensembles on both data sets."""
+        """Return the scores of `Calibration`, and the metrics of the ensembles on both data sets."""
         metrics = self._entropies(target, memory)
-        return {name: or_nan(value, memory["collected"]) for name, value in metrics.items()}
+        return super().own_metrics(target, memory, log_p) | {
+            name: or_nan(value, memory["collected"]) for name, value in metrics.items()
+        }
+
+    def metrics_of_groups(
+        self, target: Target, memory: Mapping[str, Tensor], counts: Tensor
+    ) -> dict[str, Tensor]:
+        """Return the metrics (G,) of `Calibration`, and AUROC and FPR95 of the groups' ensembles."""
+        near, far = (_entropy(self.of_groups(memory, name, counts)) for name in ("probability", "outside"))
+        return super().metrics_of_groups(target, memory, counts) | _separation(near, far)
 
     def _entropies(self, target: Target, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
         inside, outside = (self.of_ensemble(memory, name) for name in ("probability", "outside"))
@@ -107,8 +121,7 @@ class Uncertainty(Predictive):
         metrics = {
             "entropy_inside": near.mean(-1),
             "entropy_outside": far.mean(-1),
-            "auroc": auroc(far, near),
-            "fpr95": false_positives(far, near),
+            **_separation(near, far),
             "confident_outside": 100 * (outside.amax(-1) > self.sure).double().mean(-1),
             "confident_errors": 100 * (missed & (inside.amax(-1) > self.sure)).double().mean(-1),
         }
@@ -121,3 +134,8 @@ class Uncertainty(Predictive):
 def _entropy(probability: Tensor) -> Tensor:
     """(C, n, K) -> (C, n), in nats."""
     return torch.special.entr(probability).sum(-1)
+
+
+def _separation(near: Tensor, far: Tensor) -> dict[str, Tensor]:
+    """Return AUROC and FPR95, each (C,), of the entropies of inside data (C, n) and outside data (C, n')."""
+    return {"auroc": auroc(far, near), "fpr95": false_positives(far, near)}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import optimize, special
+from sklearn.metrics import roc_auc_score
 
 from mhrun.data import Dataset
 from mhrun.diagnostics.calibration import (
@@ -18,6 +19,7 @@ from mhrun.diagnostics.calibration import (
 from mhrun.errors import Refusal
 from mhrun.models.perceptron import Perceptron
 from mhrun.monitors.calibration import Calibration
+from mhrun.monitors.uncertainty import Uncertainty
 from mhrun.target import Target
 
 C, N, K = 3, 41, 4
@@ -132,3 +134,34 @@ def test_ensembles_of_chains_and_mutual_information(rng):
     assert torch.allclose(metrics["ece_scaled_of_ensemble"], scaled.ece)
     with pytest.raises(Refusal, match="not a whole number of groups of 2"):
         monitor.start(target, 3)
+
+
+def test_uncertainty_has_the_scores_of_calibration_and_separates_outside_data_with_groups_of_chains(rng):
+    model = Perceptron([5, K])
+    data = Dataset(
+        {"x": torch.from_numpy(rng.normal(size=(N, 5))), "y": torch.from_numpy(rng.integers(0, K, N))}
+    )
+    outside = {"x": 0.6 * rng.normal(size=(29, 5)) + 0.4}
+    target = Target(model, data)
+    kinds = Calibration(data, 2, collect=1, group=2), Uncertainty(data, outside, 2, collect=1, group=2)
+    thetas = [torch.from_numpy(rng.normal(size=(4, model.dim))) for _ in range(2)]
+    found = []
+    for monitor in kinds:
+        memory = monitor.start(target, 4)
+        memory, _ = monitor.observe(target, memory, 1, thetas[0], torch.tensor([True, True, False, True]))
+        found.append(monitor.observe(target, memory, 2, thetas[1])[1])
+    for name, values in found[0].items():
+        assert torch.equal(found[1][name], values), name
+    entropies = []
+    for x in (data.fields["x"], torch.from_numpy(outside["x"])):
+        part = Dataset({"x": x, "y": torch.zeros(len(x), dtype=torch.int64)}).part(0, len(x))
+        p = torch.stack([model.predict(t, part).exp() for t in thetas]).numpy()  # (2, C, n, K)
+        together = [(p[0, 0] + p[0, 1] + p[1, 0] + p[1, 1]) / 4, (p[0, 3] + p[1, 2] + p[1, 3]) / 3]
+        entropies.append([special.entr(q).sum(-1) for q in together])
+    for g, (near, far) in enumerate(zip(*entropies, strict=True)):
+        truth = np.repeat([0, 1], [len(near), len(far)])
+        auroc = roc_auc_score(truth, np.concatenate([near, far]))
+        missed = np.mean(far <= np.sort(near)[int(np.ceil(0.95 * len(near))) - 1])
+        for c in (2 * g, 2 * g + 1):
+            assert float(found[1]["auroc_of_group"][c]) == pytest.approx(auroc)
+            assert float(found[1]["fpr95_of_group"][c]) == pytest.approx(missed)
