@@ -18,7 +18,7 @@ ROOT = PACKAGE.parent if (PACKAGE.parent / "conf" / "config.yaml").is_file() els
 CONF = ROOT / "conf"
 EXPERIMENTS = ROOT / "experiments"
 
-STARTER = ROOT / "starter"
+STARTERS = ROOT / "starter"
 
 FOLDERS = "MHRUN_FOLDERS"
 """The environment variable that names the user's folders, so that jobs in other processes find them too."""

@@ -7,6 +7,6 @@ COMMON = ("--project", "--config-dir", "-cd", "--trust", "--help", "-h")
 OPTIONS = {  # options of each command; `run` is a command line without a command
     "run": (*COMMON, "--multirun", "-m", "--dry-run", "--cfg", "-c", "--version", "-V"),
     "compare": (*COMMON, "--reference", "--tolerance", "--equal-cost", "--explain", "--json", "--csv"),
-    "init": (*COMMON, "--data", "--outcome"),
+    "init": (*COMMON, "--data", "--outcome", "--network"),
     "check": (*COMMON, "--json"),
 }

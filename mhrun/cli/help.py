@@ -16,7 +16,7 @@ tables and claims of papers.
                                               compare runs: a folder, an experiment, or the beginning of a digest
   mhrun report [NAME ...]                     rebuild the reports of all runs, or of some
   mhrun fetch [DATASET ...]                   download and verify data sets; without a name, list them
-  mhrun init DIR [--data FILE --outcome COLUMN]
+  mhrun init DIR [--network | --data FILE --outcome COLUMN]
                                               create a small project: an example, or a regression on your table
   mhrun check rule=NAME [KEY=VALUE ...]       check the distribution and the contracts of a rule, proposal, pairing,
                                               dynamics, method, or class of yours (check my.Rule)
@@ -99,19 +99,25 @@ Downloads data sets from their publishers and verifies them by checksum; without
 """,
     "init": """\
 mhrun init DIR
+mhrun init DIR --network
 mhrun init DIR --data FILE [--outcome COLUMN] [KEY=VALUE ...]
 
-Creates a small project, to be adapted: a model, a data file and an experiment. With a table (.csv, .tsv, .txt,
-.parquet), the model fits its columns: logistic regression for an outcome with two values, softmax regression for more
-categories, else linear regression with normal errors, or Poisson regression of counts with model=poisson. Numerical
-features are standardised, and priors are printed.
+Creates a small project, to be adapted: a model, a data file and an experiment. With --network, the model is a PyTorch
+module, a small convolutional network, and cyclical SGHMC is compared with a deep ensemble. With a table (.csv, .tsv,
+.txt, .parquet), the model fits its columns: logistic regression for an outcome with two values, softmax regression for
+more categories, else linear regression with normal errors, or Poisson regression of counts with model=poisson.
+Numerical features are standardised, and priors are printed.
 
   mhrun init mine
   mhrun --project mine robust scale=smoke
 
-  mhrun init mine --data rows.csv --outcome y
-  mhrun --project mine rows
+  mhrun init net --network
+  mhrun --project net digits scale=smoke
 
+  mhrun init own --data rows.csv --outcome y
+  mhrun --project own rows
+
+  --network           a network in place of a regression
   --data FILE         the table, which is copied into DIR
   --outcome COLUMN    what is predicted; by default the last column
   model=poisson       logistic, softmax, linear or poisson, in place of the one for the outcome's values

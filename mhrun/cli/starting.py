@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mhrun.errors import UserError
-from mhrun.paths import STARTER
+from mhrun.paths import STARTERS
 
 
 def start_project(words: Sequence[str]) -> int:
@@ -16,22 +16,44 @@ def start_project(words: Sequence[str]) -> int:
     Raises:
         UserError: no folder is named, it is not empty or cannot be created, or the table does not fit.
     """
-    rest, options = _options(words)
-    if options:
+    network = "--network" in words
+    rest, options = _options([word for word in words if word != "--network"])
+    if options and not network:
         return _start_from_table(rest, options)
+    if options:
+        raise UserError(
+            "--network and --data are different projects; give one of them. A network reads arrays: "
+            "mhrun init DIR --network, then put yours in place of train.npz and test.npz."
+        )
     if len(rest) != 1 or "=" in rest[0]:
-        raise UserError("mhrun init needs one folder: mhrun init DIR [--data FILE --outcome COLUMN].")
+        raise UserError(
+            "mhrun init needs one folder: mhrun init DIR [--network | --data FILE --outcome COLUMN]."
+        )
     folder = Path(rest[0])
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"'{folder}' is not empty; choose another folder.")
+    template = STARTERS / ("network" if network else "regression")
     try:
-        shutil.copytree(STARTER, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(template, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+        if network:
+            _write_digits(folder)
     except OSError as error:
         raise UserError(f"'{folder}' cannot be created: {error.strerror or error}.") from error
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         print(f"wrote   {path}")
-    print(f"run it  mhrun --project {folder} experiment=robust")
+    print(f"run it  mhrun --project {folder} {'digits' if network else 'robust'}")
     return 0
+
+
+def _write_digits(folder: Path) -> None:
+    """Write scikit-learn's handwritten digits, 1,000 for training and 797 for tests."""
+    import numpy as np
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)  # (1797, 64), grey values from 0 to 16
+    x, y = (images / 16).astype("float32").reshape(-1, 1, 8, 8), labels.astype("int64")
+    for name, rows in (("train", slice(1000)), ("test", slice(1000, None))):
+        np.savez_compressed(folder / f"{name}.npz", x=x[rows], y=y[rows])
 
 
 def _options(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:

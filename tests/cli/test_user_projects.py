@@ -19,7 +19,7 @@ from mhrun.cli.main import run, taken_apart
 from mhrun.data import Dataset
 from mhrun.errors import UserError
 from mhrun.models.user_function import Named, UserFunction
-from mhrun.paths import PACKAGE, STARTER
+from mhrun.paths import PACKAGE, STARTERS
 from mhrun.random import Streams
 from mhrun.report.build import parts_of
 from mhrun.report.run import Run
@@ -425,7 +425,7 @@ def test_the_tutorial_runs_as_written(tmp_path, capsys, monkeypatch, unrendered)
     for kind, name, text in shown:
         if name:
             path = tmp_path / name
-            if (STARTER / name.partition("/")[2]).exists():
+            if (STARTERS / "regression" / name.partition("/")[2]).exists():
                 assert path.read_text() == text, name
             else:
                 write(tmp_path, {name: text})
@@ -445,8 +445,9 @@ def test_the_tutorial_runs_as_written(tmp_path, capsys, monkeypatch, unrendered)
 
 def test_init_leaves_what_is_there(tmp_path, capsys):
     assert run(["init", "mine"]) == 0
-    assert "mhrun --project mine experiment=robust" in capsys.readouterr().out
-    for words in (["init", "mine"], ["init"], ["init", "a", "b"]):
+    assert "mhrun --project mine robust" in capsys.readouterr().out
+    table = ["--data", "rows.csv"]
+    for words in (["init", "mine"], ["init"], ["init", "a", "b"], ["init", "a", "--network", *table]):
         assert run(words) == 2
         assert capsys.readouterr().err.count("\n") == 1
 
@@ -455,10 +456,8 @@ def test_data_and_a_model_are_enough(tmp_path, capsys):
     """No experiment, no method and no step size are named: a default method takes their place, and says so."""
     rows = "\n".join(f"{x:.3f}" for x in torch.linspace(-1.0, 3.0, 40).tolist())
     model = "def log_lik(theta, rows):\n    return -0.5 * (rows.x[:, 0] - theta.mu) ** 2\n"
-    conf = (
-        "defaults: [user_function, _self_]\nlog_lik: plain.log_lik\nparameters: {mu: 'Normal(0.0, 10.0)'}\n"
-    )
-    write(tmp_path, {"rows.csv": f"x\n{rows}\n", "plain.py": model, "conf/model/mine.yaml": conf})
+    conf = "defaults: [user_function, _self_]\nlog_lik: plain_rows.log_lik\nparameters: {mu: 'Normal(0.0, 10.0)'}\n"
+    write(tmp_path, {"rows.csv": f"x\n{rows}\n", "plain_rows.py": model, "conf/model/mine.yaml": conf})
     words = ["--project", ".", "data=table", "data.file=rows.csv", "data.standardise=false", "model=mine"]
     few = ["steps=400", "warmup=100", "runtime.report=false", "runtime.threads=1"]
     assert run([*words, *few]) == 0, capsys.readouterr().err

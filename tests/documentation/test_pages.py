@@ -373,11 +373,12 @@ def test_the_tutorial_on_cold_posteriors(tmp_path, monkeypatch, capsys, unrender
     monkeypatch.setenv("MHRUN_TRUST", "")
     monkeypatch.chdir(tmp_path)
     page = "tutorials/cold-posterior.md"
+    init, first, second = [line for _, text in blocks(page, "bash") for line in text.splitlines()]
+    assert run(shlex.split(init)[1:]) == 0
     for title, text in [*blocks(page, "python"), *blocks(page, "yaml")]:
-        Path(title).parent.mkdir(parents=True, exist_ok=True)
-        Path(title).write_text(text)
-    exec(Path("digits.py").read_text(), {})
-    first, second = [line for _, text in blocks(page, "bash") for line in text.splitlines()][1:]
+        assert Path(title).read_text() == text, title
+    test, train = (np.load(f"cold/{name}.npz") for name in ("test", "train"))
+    assert (test["x"].shape, train["x"].shape, test["y"].dtype) == ((797, 1, 8, 8), (1000, 1, 8, 8), "int64")
     few = ["steps=80", "monitor.every=40", "thin=1", "runtime.threads=1"]
     assert run([*shlex.split(first)[1:], *few]) == 0, capsys.readouterr().err
     assert re.search(r"(?m)^method .* nll_of_group", capsys.readouterr().out)
@@ -390,7 +391,7 @@ def test_the_tutorial_on_cold_posteriors(tmp_path, monkeypatch, capsys, unrender
     scope: dict[str, object] = {}
     exec(scores, scope)
     assert re.search(r"accuracy 0\.\d+, NLL \d", capsys.readouterr().out)
-    metrics = json.loads(Path("outputs/cold/latest/summary.json").read_text())["metrics"]
+    metrics = json.loads(Path("outputs/digits/latest/summary.json").read_text())["metrics"]
     assert 0 < metrics["csghmc.nll_of_group"]["value"] < 5
 
 

@@ -415,9 +415,7 @@ def test_every_light_experiment_is_there():
 # --- Files of somebody else's: YAML, names, Hydra's settings ------------------------------------------------------
 
 TEXTS = sorted(
-    path.read_text()
-    for place in (ROOT / "starter/conf", CONF / "experiment")
-    for path in place.rglob("*.yaml")
+    path.read_text() for place in (ROOT / "starter", CONF / "experiment") for path in place.rglob("*.yaml")
 )
 PIECES = [
     *"\t\n\r #:-,[]{}&*!|>'\"%@`?~=<.0\\\0\x07\x1b\x7f\x85\xa0\u2028\ufeff\ufffe",
