@@ -235,13 +235,20 @@ def _as(annotation: Any, value: Any, setting: str) -> Any:
         place, group = setting.replace(": ", "."), kind.lower()
         if isinstance(value, str) and group in _GROUPS and value.isidentifier():
             raise UserError(f"{setting} = {value} is a name, not a part; write {group}@{place}={value}.")
-        raise UserError(f"{setting} names no part; give it a _target_, or choose one of conf/.")
+        raise UserError(no_part(setting, f"+{group}@{place}=NAME" if group in _GROUPS else ""))
     kinds = {"float": (is_number, "a number"), "bool": (isinstance(value, bool), "true or false")}
     kinds["str"] = (isinstance(value, str), "a word")
     fits, description = kinds.get(kind, (True, ""))
     if not fits:
         raise UserError(f"{setting} = {value!r} must be {description}.")
     return value
+
+
+def no_part(setting: str, override: str = "") -> str:
+    """Return that a setting names no part, and the override that chooses one of a folder of conf/."""
+    folder = override.removeprefix("+").partition("@")[0]
+    choice = f"choose one of conf/{folder} with {override}" if folder else "choose one of conf/"
+    return f"{setting} names no part; give it a _target_, or {choice}."
 
 
 def _words(annotation: Any) -> tuple[str, ...]:

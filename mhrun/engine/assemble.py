@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from mhrun.build import build, check_attributes
+from mhrun.build import build, check_attributes, no_part
 from mhrun.data.memory import in_bytes
 from mhrun.engine import pilot
 from mhrun.engine.method import Method
@@ -53,8 +53,8 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
         target = _target(name, node, config, targets)
         for part, part_node in {"kernel": node["kernel"], **node["schedules"]}.items():
             if not isinstance(part_node, Mapping) or "_target_" not in part_node:
-                place = part if part == "kernel" else f"schedules.{part}"
-                raise UserError(f"{where}.{place} names no part; give it a _target_, or choose one of conf/.")
+                place = f"{where}.{part}" if part == "kernel" else f"{where}.schedules.{part}"
+                raise UserError(no_part(place, "" if part == "kernel" else f"+schedule@{place}=NAME"))
         # Counts of a method override those of the experiment.
         counts = {key: config[key] if node.get(key) is None else node[key] for key in COUNTS}
         try:
@@ -65,7 +65,9 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
                 build(node["schedules"], f"{where}.schedules"),
                 counts | {"seed": config["seed"]},
                 dtype=_DTYPES[config["dtype"]],
-                starts=starts_of(node.get("starts"), target.dim, where, parameters_of(target.model)),
+                starts=starts_of(
+                    node.get("starts"), target.dim, f"{where}.starts", parameters_of(target.model)
+                ),
                 monitor=_monitor(config, node, where),
                 precondition=node.get("precondition"),
                 where=f"{where}.",

@@ -107,7 +107,8 @@ def sample(
         chains: how many chains C, run together. None: 4, or with a ladder 4 ladders, 4 times its rungs.
         temperature: T of the target; with `ReplicaExchange` a list, T of each rung, the coldest first.
         start: where chains begin: (D,) or (C, D), needed with a function without `parameters`; or name -> values, with
-            them. Parameters that have no value start at draws from their priors.
+            them. Parameters that have no value start at draws from their priors. With a module: a trained one, its
+            state dict, or a list of either, one for each chain.
         parameters: with a function, name -> prior (a `torch.distributions.Distribution` or its text, such as
             ``"HalfNormal(1.0)"``), size, or ``{"shape": ..., "prior": ..., "constraint": ...}``. Constraints follow
             from the priors' supports; see `mhrun.models.parameters.Parameters`.
@@ -180,7 +181,7 @@ def sample(
     if points is not None and len(points) not in (1, chains):
         raise UserError(f"start has {len(points)} rows for {chains} chains; give one row, or one per chain.")
     schedules["step_size"] = _step_size(step_size, acceptance, kernel)
-    starts = None if points is None else starts_of(points, target.dim, "sample", parameters_of(inputs.model))
+    starts = None if points is None else starts_of(points, target.dim, "start", parameters_of(inputs.model))
     method = assembled(
         "sample",
         kernel,

@@ -24,7 +24,7 @@ def starts_of(setting: Any, dim: int, where: str, named: Parameters | None = Non
         setting: a list of points, in the coordinates of the model's `names`, assigned to the chains in turn; ``{normal:
             sd}``, normal about 0 in every unconstrained coordinate; ``{uniform: [low, high]}`` likewise; or None.
         dim: D.
-        where: its path in the configuration.
+        where: what messages call it, such as its path in the configuration.
         named: the model's named parameters, if it has some.
 
     Raises:
@@ -40,11 +40,11 @@ def starts_of(setting: Any, dim: int, where: str, named: Parameters | None = Non
     except (TypeError, ValueError, RuntimeError):
         points = torch.empty(0)
     if points.dim() != 2 or points.shape[1] != size:
-        raise UserError(f"{where}.starts must be a list of points, each of {size} numbers.")
+        raise UserError(f"{where} must be a list of points, each of {size} numbers.")
     if not points.isfinite().all():
-        raise UserError(f"{where}.starts holds a number that is not finite.")
+        raise UserError(f"{where} holds a number that is not finite.")
     if named is not None:
-        points = named.theta(named.named(points), f"{where}.starts")
+        points = named.theta(named.named(points), f"{where}")
     return lambda chains, draws: points[torch.arange(chains) % len(points)]
 
 
@@ -60,5 +60,5 @@ def _drawn(setting: Mapping[str, Any], dim: int, where: str) -> Starts:
                 low + float(high - low) * torch.special.ndtr(draws.normal(Purpose.INIT, dim))
             )
     raise UserError(
-        f"{where}.starts = {dict(setting)} is unknown; give normal: SD, uniform: [LOW, HIGH], or a list of points."
+        f"{where} = {dict(setting)} is unknown; give normal: SD, uniform: [LOW, HIGH], or a list of points."
     )

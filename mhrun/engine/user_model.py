@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -80,6 +81,8 @@ def _of_model(model: Model, start: Any) -> Any:
     """Return starting points of a model, in the coordinates of its names."""
     if start is None:
         return None
+    if isinstance(model, ModuleModel) and (states := _states(start)):
+        return [model.theta_of(state).tolist() for state in states]
     parameters = parameters_of(model)
     if parameters is None or not isinstance(start, Mapping):
         return torch.atleast_2d(_points(start)).tolist()
@@ -93,12 +96,18 @@ def _of_model(model: Model, start: Any) -> Any:
     return torch.cat([value.reshape(chains, -1) for value in expanded.values()], -1).tolist()
 
 
+def _states(start: Any) -> list[Any]:
+    """Return the modules or state dicts of `start`, one or one for each chain; none if it is something else."""
+    states = start if isinstance(start, list | tuple) else [start]
+    return list(states) if all(isinstance(state, torch.nn.Module | Mapping) for state in states) else []
+
+
 def _points(start: Any) -> Tensor:
     """Return where chains begin, (D,) or (C, D)."""
     try:
         points = torch.as_tensor(start, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"start = {start!r} must be numbers, (D,) or (C, D).") from error
+        raise UserError(f"start = {reprlib.repr(start)} must be numbers, (D,) or (C, D).") from error
     if not points.numel():
         raise UserError("start = [] has no parameter; give at least one number.")
     return points

@@ -254,6 +254,33 @@ class ModuleModel:
                 module.get_buffer(name).copy_(value[0])
         return module
 
+    def theta_of(self, state: nn.Module | Mapping[str, Tensor]) -> Tensor:
+        """Return the parameters (D,), float64, of a module or of its state dict; see `module_at`.
+
+        Buffers, such as BatchNorm's running statistics, begin as those of this model's module.
+
+        Raises:
+            UserError: a parameter is missing or has another shape, or a buffer is not that of this model's module.
+        """
+        state = state.state_dict() if isinstance(state, nn.Module) else state
+        module, remedy = self._prepared.module, "load the state into the module before ModuleModel(module)"
+        kept = module.state_dict()
+        for name, value in state.items():
+            if name in kept and getattr(value, "shape", None) != kept[name].shape:
+                shape = tuple(getattr(value, "shape", ()))
+                raise UserError(f"{name} of the start has the shape {shape}, not {tuple(kept[name].shape)}.")
+        lacking = [block.name for block in self.blocks if block.name not in state]
+        if lacking or not set(state) <= set(kept):
+            names = lacking or sorted(set(state) - set(kept))
+            raise UserError(
+                f"the start {'lacks' if lacking else 'has an unknown'} {', '.join(names[:3])}; "
+                "give a state dict of the same module."
+            )
+        for name, value in module.named_buffers():
+            if name in state and not torch.equal(state[name].to(value), value):
+                raise UserError(f"{name} of the start is not that of the module; {remedy}.")
+        return torch.cat([state[block.name].detach().reshape(-1).double().cpu() for block in self.blocks])
+
     def values_per_datum(self, rows: Rows) -> int:
         """Return how many values a forward pass keeps for the gradient of one datum, from two small passes.
 

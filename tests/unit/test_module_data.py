@@ -136,3 +136,49 @@ def test_too_few_draws_and_low_temperatures_are_said():
         for line in lines
     )
     assert any("T = 0.25, narrower than the posterior" in line for line in lines)
+
+
+def trained():
+    module = classifier()
+    for _ in range(3):
+        module(X)  # changes BatchNorm's running statistics
+    return module
+
+
+@pytest.mark.parametrize("form", ["module", "state", "one for each chain"])
+def test_chains_begin_at_a_trained_module(form):
+    module, other = trained(), trained()
+    with torch.no_grad():
+        other[0].weight.mul_(2.0)
+    start = {
+        "module": module,
+        "state": module.state_dict(),
+        "one for each chain": [module, other.state_dict()],
+    }
+    trace, _ = sampled(module, {"x": X, "y": Y}, start=start[form], step_size=1e-30, steps=4)
+    theta = torch.as_tensor(trace["posterior"]["theta"].values)[:, 0]
+    seconds = other if form == "one for each chain" else module
+    for row, wanted in zip(theta, (module, seconds), strict=True):
+        points = torch.cat([p.detach().reshape(-1) for p in wanted.parameters()])
+        torch.testing.assert_close(row[: len(points)].double(), points.double())
+    model = ModuleModel(module)
+    point = theta[0, : model.dim]
+    assert torch.equal(model.theta_of(model.module_at(point)), point.double())
+
+
+def test_a_start_that_does_not_fit_the_module_is_refused():
+    module = trained()
+    state = module.state_dict()
+    for start, message in (
+        ({k: v for k, v in state.items() if k != "3.bias"}, "the start lacks 3.bias; give a state dict"),
+        (state | {"4.bias": torch.zeros(2)}, "the start has an unknown 4.bias"),
+        (state | {"3.bias": torch.zeros(3)}, r"3.bias of the start has the shape \(3,\), not \(2,\)"),
+        (
+            classifier(),
+            "1.running_mean of the start is not that of the module; load the state into the module",
+        ),
+        ([0.0] * 3, "start must be a list of points, each of 82 numbers"),
+        ("trained.pt", "start = 'trained.pt' must be numbers"),
+    ):
+        with pytest.raises(UserError, match=message):
+            sampled(module, {"x": X, "y": Y}, start=start)

@@ -18,7 +18,7 @@ from mhrun.random import Streams
 
 
 def drawn(setting, chains, dim=2, key=5):
-    return starts_of(setting, dim, "methods.a")(chains, Streams(key, chains).at(0))
+    return starts_of(setting, dim, "methods.a.starts")(chains, Streams(key, chains).at(0))
 
 
 def test_points_are_dealt_in_turn():
@@ -89,7 +89,7 @@ POINTS = "must be a list of points, each of 2 numbers"
 )
 def test_what_is_no_start_is_reported_in_one_line(setting, message):
     with pytest.raises(UserError, match=message) as caught:
-        starts_of(setting, 2, "methods.a")
+        starts_of(setting, 2, "methods.a.starts")
     assert str(caught.value).startswith("methods.a.starts")
     assert "\n" not in str(caught.value)
 
