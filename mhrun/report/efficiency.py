@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mhrun.diagnostics.chains import COORDINATES, ESS, RHAT, is_apart, some_coordinates, valid_of_each, worth
+from mhrun.kernels.stationary import OPTIMISER
 from mhrun.report.run import Run
 from mhrun.report.tables import quoted, shown
 
@@ -138,7 +139,8 @@ def diagnosed(run: Run) -> dict[str, dict[str, Any]]:
     """Return `efficiency` of each method of a run; ``why`` says why one has no effective sample size."""
     records = {}
     for method in run.methods:
-        draws = valid_draws(run, method, _ELEMENTS)
+        is_optimiser = run.kind(method) == OPTIMISER
+        draws = "an optimiser has no draws." if is_optimiser else valid_draws(run, method, _ELEMENTS)
         if isinstance(draws, str):
             records[method] = efficiency(run, method, None) | {"why": draws}
         else:

@@ -20,7 +20,7 @@ from mhrun.paths import EXPERIMENTS, ROOT
 from mhrun.report import build, declared, status, summary, summary_of
 from mhrun.report.build import build_report
 from mhrun.report.claims import NOT_AT_SCALE, NOT_REPRODUCED, REPRODUCED, Judged
-from mhrun.report.efficiency import costs, efficiency, named, valid_draws
+from mhrun.report.efficiency import costs, diagnosed, efficiency, named, valid_draws
 from mhrun.report.run import Run
 from mhrun.report.status import status_of
 from mhrun.report.summary import _approximate, default_finding, methods_table, warnings_of
@@ -214,6 +214,23 @@ def test_approximate_methods_that_converged_are_named_with_the_error_of_their_se
     )
     del diagnostics["a"]
     assert summary.summarised(run, {}, [], diagnostics).approximate.endswith("compare with an exact method")
+
+
+def test_an_optimiser_has_no_effective_draws(tmp_path):
+    """Its steps are no draws of a distribution; the sampler beside it has an ESS."""
+    steps = (
+        "steps=60",
+        "schedule@methods.sgd.schedules.step_size=fixed",
+        "methods.sgd.schedules.step_size.step_size=1e-9",
+    )
+    samplers = ("~methods.tempered_mcmc", "~methods.mcmc", "~methods.mint", "~methods.mint_stored")
+    run = Run(compute(tmp_path, *samplers, "~methods.sghmc", "+method@methods.sgd=sgd", *steps))
+    found = diagnosed(run)
+    assert found["sgld"]["ess"] > 0
+    assert found["sgd"]["why"] == "an optimiser has no draws."
+    assert found["sgd"]["ess"] is None
+    assert found["sgd"]["rhat"] is None
+    assert summary_of(run).unconverged == ["SGLD"]
 
 
 def test_an_optimiser_has_no_temperature():
