@@ -16,6 +16,7 @@ from mhrun.errors import UserError
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import COUNTS
 
+_BEYOND = "beyond the papers"  # what the settings of an experiment say that reproduces nothing
 _LINE = 110  # width of a line, unless the terminal is narrower
 
 
@@ -35,7 +36,8 @@ def show_experiment(
         publication = paper(head.paper)
         for line in (
             head.title,
-            head.reproduces and f"reproduces {head.reproduces}",
+            head.reproduces
+            and f"{'' if head.reproduces.startswith(_BEYOND) else 'reproduces '}{head.reproduces}",
             publication and f"paper: {publication.title}",
         ):
             if line:

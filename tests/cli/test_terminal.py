@@ -126,6 +126,7 @@ def test_an_experiment_is_shown_with_methods_settings_claims_and_runs(capsys, tm
     assert run(["list", "gmm_tied_means"]) == 0
     out = capsys.readouterr().out
     for line in (
+        "  reproduces Li & Wong 2017, section 4.1, Figure 1",
         "  run it: mhrun gmm_tied_means [scale=smoke|quick|paper]",
         "    mint           MetropolisHastings, RandomWalk, Shared, Metropolis",
         "    tau=0.5  # minibatch size m = n^tau",
@@ -137,6 +138,8 @@ def test_an_experiment_is_shown_with_methods_settings_claims_and_runs(capsys, tm
     assert "not run at paper scale: Figure 1, left: the same for the chain" in out
     assert run(["list", "mnist_tests"]) == 0
     assert "not run yet: mhrun mnist_tests" in capsys.readouterr().out
+    assert run(["list", "bnn_truth"]) == 0
+    assert "\n  beyond the papers: agreement and" in capsys.readouterr().out
 
 
 def test_an_experiment_with_a_setting_to_be_given_is_shown_all_the_same(capsys, tmp_path):
