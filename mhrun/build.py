@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mhrun.errors import UserError, is_of_launcher, nearest
+from mhrun.errors import UserError, first_line, is_of_launcher, nearest
 from mhrun.paths import PACKAGE, import_from_folders, user_folders
 
 T = TypeVar("T")
@@ -116,8 +116,8 @@ def blame(error: BaseException) -> str:
 
     Where there is none, as in an error of ours, it is our last line.
     """
-    lines = str(error).strip().splitlines()
-    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    first = first_line(error)
+    text = f"{type(error).__name__}: {first}" if first else type(error).__name__
     if isinstance(error, SyntaxError) and error.filename:
         return f"{text} ({Path(error.filename).name}, line {error.lineno})"
     frames = traceback.extract_tb(error.__traceback__)

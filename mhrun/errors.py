@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class UserError(Exception):
-    """A mistake that the user can mend: what is wrong and what to do, in one line.
+    """A mistake that the user can fix: what is wrong and what to do, in one line.
 
     The command line prints it without a traceback and exits with status 2.
     """
@@ -71,6 +71,11 @@ def first_line(error: BaseException) -> str:
     except Exception:
         return ""
     return lines[0][:300] if lines else ""
+
+
+def reason(error: BaseException) -> str:
+    """Return the first line of an exception's message, or the name of its class if it has none."""
+    return first_line(error) or type(error).__name__
 
 
 def reason_of(error: BaseException) -> str:

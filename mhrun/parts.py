@@ -62,6 +62,9 @@ class Proposal(ABC):
 
     gradients: bool = False  # whether it needs the gradient at both points
     ratio: bool = True  # whether its densities enter the acceptance ratio, unless they cancel
+    keeps_balance: bool = (
+        True  # whether these are the densities of its moves, so that the test is Metropolis-Hastings
+    )
     # Most efficient acceptance rate for large D with Metropolis's rule; None: unknown
     best_acceptance: float | None = 0.234
 

@@ -109,7 +109,9 @@ class Streams:
 
     def of(self, name: str, rows: Tensor) -> Streams:
         """Return the streams called `name` of chains `rows` (R,); a chain's numbers do not depend on the others."""
-        streams = Streams(derive_key(self.key, name), len(rows), self.device, compiled=self.compiled)
+        streams = Streams(
+            derive_key(self.key, name), len(rows), self.device, self.first_chain, compiled=self.compiled
+        )
         streams._numbers = self._numbers[rows]
         return streams
 

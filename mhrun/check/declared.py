@@ -28,7 +28,7 @@ def denials(subject: Subject, verdicts: Sequence[Verdict]) -> list[str]:
         return []
     failed = [verdict.check for verdict in verdicts if verdict.outcome == FAILS and not verdict.crashed]
     return [
-        f"{attribute} = True is declared and is not so: {meaning}. Leave it out, or mend the rule."
+        f"{attribute} = True is declared and is not so: {meaning}. Leave it out, or fix the rule."
         for attribute, (checks, meaning) in _DENIED_BY.items()
         if getattr(kernel.rule, attribute) and any(check.startswith(checks) for check in failed)
     ]

@@ -19,7 +19,7 @@ from mhrun import yaml_file
 from mhrun.cli.calibrating import STYLES, calibrate, is_calibration
 from mhrun.cli.compose import cause, composed, explained, register_resolvers
 from mhrun.cli.resolution import bounded
-from mhrun.errors import Refusal, UserError
+from mhrun.errors import Refusal, UserError, reason
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -287,8 +287,7 @@ def _plain(config: DictConfig, path: str) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         if (ours := cause(error)) is not None:
             raise ours from error
-        message = str(error).strip().splitlines()[0]
-        raise UserError(f"{path}: {message}; add it as +KEY=VALUE.") from error
+        raise UserError(f"{path}: {reason(error)}; add it as +KEY=VALUE.") from error
 
 
 def _as_table(verdicts: Sequence[Verdict], subject: Subject, seconds: float) -> None:

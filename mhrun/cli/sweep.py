@@ -41,7 +41,7 @@ from mhrun.cli.replaced import with_replaced_parts
 from mhrun.cli.running import compute
 from mhrun.cli.words import parsed, sweep_jobs
 from mhrun.cores import CORES, usable_cores
-from mhrun.errors import Interrupted, UserError, is_of_launcher
+from mhrun.errors import Interrupted, UserError, first_line, is_of_launcher, reason
 from mhrun.paths import CONF
 from mhrun.store.files import explain, read_json, write_json, write_text
 from mhrun.store.folder import RunFolder
@@ -180,8 +180,7 @@ def _once(words: Sequence[str], place: Path, jobs: Sequence[Sequence[str]]) -> s
             for job_return in launcher.launch(jobs, 0):
                 _ = job_return.return_value  # raises what the launcher has caught
     except Exception as error:  # of a launcher: whatever it was, what the jobs have done is on disk
-        lines = str(error).splitlines()
-        return f"{traceback.format_exc()}{type(error).__name__}: {lines[0] if lines else ''}\n"
+        return f"{traceback.format_exc()}{type(error).__name__}: {first_line(error)}\n"
     return ""
 
 
@@ -279,7 +278,7 @@ def _job(config: DictConfig) -> dict[str, Any] | None:
     except UserError as error:
         show_traceback(error)
         write_text(log, traceback.format_exc())
-        result["error"] = _writable(str(error)).splitlines()[0] if str(error) else type(error).__name__
+        result["error"] = _writable(reason(error))
         print(f"mhrun: {title} failed: {result['error']} (log: {log})", file=sys.stderr, flush=True)
     except (Exception, SystemExit) as error:  # SystemExit: of the user's code, which is to end no other job
         if is_of_launcher(error):

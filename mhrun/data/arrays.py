@@ -19,7 +19,7 @@ import numpy.typing as npt
 from mhrun.data.dataset import Dataset, as_is, known
 from mhrun.data.mapping import writable
 from mhrun.data.memory import check_memory
-from mhrun.errors import Refusal, UserError, nearest
+from mhrun.errors import Refusal, UserError, nearest, reason
 from mhrun.paths import located
 
 Array = npt.NDArray[Any]
@@ -243,5 +243,4 @@ def _search(field: str, array: Array, path: Path) -> None:
 def _unreadable(path: Path, error: Exception) -> UserError:
     if "pickle" in str(error) or "bject" in str(error):
         return UserError(f"{path.name} holds Python objects, which are never read here; save numbers.")
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return UserError(f"{path.name} cannot be read: {reason}")
+    return UserError(f"{path.name} cannot be read: {reason(error)}")

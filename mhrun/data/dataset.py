@@ -14,7 +14,7 @@ from torch import Tensor
 from mhrun.data.frames import columns_of, is_frame, is_series, matrix
 from mhrun.data.mapping import soon, writable
 from mhrun.data.transforms import Transforms
-from mhrun.errors import UserError
+from mhrun.errors import UserError, reason
 from mhrun.types import Rows
 
 
@@ -133,7 +133,7 @@ def _tensor(name: str, value: Any) -> Tensor:
         # A map stays a map: NumPy's asarray would lose its file.
         array = value if isinstance(value, np.memmap) else np.asarray(value)
     except ValueError as error:
-        raise UserError(f"Field '{name}' is not an array: {str(error).splitlines()[0]}") from error
+        raise UserError(f"Field '{name}' is not an array: {reason(error)}") from error
     if array.dtype.kind not in "biufc":
         raise UserError(f"Field '{name}' holds {array.dtype} values; a data set holds numbers.")
     if array.ndim == 0:

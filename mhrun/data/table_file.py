@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mhrun.data.memory import available, check_memory, in_bytes
-from mhrun.errors import UserError
+from mhrun.errors import UserError, reason
 
 COPIES = 3
 """Copies of a table's numbers that are held at once while it is read."""
@@ -56,8 +56,7 @@ def read_table(path: Path, separator: str | None) -> Any:
         )
         raise UserError(f"{path.name} needs {package} to be read: pip install {package}.") from error
     except Exception as error:  # pandas, pyarrow and decompressors raise many errors for an invalid file
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{path.name} cannot be read as a table: {reason}") from error
+        raise UserError(f"{path.name} cannot be read as a table: {reason(error)}") from error
     return frame
 
 

@@ -24,6 +24,7 @@ _REMEMBERED = 1024
 _LAGS = 512  # autocovariances that are computed first
 _VALUES = 1 << 18  # numbers in the blocks that are transformed at once
 _TAILS = (0.05, 0.95)  # the quantiles whose effective sample sizes are those of the tails
+_SQUARABLE = (1e-100, 1e100)  # sizes of numbers whose squares are far from the limits of float64
 _THINNED = 5000  # draws of a chain that R-hat is computed from
 _PARALLEL = 100_000  # draws from which coordinates are diagnosed in threads
 
@@ -149,7 +150,11 @@ class _Quantity:
 
     def mcse(self) -> float:
         """Monte Carlo standard error of the mean."""
-        return self._once("mcse", lambda: float(self.draws.std(ddof=1) / np.sqrt(self.mean())))
+        return self._once("mcse", self._mcse)
+
+    def _mcse(self) -> float:
+        scale = _scale(self.draws)
+        return float(scale * (self.draws / scale).std(ddof=1) / np.sqrt(self.mean()))
 
     def rhat(self, most: int) -> float:
         """R-hat of at most so many draws of each chain, the larger of those of the draws and of their distances."""
@@ -162,6 +167,12 @@ class _Quantity:
         if thinned.shape[1] < 2 or np.ptp(thinned) == 0:
             return float("nan")
         return max(_rhat(_scores(thinned)), _rhat(_scores(np.abs(thinned - np.median(thinned)))))
+
+
+def _scale(draws: Draws) -> float:
+    """Return a divisor for draws whose squares would over- or underflow: the largest absolute value; else 1."""
+    largest = float(np.abs(draws).max())
+    return 1.0 if _SQUARABLE[0] < largest < _SQUARABLE[1] else largest
 
 
 def _split(draws: npt.NDArray[Any]) -> Draws:
@@ -202,8 +213,10 @@ def _rhat(draws: Draws) -> float:
 def _ess(draws: Draws) -> float:
     """Return the effective sample size of chains (C, S) (Vehtari et al. 2021, equation 13)."""
     chains, size = draws.shape
-    if np.ptp(draws) < np.finfo(float).resolution:
+    if draws.min() == draws.max():
         return float(draws.size)
+    if (scale := _scale(draws)) != 1:
+        draws = draws / scale
     between = draws.mean(axis=1).var(ddof=1) if chains > 1 else 0.0
     lags, time = _LAGS, None
     while time is None:
@@ -258,11 +271,13 @@ def _geyer(rho: npt.NDArray[np.float64], *, complete: bool = True) -> float | No
 
 
 def diagnosis(draws: Array) -> Diagnosis:
-    """Return the statistics of draws (C, S) of one quantity; NaN for constant or non-finite draws."""
+    """Return the statistics of draws (C, S) of one quantity; NaN for no, constant or non-finite draws."""
+    nan = float("nan")
+    if not draws.size:
+        return Diagnosis(nan, nan, nan, nan, (nan, nan, nan))
     quantity = _Quantity(draws)
     low, middle, high = (float(q) for q in quantity.quantiles())
     if not quantity.is_valid:
-        nan = float("nan")
         return Diagnosis(nan, nan, nan, nan, (low, middle, high))
     with np.errstate(over="ignore", invalid="ignore"):  # the square of a draw may be infinite
         statistics = quantity.rhat(_THINNED), quantity.bulk(), quantity.tail(), quantity.mcse()

@@ -41,9 +41,11 @@ def shifts(draws: Array, reference: Array) -> Shifts:
     """Return means and standard deviations of draws (C, S, D) relative to those of a reference (C', S', D).
 
     Standard errors use the effective sample sizes of both sets: that of the draws for the mean, and that of their
-    squared deviations for the spread. The error of a coordinate that never moves is NaN.
+    squared deviations for the spread. The error of a coordinate that never moves is NaN, and all is NaN in a coordinate
+    in which the reference never moves.
     """
     moments, reference_moments = _moments(draws), _moments(reference)
+    reference_moments.sd[reference_moments.sd == 0] = np.nan
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = moments.sd / reference_moments.sd
         return Shifts(

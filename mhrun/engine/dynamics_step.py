@@ -45,7 +45,6 @@ def step_of_dynamics(
     kernel, target = method.kernel, method.target
     assert isinstance(kernel, Unadjusted)
     scheduled_step = None if method.plan.is_open else _largest_step_size(method)
-    facts["given"] = scheduled_step is not None
     m = None
     if kernel.m_is_open:
         m = min(target.n, max(_LEAST_M, min(_MOST_M, target.n // 5)))

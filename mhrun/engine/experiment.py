@@ -332,4 +332,4 @@ def _stop_signal() -> Iterator[Callable[[], bool]]:
         yield requested.is_set
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not of Python

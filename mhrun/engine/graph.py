@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mhrun.engine.buffers import info_buffers, record_of, write
 from mhrun.engine.method import Method
+from mhrun.errors import reason
 from mhrun.random import Draws, Streams
 from mhrun.types import Controls, Evaluation, Info, Record, State
 
@@ -391,5 +392,4 @@ def _agree(one: tuple[State, Info], two: tuple[State, Info]) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    first = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return f"{type(error).__name__}, {first.rstrip('.')[:160]}"
+    return f"{type(error).__name__}, {reason(error).rstrip('.')[:160]}"

@@ -94,7 +94,7 @@ class Method:
             raise Refusal(reason)
         if self.monitor is not None and (reason := self.monitor.refuses(self.target)):
             raise Refusal(f"monitor: {reason}")
-        if self.kernel.needs_noise and self.plan.cools():
+        if self.kernel.needs_noise and self.plan.lowest()[1] == 0:
             raise Refusal(
                 "its schedules set the noise temperature to 0, and its moves need noise; choose another schedule or "
                 "another kernel."
@@ -269,7 +269,7 @@ def _finite(values: Tensor, quantity: str, fields: Mapping[str, Tensor]) -> None
         value = float(values[first][~values[first].isfinite()][0])
         raise Refusal(
             f"{int(bad.sum())} of {len(values)} chains begin where the {quantity} is not finite "
-            f"(chain {first}: {value:g}); choose other starting points, or mend the model there."
+            f"(chain {first}: {value:g}); choose other starting points, or fix the model there."
         )
 
 

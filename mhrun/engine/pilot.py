@@ -191,7 +191,7 @@ def pilot(method: Method) -> Found:
     heat = method.plan.controls(method.plan.start(), method.shape.total, 1).temperature[0]
     surface = Surface(target, float(heat.min()), method.seed)
     theta = method.first_points()
-    facts: dict[str, Any] = {}
+    facts: dict[str, Any] = {"given": not method.plan.is_open}
     try:
         theta, scale, curvature = _reference(method, surface, theta, key, facts, heat)
     except UserError as error:

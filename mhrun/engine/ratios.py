@@ -8,8 +8,6 @@ from mhrun.schedules import Plan
 from mhrun.target import Target
 from mhrun.target.precision import FP32, SMALL_SCALE
 
-_CHUNK = 1 << 12  # steps whose temperatures are read at once
-
 
 def ratio_precision(kernel: Kernel, target: Target, plan: Plan) -> str:
     """Return the format of the log-likelihoods in acceptance ratios: that of gradients, or fp32.
@@ -21,13 +19,4 @@ def ratio_precision(kernel: Kernel, target: Target, plan: Plan) -> str:
         return FP32
     if not kernel.proposal.gradients or kernel.pairing.m is None:
         return FP32
-    return target.precision.gradients if target.n / _coldest(plan) <= SMALL_SCALE else FP32
-
-
-def _coldest(plan: Plan) -> float:
-    """Return the lowest temperature of all steps and chains."""
-    memory, total = plan.start(), plan.total
-    return min(
-        float(plan.controls(memory, first, min(_CHUNK, total - first + 1)).temperature.min())
-        for first in range(1, total + 1, _CHUNK)
-    )
+    return target.precision.gradients if target.n / plan.lowest()[0] <= SMALL_SCALE else FP32

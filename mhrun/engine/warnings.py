@@ -197,18 +197,22 @@ def _precision_warnings(method: str, draws: npt.NDArray[np.float64], names: Sequ
         np.array([getattr(diagnosis, key) for diagnosis in by_coordinate])
         for key in ("rhat", "ess", "ess_tail")
     )
-    if is_apart(float(rhats.max())):
-        worst = int(rhats.argmax())
+    if (stuck := np.isnan(sizes)).any():
+        yield f"{method}: ESS and R-hat are undefined: a coordinate never moves{of(int(stuck.argmax()))}."
+    if stuck.all():
+        return
+    if is_apart(float(np.nan_to_num(rhats).max())):
+        worst = int(np.nan_to_num(rhats).argmax())
         yield f"{method}: R-hat is {rhats[worst]:.4g}{of(worst)}, above {RHAT:g}: the chains have not converged."
-    if np.isnan(sizes).any():
-        yield f"{method}: ESS and R-hat are undefined: a coordinate never moves{of(int(np.isnan(sizes).argmax()))}."
-    elif sizes.min() < ESS:
-        worst = int(sizes.argmin())
-        yield f"{method}: ESS is {sizes[worst]:.3g}{of(worst)}, below {ESS:g}: means and quantiles are imprecise."
-    elif tails.min() < ESS:
-        worst = int(tails.argmin())
+    if np.nanmin(sizes) < ESS:
+        worst = int(np.nanargmin(sizes))
+        low = min(sizes[worst], ESS - 1)  # 399.7 would be shown as 400
+        yield f"{method}: ESS is {low:.3g}{of(worst)}, below {ESS:g}: means and quantiles are imprecise."
+    elif np.nanmin(tails) < ESS:
+        worst = int(np.nanargmin(tails))
+        low = min(tails[worst], ESS - 1)
         yield (
-            f"{method}: tail ESS is {tails[worst]:.3g}{of(worst)}, below {ESS:g}: standard deviations and the 5 % and "
+            f"{method}: tail ESS is {low:.3g}{of(worst)}, below {ESS:g}: standard deviations and the 5 % and "
             "95 % quantiles are imprecise. Raise steps."
         )
 

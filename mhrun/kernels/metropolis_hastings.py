@@ -107,6 +107,8 @@ class MetropolisHastings(Kernel):
         distribution = self.pairing.stationary
         if distribution is None or not self.rule.keeps_ratio:
             return None
+        if not self.proposal.keeps_balance or self.adapts:
+            return None
         return {"distribution": distribution, "m": self.pairing.m}
 
     @property

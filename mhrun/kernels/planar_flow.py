@@ -56,7 +56,7 @@ class PlanarFlow(Kernel):
         return refused or target.refuses_surrogate(type(self).__name__)
 
     def reads(self, target: Target) -> int:
-        """Return the data behind a training step."""
+        """Return the data behind a training step, those of each of its points counted."""
         return (self.m if self.m is not None else target.n) * self.size
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
@@ -69,9 +69,9 @@ class PlanarFlow(Kernel):
     def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
         """Train, if it is time, and draw."""
         theta, aux = state.evaluation.theta, state.aux
-        n_grad = 0
+        read = 0
         if draws.before(self.trains):
-            n_grad = self.reads(target)
+            read = self.m if self.m is not None else target.n
             aux = self._trained(target, aux, theta, controls, draws)
         base = draws.normal(Purpose.NOISE, theta.shape[1], use=1, dtype=theta.dtype)
         drawn, _ = through(aux["flow"], base[:, None], self.layers)
@@ -83,10 +83,10 @@ class PlanarFlow(Kernel):
             accepted=~lost,
             log_ratio=nan,
             log_ratio_var=nan,
-            batch_size=torch.full_like(lost, n_grad, dtype=torch.int32),
+            batch_size=torch.full_like(lost, read, dtype=torch.int32),
             n_lik=torch.zeros_like(lost, dtype=torch.int64),
             n_lik_overhead=torch.zeros_like(lost, dtype=torch.int64),
-            n_grad=torch.full_like(lost, n_grad, dtype=torch.int64),
+            n_grad=torch.full_like(lost, read * self.size, dtype=torch.int64),
             diverging=lost,
             valid=~lost,
         )

@@ -94,6 +94,7 @@ class PreconditionedProposal(Proposal):
         self.scale = scale
         self.gradients = proposal.gradients
         self.ratio = proposal.ratio
+        self.keeps_balance = proposal.keeps_balance
         self.best_acceptance = proposal.best_acceptance
         self.excess_acceptance = proposal.excess_acceptance
         self.leapfrog_steps = proposal.leapfrog_steps

@@ -42,7 +42,7 @@ class Monitor(ABC):
 
     @abstractmethod
     def steps_until_due(self, step: int) -> int:
-        """Return the number of steps after `step` until it next observes the chains."""
+        """Return the number of steps from `step` on up to the next after which it observes, both counted, 1 or more."""
 
     @abstractmethod
     def emits(self, step: int) -> bool:

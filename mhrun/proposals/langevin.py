@@ -35,7 +35,7 @@ class LangevinProposal(Proposal):
     excess_acceptance = 0.126  # measured, see above
 
     def __init__(self, ratio: bool = True) -> None:
-        self.ratio = ratio
+        self.ratio = self.keeps_balance = ratio
 
     def sample(self, origin: Evaluation, controls: Controls, draws: Draws) -> Tensor:
         """Return the proposed points (C, D)."""

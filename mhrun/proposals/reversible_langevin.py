@@ -51,6 +51,7 @@ class ReversibleLangevinProposal(Proposal):
             raise Refusal(f"density = '{density}' is unknown; choose {', '.join(_DENSITIES)}.")
         self.beta = beta
         self.density = density
+        self.keeps_balance = density == "normalised" or beta == 1
 
     def sample(self, origin: Evaluation, controls: Controls, draws: Draws) -> Tensor:
         """Return the proposed points (C, D)."""

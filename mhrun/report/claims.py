@@ -13,7 +13,7 @@ import yaml
 
 from mhrun import yaml_file
 from mhrun.diagnostics.grid import Estimate
-from mhrun.errors import UserError, nearest
+from mhrun.errors import UserError, nearest, reason
 from mhrun.paths import CONF, EXPERIMENTS
 from mhrun.report.metrics import Metric, short_address
 
@@ -174,10 +174,11 @@ def read_claims(path: Path) -> dict[str, Any]:
     try:
         declared = yaml_file.loads_ours(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        first = str(error).splitlines()[0]
-        raise UserError(f"the claims of {path.parent.name} cannot be read: {first}; mend {path}.") from error
+        raise UserError(
+            f"the claims of {path.parent.name} cannot be read: {reason(error)}; fix {path}."
+        ) from error
     if not isinstance(declared, dict) or not {"paper", "experiments"} <= set(declared):
-        raise UserError(f"the claims of {path.parent.name} need `paper` and `experiments`; mend {path}.")
+        raise UserError(f"the claims of {path.parent.name} need `paper` and `experiments`; fix {path}.")
 
     def check(name: Any, allowed: Collection[str], complaint: str) -> None:
         if name not in allowed:

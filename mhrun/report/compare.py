@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -86,7 +87,7 @@ def rows_of(chosen: Sequence[tuple[RunFolder, str | None]]) -> list[Row]:
     Raises:
         UserError: a run is incomplete, lacks the method, or kept no draws.
     """
-    rows: list[Row] = []
+    rows: dict[tuple[Path, str], Row] = {}
     names = run_names([folder for folder, _ in chosen])
     several = len({folder.path.resolve() for folder, _ in chosen}) > 1
     for folder, wanted in chosen:
@@ -98,23 +99,28 @@ def rows_of(chosen: Sequence[tuple[RunFolder, str | None]]) -> list[Row]:
             raise UserError(f"{folder.path} has no method '{wanted}'; it has {', '.join(run.methods)}.")
         for method in [wanted] if wanted is not None else run.methods:
             row = Row(run, method, f"{names[folder.path]}: {method}" if several else method)
-            if row.name not in {other.name for other in rows}:
-                rows.append(row)
+            rows.setdefault((folder.path.resolve(), method), row)
     if not rows:
         raise UserError("These runs have no methods to compare.")
-    return rows
+    return list(rows.values())
 
 
 def run_names(folders: Sequence[RunFolder]) -> dict[Path, str]:
-    """Return a name for each run: that of its experiment, with the digest if several runs share it."""
-    distinct_folders = {folder.path.resolve(): folder for folder in folders}.values()
-    times = [folder.experiment for folder in distinct_folders]
+    """Return a name for each run: that of its experiment, with the digest if several runs share it.
+
+    Runs with the same digest, in different folders of outputs, have their paths.
+    """
+    distinct = {folder.path.resolve(): _run_names(folder) for folder in folders}
+    times = Counter(name for choice in distinct.values() for name in choice)
     return {
-        folder.path: folder.experiment
-        if times.count(folder.experiment) == 1
-        else f"{folder.experiment}/{folder.digest[:6]}"
+        folder.path: next(name for name in distinct[folder.path.resolve()] if times[name] == 1)
         for folder in folders
     }
+
+
+def _run_names(folder: RunFolder) -> tuple[str, ...]:
+    """Return the names that a run may have, the shortest first; the last is no other run's."""
+    return folder.experiment, f"{folder.experiment}/{folder.digest[:6]}", str(folder.path)
 
 
 def least_evaluations(rows: Sequence[Row], reference: Row | None) -> float:

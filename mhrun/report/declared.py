@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from mhrun import yaml_file
-from mhrun.errors import UserError, nearest
+from mhrun.errors import UserError, nearest, reason
 from mhrun.paths import EXPERIMENTS, experiment_module
 from mhrun.report.declared_table import Table
 from mhrun.report.notes import Notes
@@ -223,10 +223,9 @@ def _declarations(module: str) -> dict[str, Any]:
     try:
         declared = yaml_file.loads_ours(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        first = str(error).splitlines()[0]
-        raise UserError(f"the tables of {module} cannot be read: {first}; mend {path}.") from error
+        raise UserError(f"the tables of {module} cannot be read: {reason(error)}; fix {path}.") from error
     if not isinstance(declared, dict) or set(declared) - _GROUPS:
         raise UserError(
-            f"the tables of {module} have the groups {', '.join(sorted(_GROUPS))} alone; mend {path}."
+            f"the tables of {module} have the groups {', '.join(sorted(_GROUPS))} alone; fix {path}."
         )
     return declared

@@ -23,7 +23,7 @@ class Compensated(Rule):
 
     D is the log-ratio; its normal noise has the variance s^2 given by the contest. z_N ~ N(0, v - s^2) raises the
     variance of the noise to v, and adding z_C makes it logistic (`mhrun.rules.correction`). The decision then has
-    Barker's acceptance probability. If s^2 >= v, z_N does not exist and the candidate is rejected. The stationary
+    Barker's acceptance probability. If s^2 > v, z_N does not exist and the candidate is rejected. The stationary
     distribution is preserved if s^2 is the same for the move and its reverse. `MHMinibatch` reads more data instead.
 
     Args:

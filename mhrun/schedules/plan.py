@@ -16,6 +16,7 @@ from mhrun.errors import Refusal
 from mhrun.parts import AUTO
 from mhrun.types import Controls
 
+_CHUNK = 1 << 12  # steps whose temperatures are read at once
 OF_TARGET = math.nan  # stands for a noise temperature equal to the target's
 
 Memory = dict[str, Tensor]
@@ -183,12 +184,18 @@ class Plan:
                         f"{quantity} has {value.shape[-1]} values for {self.chains} chains; give one, or one each."
                     )
 
-    def cools(self) -> bool:
-        """Return whether the noise temperature is 0 at the first or the last step."""
-        memory = self.start()
-        return any(
-            bool((self.controls(memory, step, 1).noise_temperature == 0).any()) for step in (1, self.total)
-        )
+    def lowest(self) -> tuple[float, float]:
+        """Return the lowest temperature and the lowest noise temperature of all steps and chains."""
+        memory, lowest = self.start(), (math.inf, math.inf)
+        setting = {name: s for name, s in self.schedules.items() if set(s.quantities) != {"step_size"}}
+        for first in range(1, self.total + 1, _CHUNK) if setting else (1,):
+            quantities: dict[str, Tensor] = {}
+            for name, schedule in setting.items():
+                count = min(_CHUNK, self.total - first + 1)
+                quantities |= schedule.values(_memory_of(memory, name), first, count)
+            found = [float(values.min()) for values in _temperatures(quantities)]
+            lowest = min(lowest[0], found[0]), min(lowest[1], found[1])
+        return lowest
 
     def start(self) -> Memory:
         """Return the initial memory of all schedules."""
@@ -203,10 +210,7 @@ class Plan:
         quantities: dict[str, Tensor] = {}
         for name, schedule in self.schedules.items():
             quantities |= schedule.values(_memory_of(memory, name), first_step, steps)
-        temperature = quantities.get("temperature", torch.ones(1, 1, dtype=torch.float64))
-        noise = quantities.get("noise_temperature", temperature)
-        noise = torch.where(noise.isnan(), temperature, noise)
-        fields = (quantities["step_size"], temperature, noise)
+        fields = (quantities["step_size"], *_temperatures(quantities))
         return Controls(*(v.expand(steps, self.chains).contiguous() for v in fields))
 
     def steps_until_update(self, step: int) -> int | None:
@@ -243,6 +247,13 @@ def numbers(name: str, value: float | list[float]) -> Tensor:
 def is_auto(value: Any) -> bool:
     """Return whether a setting is left to a pilot."""
     return isinstance(value, str) and value == AUTO
+
+
+def _temperatures(quantities: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the temperature and the noise temperature (K, 1 or C) that schedules set."""
+    temperature = quantities.get("temperature", torch.ones(1, 1, dtype=torch.float64))
+    noise = quantities.get("noise_temperature", temperature)
+    return temperature, torch.where(noise.isnan(), temperature, noise)
 
 
 def _memory_of(memory: Memory, name: str) -> Memory:

@@ -88,7 +88,7 @@ class Polynomial(Stateless):
         """Return the decay over all steps.
 
         Raises:
-            Refusal: `hold` leaves no step for the decay.
+            Refusal: `hold` leaves no step for the decay, or the exponent is too small for it.
         """
         falling = warmup + steps - self.hold
         if falling < 1:
@@ -97,7 +97,13 @@ class Polynomial(Stateless):
         if self.last is None:
             placed._b = 1.0 + self.b
         else:  # ((b + falling - 1) / b)^exponent = first / last
-            placed._b = max(1, falling - 1) / ((float(self.first) / self.last) ** (1 / self.exponent) - 1)
+            try:
+                placed._b = max(1, falling - 1) / ((float(self.first) / self.last) ** (1 / self.exponent) - 1)
+            except OverflowError as error:
+                raise Refusal(
+                    f"exponent = {self.exponent:g} is too small for a decay from {float(self.first):g} to "
+                    f"{self.last:g}; raise it, or lower the ratio of the two."
+                ) from error
         return placed
 
     def values(self, memory: Memory, first_step: int, steps: int) -> dict[str, Tensor]:

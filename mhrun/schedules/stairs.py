@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 
 from mhrun.errors import Refusal
@@ -43,6 +45,10 @@ class Stairs(Stateless):
     def values(self, memory: Memory, first_step: int, steps: int) -> dict[str, Tensor]:
         """Return the step sizes (K, 1 or C)."""
         factors = on_grid(
-            lambda t: self.decay ** (t // self.every) * self.rise ** (t // self.cycle), first_step, steps
+            lambda t: (
+                (t // self.every) * math.log(self.decay) + (t // self.cycle) * math.log(self.rise)
+            ).exp(),  # neither power alone, which may overflow
+            first_step,
+            steps,
         )
         return {"step_size": factors[:, None] * self.first}

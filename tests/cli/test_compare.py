@@ -244,6 +244,16 @@ def test_a_run_may_be_named_by_its_experiment(there, capsys):
     assert set(run_names([one, two]).values()) == {f"gmm_tied_means/{f.digest[:6]}" for f in (one, two)}
 
 
+def test_the_same_run_in_two_folders_is_two_runs(there, tmp_path, capsys):
+    one = there[0]
+    copy = tmp_path / "elsewhere" / one.path.parent.name / one.path.name
+    shutil.copytree(one.path, copy)
+    assert run(["compare", f"{one.path}:mint", "--reference", f"{copy}:mint", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["reference"] == f"{copy}: mint"
+    assert found["methods"][f"{one.path}: mint"]["mean"]["value"] == 0.0
+
+
 def test_each_compared_run_is_described(there, capsys):
     """Digest, scale and settings of each run, and that a name stands for the newest of several."""
     one, two, three = there

@@ -36,6 +36,19 @@ from mhrun.paths import experiment_module
 from mhrun.target import Target
 
 
+@pytest.mark.parametrize("scale", [1e-200, 1e-16, 1.0, 1e160])
+def test_statistics_of_draws_do_not_depend_on_their_scale(rng, scale):
+    draws = lfilter([1.0], [1.0, -0.95], rng.normal(size=(4, 500)))
+    wanted, found = diagnosis(draws), diagnosis(scale * draws)
+    assert found[:3] == pytest.approx(wanted[:3])
+    assert found.mcse == pytest.approx(scale * wanted.mcse)
+    assert ess(scale * draws, "mean") == pytest.approx(ess(draws, "mean"))
+
+
+def test_no_draws_have_no_statistics():
+    assert np.isnan([*diagnosis(np.zeros((2, 0)))[:4], *diagnosis(np.zeros((2, 0))).quantiles]).all()
+
+
 def gaussian(theta):
     return -0.5 * (theta**2).sum(axis=1)
 

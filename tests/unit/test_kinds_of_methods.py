@@ -5,13 +5,18 @@ from __future__ import annotations
 import importlib
 
 import pytest
+import torch
 
 from mhrun.build import build
 from mhrun.kernels import MetropolisHastings, ReplicaExchange
+from mhrun.kernels.adaptive_backward import AdaptiveBackward
+from mhrun.kernels.preconditioned import Scale, preconditioned
 from mhrun.kernels.stationary import APPROXIMATE, EXACT, OPTIMISER, Samples, own_parts
 from mhrun.pairing.full import Full
 from mhrun.paths import CONF, ROOT
+from mhrun.proposals.langevin import LangevinProposal
 from mhrun.proposals.random_walk import RandomWalk
+from mhrun.proposals.reversible_langevin import ReversibleLangevinProposal
 from mhrun.rules.metropolis import Metropolis
 
 METHODS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
@@ -40,6 +45,29 @@ def test_a_method_declares_its_target_stationary_if_it_is_exact(methods, name):
     kernel = build(methods[name]["kernel"], "kernel")
     wanted = EXACT if name in EXACT_METHODS else OPTIMISER if name in OPTIMISERS else APPROXIMATE
     assert kind_of(kernel) == wanted
+
+
+@pytest.mark.parametrize(
+    ("proposal", "kind"),
+    [
+        (LangevinProposal(), EXACT),
+        (LangevinProposal(ratio=False), APPROXIMATE),
+        (ReversibleLangevinProposal(beta=2.0), EXACT),
+        (ReversibleLangevinProposal(beta=2.0, density="unnormalised"), APPROXIMATE),
+        (ReversibleLangevinProposal(density="unnormalised"), EXACT),  # the factor is 1
+    ],
+)
+def test_a_test_without_the_densities_of_its_moves_is_approximate(proposal, kind):
+    kernel = MetropolisHastings(proposal, Full(), Metropolis())
+    ladder = ReplicaExchange(kernel, Full(), Metropolis(), rungs=2)
+    scaled = preconditioned(kernel, Scale(torch.zeros(3), torch.ones(3)))
+    assert [kind_of(one) for one in (kernel, ladder, scaled)] == [kind] * 3
+
+
+def test_a_kernel_that_never_stops_adapting_is_approximate():
+    assert (
+        kind_of(AdaptiveBackward(ReversibleLangevinProposal(), Full(), Metropolis(), epoch=10)) == APPROXIMATE
+    )
 
 
 def test_an_optimiser_is_known_by_its_temperature():

@@ -105,6 +105,7 @@ def test_it_goes_on_where_it_stopped_and_counts_what_it_reads(rng):
     assert (rest == whole[:, 3:]).all()
     assert all(torch.equal(ended.aux[name], end.aux[name]) for name in end.aux)
     assert [int(info.n_grad[0]) for info in infos] == [40] * 4 + [0] * 2
+    assert [int(info.batch_size[0]) for info in infos] == [5] * 4 + [0] * 2
     assert kernel.reads(target) == 40
     assert "more than the n = 50" in PlanarFlow(1, m=51).refuses(target)
     for wrong in ({"trains": -1}, {"trains": 1, "layers": 0}, {"trains": 1, "spread": 0.0}):

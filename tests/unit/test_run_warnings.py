@@ -11,7 +11,7 @@ import torch
 from kit import FEW, config, gaussian
 
 import mhrun
-from mhrun.diagnostics.chains import worth
+from mhrun.diagnostics.chains import Diagnosis, worth
 from mhrun.engine.chains import Silent
 from mhrun.engine.experiment import run_experiment
 from mhrun.engine.warnings import is_network
@@ -109,6 +109,27 @@ def test_few_effective_draws_in_the_tails_are_warned_of(monkeypatch):
     assert re.match(
         r"tail ESS is \d+, below 400: standard deviations and the 5 % and 95 % quantiles are", line
     )
+
+
+def test_a_coordinate_that_never_moves_does_not_hide_the_others(monkeypatch):
+    rng = np.random.default_rng(0)
+    draws = np.stack([np.ones((4, 1000)), rng.normal(size=(4, 1000)) + 5 * np.arange(4)[:, None]], -1)
+    monkeypatch.setattr("mhrun.engine.sample.flat_draws", lambda _: draws)
+    lines = [line for line in warned(0.8) if "ESS" in line or "R-hat" in line]
+    assert re.match(r"ESS and R-hat are undefined: a coordinate never moves \(theta1\)", lines[0])
+    assert re.match(r"R-hat is \d\.\d+ \(theta2\), above 1.01", lines[1])
+    assert re.match(r"ESS is \d\.\d+ \(theta2\), below 400", lines[2])
+
+
+def test_an_ess_just_below_400_is_not_shown_as_400(monkeypatch):
+    monkeypatch.setattr("mhrun.engine.sample.flat_draws", lambda _: np.zeros((4, 9, 1)))
+    good = Diagnosis(1.0, 399.8, 500.0, 0.1, (0.0, 0.0, 0.0))
+    for found, word in (
+        (good, "ESS is 399,"),
+        (good._replace(ess=500.0, ess_tail=399.7), "tail ESS is 399,"),
+    ):
+        monkeypatch.setattr("mhrun.engine.warnings.diagnoses", lambda _, found=found: [found])
+        assert any(line.startswith(word) for line in warned(0.8)), word
 
 
 def test_few_valid_draws_of_a_tempered_dynamics_are_warned_of():

@@ -65,6 +65,24 @@ def test_step_sizes_are_the_same_to_the_bit_however_steps_are_cut(rng):
         assert torch.equal(torch.cat(parts), whole)
 
 
+def test_stairs_that_neither_grow_nor_fall_last_for_any_number_of_steps():
+    """Each factor alone, 2^1500 and 2^-1500, is beyond the numbers of float64."""
+    schedule = Stairs(0.1, every=10, cycle=70, decay=2 ** (-1 / 7), rise=2.0)
+    late = schedule.values({}, 70 * 1500 + 1, 71)["step_size"][:, 0].numpy()
+    assert np.allclose(late[[0, 9, 10, 69, 70]], 0.1 * 2 ** -(np.array([0, 0, 1, 6, 0]) / 7), rtol=1e-11)
+
+
+def test_the_lowest_temperatures_are_those_of_all_steps():
+    fixed = {"a": Fixed(step_size=0.1)}
+    assert Plan(fixed, 2, 0, 10).lowest() == (1.0, 1.0)
+    middle = Switched([5000, 5001], temperature=[9.0, 3.0, 9.0])
+    assert Plan(fixed | {"b": middle}, 2, 4000, 4000).lowest() == (3.0, 3.0)
+    noise = Switched([4999, 5000], noise_temperature=[1.0, 0.0, 1.0])
+    assert Plan(fixed | {"b": noise}, 2, 4000, 4000).lowest() == (1.0, 0.0)
+    hot = Fixed(temperature=[5.0, 2.0])
+    assert Plan(fixed | {"b": hot}, 2, 0, 10).lowest() == (2.0, 2.0)
+
+
 def test_a_value_holds_up_to_the_step_that_it_changes_after():
     schedule = Switched([3, 4, 2000], step_size=[0.5, 0.25, 4.0, 1.0], noise_temperature=[1, 0, 0, 2])
     assert schedule.quantities == ("step_size", "noise_temperature")
@@ -161,6 +179,7 @@ def test_chains_are_tuned_each_for_itself(rng):
         (lambda: Polynomial(1e-5, 1e-3), "goes down"),
         (lambda: Polynomial(1e-3, 1e-5, exponent=0), "positive"),
         (lambda: Polynomial([1e-3, 1e-2], 1e-5), "end=null"),
+        (lambda: Polynomial(1e-3, 1e-6, exponent=0.005).bind(0, 100), "exponent = 0.005 is too small"),
         (lambda: Polynomial(1e-3, 1e-5, b=10), "two ends fix b"),
         (lambda: Polynomial(1e-3, None, b=-1), "0 or positive"),
         (lambda: Plan({"a": Fixed(step_size=1), "b": Fixed(step_size=2)}, 1, 0, 1), "both set step_size"),
