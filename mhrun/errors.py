@@ -22,7 +22,7 @@ class Refusal(UserError):
 
 
 class Interrupted(Exception):
-    """Interrupted by the user. Everything computed is on disk, and `command` goes on from there."""
+    """Interrupted by the user. Everything computed is on disk, and `command` resumes it."""
 
     command = "the same command"
 
@@ -71,6 +71,11 @@ def first_line(error: BaseException) -> str:
     except Exception:
         return ""
     return lines[0][:300] if lines else ""
+
+
+def cut(text: str, most: int = 80) -> str:
+    """Return a text cut to at most `most` characters, ending in ... if it was longer."""
+    return text if len(text) <= most else f"{text[: most - 3].rstrip()}..."
 
 
 def reason(error: BaseException) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from mhrun.errors import UserError
+from mhrun.errors import UserError, cut
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -25,6 +25,5 @@ def checked_name(text: object, what: str) -> str:
         UserError: it is not 1 to 64 letters, digits, dashes and underscores; it may be a path.
     """
     if not is_name(text):
-        excerpt = repr(text) if len(repr(text)) <= 80 else f"{repr(text)[:77]}..."
-        raise UserError(f"{what} {excerpt} is not a name; use 1 to 64 letters, digits, - and _.")
+        raise UserError(f"{what} {cut(repr(text))} is not a name; use 1 to 64 letters, digits, - and _.")
     return str(text)

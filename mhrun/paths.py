@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
-from mhrun.errors import UserError, nearest
+from mhrun.errors import UserError, cut, nearest
 
 PACKAGE = Path(__file__).resolve().parent
 # A clone has conf/ and experiments/ beside the package; a wheel carries both inside it.
@@ -24,7 +24,6 @@ FOLDERS = "MHRUN_FOLDERS"
 """The environment variable that names the user's folders, so that jobs in other processes find them too."""
 
 _ALIAS = "mhrun_experiments"
-_SHOWN = 200  # characters of a file name shown in a message
 
 
 def cache_dir() -> Path:
@@ -51,7 +50,7 @@ def located(name: str) -> Path:
     Raises:
         UserError: there is no such file.
     """
-    excerpt = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}..."
+    excerpt = cut(name)
     try:
         file = Path(name).expanduser()
     except RuntimeError as error:  # an unknown user

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from mhrun.errors import UserError
+from mhrun.errors import UserError, cut
 
 MOST_BYTES = 1 << 20
 """Most bytes of a configuration."""
@@ -220,9 +220,8 @@ def _check_scalar(event: yaml.ScalarEvent, loader: yaml.SafeLoader, refuse: Any)
     try:
         loader.construct_object(yaml.ScalarNode(tag, value))
     except (ValueError, KeyError, OverflowError, yaml.YAMLError) as error:
-        excerpt = value if len(value) <= 40 else f"{value[:37]}..."
         raise refuse(
-            line, f"'{excerpt}' cannot be read as a value; put it in quotes if it is a word."
+            line, f"'{cut(value, 40)}' cannot be read as a value; put it in quotes if it is a word."
         ) from error
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from mhrun.diagnostics.chains import ess_of_chain
 from mhrun.kernels.stationary import EXACT
-from mhrun.report.efficiency import passes
+from mhrun.report.efficiency import passes, pilot_passes
 from mhrun.report.vocabulary import Array, Estimate, Run
 
 from ..shared.crossings import first_crossing
@@ -54,13 +54,10 @@ def cost(run: Run, method: str) -> Cost:
             if "warmup_sample_stats" in trace.children:
                 burnt[name] = float(trace["warmup_sample_stats"][name].to_numpy()[..., -1].mean())
     after = {name: values - burnt.get(name, 0.0) for name, values in spent.items()}
-    pilot = summary.get("pilot") or {}
-    pilot_costs = [float(pilot.get(name, 0)) for name in ("n_lik", "n_grad")]
-    # A method with gradients has both from one pass.
-    preparation = max(pilot_costs) if after["n_grad"][-1] > 0 else sum(pilot_costs)
-    preparation += float(summary.get("reference_n_grad", 0))
-    setup = preparation / chains + max(burnt.get("n_lik", 0.0), burnt.get("n_grad", 0.0))
-    evaluations = passes(after["n_lik"], after["n_grad"], summary["separate_gradients"])
+    separate = summary["separate_gradients"]
+    preparation = pilot_passes(summary.get("pilot") or {}, separate) + float(summary.get("reference_n_grad", 0))
+    setup = preparation / chains + passes(burnt.get("n_lik", 0.0), burnt.get("n_grad", 0.0), separate)
+    evaluations = passes(after["n_lik"], after["n_grad"], separate)
     return Cost(evaluations, after["wall_s"] / chains, setup)
 
 

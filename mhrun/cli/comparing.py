@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mhrun.cli.named_runs import found_run
 from mhrun.cli.places import outputs_of
-from mhrun.errors import UserError
+from mhrun.errors import UserError, cut
 from mhrun.store.folder import RunFolder, runs
 from mhrun.store.identity import differences
 
@@ -224,8 +224,7 @@ def _by_method(settings: Mapping[str, object], others: Sequence[Mapping[str, Any
 
 
 def _short(value: object) -> str:
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
+    return cut(f"{value:.4g}" if isinstance(value, float) else str(value), 40)
 
 
 _SHORT = {

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from mhrun.cli.outline import Outline, outline, paper, seconds_at_paper_scale
 from mhrun.cli.places import experiments, outputs_of
-from mhrun.cli.run_status import NO_LIMIT, columns, cut, status_of
+from mhrun.cli.run_status import NO_LIMIT, columns, status_of
 from mhrun.durations import in_words
-from mhrun.errors import UserError, nearest
+from mhrun.errors import UserError, cut, nearest
 from mhrun.paths import CONF
 from mhrun.store.folder import RunFolder, runs
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from mhrun.cli.crash import printable
 from mhrun.cli.outline import outline, paper, seconds_at_paper_scale
-from mhrun.cli.run_status import columns, cut, status_of
+from mhrun.cli.run_status import columns, status_of
 from mhrun.durations import in_words
-from mhrun.errors import UserError
+from mhrun.errors import UserError, cut
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import COUNTS
 

@@ -83,7 +83,7 @@ def run(arguments: Sequence[str]) -> int:
         print(f"mhrun: {printable(str(error))}", file=sys.stderr)
         return MISTAKE
     except Interrupted as stop:
-        print(f"mhrun: {stop}. Nothing is lost: {stop.command} resumes from there.", file=sys.stderr)
+        print(f"mhrun: {stop}. What is computed is kept; {stop.command} resumes it.", file=sys.stderr)
         return STOPPED
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):

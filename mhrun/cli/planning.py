@@ -157,6 +157,7 @@ def _planned(
     from mhrun.engine.executors import check_executor
     from mhrun.engine.jobs import jobs_of, separable
     from mhrun.engine.pilot import piloted
+    from mhrun.report.efficiency import pilot_passes
     from mhrun.store.blocks import steps_done
     from mhrun.store.identity import method_digest
     from mhrun.store.sharing import found as found_elsewhere
@@ -185,7 +186,7 @@ def _planned(
         before = time.perf_counter()
         methods[place], facts = piloted(method, None, lambda line: None)
         facts = {} if facts is None else facts
-        count = facts.get("n_lik", 0) + facts.get("n_grad", 0)
+        count = pilot_passes(facts, method.kernel.separate_gradients())
         if (surrogate := method.target.surrogate) is not None:
             surrogate.pack()  # finds its mode
             count += surrogate.n_grad

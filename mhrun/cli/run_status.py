@@ -19,11 +19,6 @@ def columns() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else NO_LIMIT
 
 
-def cut(text: str, most: int) -> str:
-    """Return a text cut to at most `most` characters, ending in ... if it was longer."""
-    return text if len(text) <= most else f"{text[: most - 3].rstrip()}..."
-
-
 class Status(NamedTuple):
     """The status of a run."""
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mhrun.cli.progress import Bars, Lines, Notes
 
 
-_SHORT = 5.0  # seconds of a whole run up to which nobody asks where they went
+_SHORT = 5.0  # seconds; a shorter run prints no breakdown of its time
 
 
 def run_once(words: Sequence[str], folders: Sequence[Path]) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import UnionType
 from typing import Any
 
-from mhrun.errors import UserError, nearest
+from mhrun.errors import UserError, cut, nearest
 from mhrun.names import checked_name
 from mhrun.store.identity import COUNTS
 
@@ -149,5 +149,4 @@ def _refers(value: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    text = "null" if value is None else repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return cut("null" if value is None else repr(value))

@@ -273,7 +273,7 @@ def _job(config: DictConfig) -> dict[str, Any] | None:
         if plain["runtime"]["report"] and not reported(folder):
             result |= {"error": "a part of its report could not be made", "log": str(folder.log)}
     except Interrupted as stop:
-        print(f"mhrun: {stop}. Nothing is lost: {stop.command} goes on from there.", file=sys.stderr)
+        print(f"mhrun: {stop}. What is computed is kept; {stop.command} resumes it.", file=sys.stderr)
         raise KeyboardInterrupt from stop
     except UserError as error:
         show_traceback(error)

@@ -11,7 +11,7 @@ from hydra.core.override_parser.types import QuotedString
 from hydra.errors import HydraException
 
 from mhrun.cli.hydra_settings import check_words
-from mhrun.errors import UserError
+from mhrun.errors import UserError, cut
 from mhrun.names import checked_name
 
 
@@ -77,7 +77,7 @@ def _hint(word: str) -> str:
 
 def _check_word(word: str) -> None:
     """Refuse a word that would take minutes to read, or more levels than Python can go down."""
-    excerpt = word if len(word) <= 60 else f"{word[:57]}..."
+    excerpt = cut(word, 60)
     if any("\ud800" <= character <= "\udfff" for character in word):
         raise UserError(f"{excerpt!r} is not UTF-8.")
     if len(word) > _LONGEST_WORD:

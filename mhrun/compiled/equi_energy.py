@@ -214,7 +214,7 @@ def _variance(weights: Any, before: Any, after: Any, m: Any) -> Any:
 
 @piece
 def _slot(n_seen: Any, capacity: Any, latest: Any, draw: Any) -> Any:
-    """Where the next entry of a bank goes that has seen so many; at `capacity` or above it is not kept.
+    """The slot of the next entry of a bank, given the number seen so far; at `capacity` or above it is not kept.
 
     A full bank keeps the latest entries, or a uniform sample of all (Vitter 1985, algorithm R).
     """

@@ -73,7 +73,7 @@ class TACTHMC(Dynamics):
 
     @property
     def noise_gain(self) -> float:  # type: ignore[override]
-        """At most that of SGNHT, which it is at |x| <= d."""
+        """At most that of SGNHT; equal to it for |x| <= d."""
         return 1 / self.friction
 
     @property

@@ -148,7 +148,7 @@ def _ascent(
 def find_curved_modes(surface: Surface, theta: Tensor) -> tuple[Mode, Tensor | None, bool]:
     """Return modes, minus the Hessian (D, D) at the highest one, if it is finite, and whether that is a proper mode.
 
-    Where coordinates have very different units, as of features that nobody standardised, ascents stop far from a mode.
+    Where coordinates have very different units, as of unstandardised features, ascents stop far from a mode.
     They are then restarted from there in units of the curvature, 1 / sqrt(diag |H|).
     """
     modes = find_modes(surface, theta)

@@ -74,7 +74,7 @@ def choose_executor(
     if begun_with == COMPILED:
         raise UserError(
             f"{method.name} began in a compiled loop, which needs numba and a CPU; install mhrun with its "
-            "dependencies to go on with it, or begin anew with runtime.force=true."
+            "dependencies to resume it, or start again with runtime.force=true."
         )
     if choice == "compiled":
         raise _no_loop([method.name])

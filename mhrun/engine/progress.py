@@ -41,8 +41,8 @@ class Progress(Silent):
         )
         if seconds_left > _LONG and not self._is_kept:
             self._print(
-                "a shorter run: Ctrl-C, then fewer steps= or thin=, or another kernel; folder= keeps what is computed "
-                "if a run ends early"
+                "to shorten the run, press Ctrl-C and use fewer steps= or another kernel; with folder= a run that "
+                "ends early is kept"
             )
             self._is_kept = True  # once
 

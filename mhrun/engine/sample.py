@@ -133,7 +133,7 @@ def sample(
         monitor: computes metrics while the chains run, such as `Predictive`: group ``monitor`` of the trace.
         threads: of torch and of compiled loops; None: all cores for compiled loops, and for torch one, or all where a
             long step is measured to be faster with them.
-        folder: where to keep the trace; the same call goes on from what is there, another is refused.
+        folder: where to keep the trace; the same call resumes what is there, another is refused.
             None keeps it in memory.
         progress: print a line every ten seconds to stderr, with the steps that are done and the seconds that are left.
 

@@ -201,7 +201,7 @@ class _Worker:
         return False
 
     def give_one(self, task: str, waiting: deque[str]) -> None:
-        """Give the process one of the waiting methods, by choice one whose loop it has compiled."""
+        """Give the process one of the waiting methods, preferably one whose loop it has compiled."""
         name = next((name for name in waiting if name in self.known), waiting[0])
         if self.give(task, name):
             waiting.remove(name)
@@ -215,7 +215,7 @@ class _Worker:
 
     def end(self, patience: float = 0.0) -> str:
         """End the process, by a kill after `patience` seconds, and return how it ended."""
-        self.connection.close()  # which it ends at
+        self.connection.close()  # at which it ends
         try:
             code = self._process.wait(patience)
         except subprocess.TimeoutExpired:
@@ -263,7 +263,7 @@ def serve(connection: Connection) -> None:
             try:
                 message = connection.recv()
             except (EOFError, OSError):
-                os._exit(0)  # as a kill, after which the run goes on from what is on disk
+                os._exit(0)  # as a kill, after which the run resumes from what is on disk
             if message == _STOP:
                 stop.set()
             else:

@@ -81,18 +81,32 @@ def costs(run: Run, method: str) -> dict[str, float]:
     """Return evaluations and seconds of all chains together after burn-in, and the evaluations before, ``setup``.
 
     An evaluation is a log-likelihood of one datum at one point, or its gradient, or both from one pass. Before the
-    draws come the search for a mode, the pilot and burn-in, whose likelihoods and gradients are added.
+    draws come the search for a mode, the pilot and burn-in.
     """
     summary = run.methods[method]
-    counts = summary["after_burn_in"]
-    total = sum(
-        float(summary.get(key) or 0) for key in ("likelihood_evals", "gradient_evals", "reference_n_grad")
-    )
+    counts, separate = summary["after_burn_in"], summary["separate_gradients"]
+    pilot = summary.get("pilot") or {}
+    burnt = [
+        summary[total] - pilot.get(name, 0) - counts[name]
+        for total, name in (("likelihood_evals", "n_lik"), ("gradient_evals", "n_grad"))
+    ]
+    setup = passes(*burnt, separate) + pilot_passes(pilot, separate) + (summary.get("reference_n_grad") or 0)
     return {
-        "evaluations": passes(counts["n_lik"], counts["n_grad"], summary["separate_gradients"]),
-        "setup": max(0.0, total - counts["n_lik"] - counts["n_grad"]),
+        "evaluations": passes(counts["n_lik"], counts["n_grad"], separate),
+        "setup": max(0.0, float(setup)),
         "seconds": counts["wall_s"],
     }
+
+
+def pilot_passes(pilot: Mapping[str, Any], separate: float) -> float:
+    """Return the evaluations of a pilot: a method that evaluates points with their gradients has both from one pass.
+
+    Args:
+        pilot: what it found; empty if there was none.
+        separate: see `passes`.
+    """
+    counts = [float(pilot.get(name, 0)) for name in ("n_lik", "n_grad")]
+    return sum(counts) if separate == 1 else max(counts)
 
 
 def passes(n_lik: Any, n_grad: Any, separate: float) -> Any:

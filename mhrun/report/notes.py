@@ -94,7 +94,7 @@ def metrics_of(module: str, run: Any) -> Mapping[str, Metric]:
 
 
 def paragraphs(text: str) -> list[str]:
-    """Return the paragraphs of a text, parted by empty lines, each on one line."""
+    """Return the paragraphs of a text, separated by empty lines, each on one line."""
     parts = (" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
     return [part for part in parts if part]
 

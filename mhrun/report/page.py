@@ -58,7 +58,7 @@ class TableOnPage(NamedTuple):
         """The table as HTML, each heading with what its column is; None where there is a line in its place."""
         if isinstance(self.content, str):
             return None
-        # A number is not to be parted at its sign or its exponent where lines are broken.
+        # Lines are not broken at the sign or the exponent of a number.
         page = _SHORT.sub(
             lambda cell: f'<td class="{"words short" if cell[1] else "short"}">{cell[2]}</td>',
             self.content["html"],

@@ -78,7 +78,7 @@ class Banded(Schedule):
         if placed.length < self.window or last + length > warmup:
             least = last + max(length, 10 * self.window)
             raise Refusal(
-                f"warmup = {warmup} has no room for the burn-in of every rung; make it {least} or more."
+                f"warmup = {warmup} is too short for the burn-in of every rung; make it {least} or more."
             )
         return placed
 

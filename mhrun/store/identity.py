@@ -28,7 +28,7 @@ _COSMETIC = ("runtime", "report", "scales", "title", "reproduces")
 # Settings of the target added later; their former behaviour is left out, so that older runs keep their digest.
 _LATER = {"common_batch": False, "gradient_noise": 0, "energy_noise": 0, "surrogate": "none"}
 _LATER_OF_ALL = {"precision": "fp32"}  # likewise, of the whole configuration
-# What a setting of the target is where nobody writes it. A method's own `surrogate: none` is written in shipped
+# The default of a setting of the target. A method's own `surrogate: none` is written in shipped
 # experiments, and stays in their digests.
 _UNSET = {"temper": "posterior", "replacement": False, **_LATER}
 _LATER_OF_A_METHOD = {key: value for key, value in _LATER.items() if key != "surrogate"}

@@ -1,6 +1,6 @@
 """Opens traces as xarray does, in a fifth of the time.
 
-xarray's own reader of NetCDF4 asks HDF5 a thousand questions about a trace of forty variables. This one knows how
+xarray's own reader of NetCDF4 makes about a thousand calls of HDF5 for a trace of forty variables. This one knows how
 `mhrun.store.netcdf` writes: no fill values, scales or times to decode, and a coordinate for every dimension.
 """
 

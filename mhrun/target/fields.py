@@ -52,7 +52,7 @@ def unfit(model: Model, data: Dataset) -> str | None:
 
 
 def ambiguous_bytes(model: Model, data: Dataset) -> str | None:
-    """Return why bytes that nobody called pixels cannot be read by a model to which bytes are pixels, or None."""
+    """Return why a model that reads bytes as pixels cannot read bytes that were not declared as pixels, or None."""
     if "x" not in data.plain_bytes or not getattr(model, "reads_pixels", False):
         return None
     return (

@@ -216,6 +216,25 @@ def test_approximate_methods_that_converged_are_named_with_the_error_of_their_se
     assert summary.summarised(run, {}, [], diagnostics).approximate.endswith("compare with an exact method")
 
 
+def test_a_likelihood_and_its_gradient_from_one_pass_are_one_evaluation_in_the_set_up_too():
+    """HMC of 10 leapfrog steps on 100 data: 7 steps of burn-in, 5 of draws, a pilot of 3 with a search before it."""
+    burn_in, draws, search = 7, 5, 40
+    pilot = {"n_lik": 3 * 100, "n_grad": (3 * 10 + search) * 100}
+    about = {
+        "likelihood_evals": (burn_in + draws) * 100 + pilot["n_lik"],
+        "gradient_evals": (burn_in + draws) * 1000 + pilot["n_grad"],
+        "after_burn_in": {"n_lik": draws * 100, "n_grad": draws * 1000, "wall_s": 1.0},
+        "separate_gradients": 0.9,
+        "pilot": pilot,
+    }
+    found = costs(FakeRun("hmc", hmc=about), "hmc")
+    assert found["evaluations"] == draws * 1000
+    assert found["setup"] == burn_in * 1000 + (3 * 10 + search) * 100
+    metropolis = about | {"separate_gradients": 1.0, "gradient_evals": pilot["n_grad"]}
+    metropolis["after_burn_in"] = {"n_lik": draws * 100, "n_grad": 0, "wall_s": 1.0}
+    assert costs(FakeRun("a", a=metropolis), "a")["setup"] == burn_in * 100 + pilot["n_lik"] + pilot["n_grad"]
+
+
 def test_an_optimiser_has_no_effective_draws(tmp_path):
     """Its steps are no draws of a distribution; the sampler beside it has an ESS."""
     steps = (

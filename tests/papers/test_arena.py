@@ -16,6 +16,7 @@ from mhrun.engine.experiment import run_experiment
 from mhrun.errors import UserError
 from mhrun.models.logistic import Logistic
 from mhrun.paths import experiment_module
+from mhrun.report.efficiency import costs
 from mhrun.report.run import Run
 from mhrun.target import Target
 
@@ -116,6 +117,8 @@ def test_costs_are_those_of_one_chain_and_the_set_up_is_shared(outputs):
     burnt = errors.cost(run, "smh2").setup - common
     total = (about["likelihood_evals"] - about["pilot"]["n_lik"]) / 3
     assert 0 <= burnt < total
+    for method in run.methods:
+        assert costs(run, method)["setup"] / 3 == pytest.approx(errors.cost(run, method).setup, abs=81)
     assert errors.cost(run, "sgld").evaluations[-1] == 20 * run.methods["sgld"]["pilot"]["m"]
     assert [m for m in run.methods if errors.is_exact(run, m)] == ["metropolis", "smh2"]
 
