@@ -10,6 +10,7 @@ extend this list, because it may come from someone else. Names that are merely i
 from __future__ import annotations
 
 import ast
+import difflib
 import importlib
 import inspect
 import os
@@ -186,10 +187,10 @@ def call(function: Callable[..., T], arguments: Mapping[str, Any], name: str, wh
 
 
 def check_attributes(part: Any, at: str = "") -> None:
-    """Refuse a part of the user's with an attribute that hides a method of its base class.
+    """Refuse a part of the user's with an attribute that hides a method of its base class, or a misspelt declaration.
 
     Raises:
-        UserError: ``self.start = ...`` in a schedule, say.
+        UserError: ``self.start = ...`` in a schedule, say, or ``keep_ratio = True`` in a rule.
     """
     cls = type(part)
     if cls.__module__.startswith("mhrun."):
@@ -201,8 +202,26 @@ def check_attributes(part: Any, at: str = "") -> None:
                     f"{at}{cls.__name__} sets self.{name}, which is a method of {base.__name__}; choose another "
                     "attribute name."
                 )
+    ours = [base for base in cls.__mro__ if base.__module__.startswith("mhrun.")]
+    declarations = [name for base in ours for name in vars(base) if not name.startswith("_")]
+    for base in cls.__mro__:
+        if base in ours or base.__module__ in ("builtins", "abc", "typing"):
+            continue
+        for name, value in vars(base).items():
+            if (
+                name.startswith("_")
+                or name in declarations
+                or not isinstance(value, bool | int | float | str)
+            ):
+                continue
+            if close := difflib.get_close_matches(name, declarations, 1, _MISSPELT):
+                raise UserError(
+                    f"{at}{base.__name__} declares {name}, which {ours[0].__name__} does not have; did you mean "
+                    f"{close[0]}?"
+                )
 
 
+_MISSPELT = 0.85  # similarity of a misspelt declaration
 _LITERAL = re.compile(r"Literal\[([^\]]*)\]")
 _GROUPS = ("proposal", "pairing", "rule", "dynamics", "schedule", "monitor")  # of conf/
 _PARTS = ("Proposal", "Pairing", "Rule", "Dynamics", "Model", "Kernel", "Schedule", "OwnPrior", "Monitor")

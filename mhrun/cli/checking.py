@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from mhrun.check.verdict import Verdict
     from mhrun.parts import Kernel
 
+_OF_SCHEDULES = (
+    "a schedule of your own is checked as each run begins: shapes and signs of its values, and that they do not "
+    "depend on how steps are divided into blocks."
+)
 _OF_AN_EXPERIMENT = ("model", "data", "monitor", "target")  # which a part is checked without
 _KINDS = ("rule", "pairing", "proposal", "dynamics", "kernel")
 
@@ -84,6 +88,8 @@ def _composed(words: list[str], folders: Sequence[Path]) -> DictConfig:
     register_resolvers()
     name: str | None = None
     kind, arguments = "", dict[str, Any]()
+    if any(word.partition("=")[0].partition("@")[0] == "schedule" for word in words):
+        raise UserError(_OF_SCHEDULES)
     if "=" not in words[0]:
         name = words.pop(0)
         kind, arguments = _of_a_name(name, words)
@@ -102,6 +108,7 @@ def _of_a_name(name: str, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """Return the kind of a class and its arguments: those of the command line, and the minibatch size m."""
     from mhrun import parts
     from mhrun.build import trusted_object
+    from mhrun.schedules.plan import Schedule
 
     if "." not in name:
         raise UserError(
@@ -117,6 +124,8 @@ def _of_a_name(name: str, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
             settings = {key: value for key, _, value in (word.partition("=") for word in words)}
             arguments = {key: _read(key, value) for key, value in settings.items() if key in parameters}
             return kind, ({"m": "${m}"} if "m" in parameters else {}) | arguments
+    if isinstance(part, type) and issubclass(part, Schedule):
+        raise UserError(f"{name}: {_OF_SCHEDULES}")
     bases = ", ".join(kind.title() for kind in _KINDS)
     raise UserError(
         f"{name} is not a class of a part; a part derives from a base class of mhrun.parts: {bases}."

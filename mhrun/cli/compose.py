@@ -377,6 +377,8 @@ def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path], name: 
     except (HydraException, OmegaConfBaseException, UserError):
         return ""
     keys = [k for k in _keys(config) if not k.startswith("hydra")]  # type: ignore[arg-type]
+    if key in keys and any(word.startswith(f"+{key}=") for word in words) and not _is_group(config, key):
+        return f" It is there already: write {key}=VALUE, without the +."
     if key in keys:  # a group of parts, of which the experiment has chosen none
         return f" If you mean to add a part, write +{key}=NAME."
     leaf = key.rpartition(".")[2]
@@ -447,6 +449,13 @@ def _members(key: str, words: Sequence[str], folders: Sequence[Path], name: str)
     except (HydraException, OmegaConfBaseException, UserError, KeyError, TypeError):
         return f"there is no '{key}'."
     return f"{group or 'the configuration'} has {', '.join(members)}.{nearest(leaf, members)}"
+
+
+def _is_group(config: Any, key: str) -> bool:
+    """Return whether a key of a configuration holds settings, or nothing yet."""
+    for part in key.split("."):
+        config = config.get(part) if isinstance(config, Mapping) else None
+    return config is None or isinstance(config, Mapping)
 
 
 def _keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

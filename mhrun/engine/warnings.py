@@ -20,6 +20,7 @@ from mhrun.models.perceptron import Perceptron
 from mhrun.store.blocks import SKEW_EDGES
 from mhrun.types import Model, blocks_of
 
+_SAID = 1000  # per cent that a standard deviation is too large, above which the number says nothing
 _MUCH = 0.1  # share of decisions on all data above which a run warns
 # Difference of logit(acceptance) from the rate that tuning aimed at, above which it had not settled.
 _SETTLED = 1.0
@@ -284,6 +285,12 @@ def _noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
     kernel = method.kernel.of_a_chain  # the statistics of a ladder are those of the rungs' own moves
     if (rule := kernel.rule) is None:
         return
+    pairing = kernel.pairing
+    if pairing is not None and pairing.m == 1 and method.target.batches.error_share(1) > 0:
+        yield (
+            f"{method.name}: the noise of the log-ratio cannot be estimated from minibatches of m = 1. Choose m >= 2 "
+            "to see whether it dominates."
+        )
     noise = log_ratio_noise(summary)
     if noise > rule.noise_limit and not rule.wants_terms:
         steps = method.shape.chains * method.shape.steps
@@ -293,11 +300,13 @@ def _noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
         ]
         weight = " to ".join(dict.fromkeys(weights))
         if rule.corrects_noise:
-            effect = "few moves are accepted, and the correction is least reliable for noise that large"
+            effect = "noise that large costs acceptance, and the correction is least reliable for it"
         elif kernel.pairing is not None and kernel.pairing.keeps_batch:
             effect = "each point keeps its minibatch, and chains stay where it overestimates the density"
         else:
-            effect = f"draws are too wide, standard deviations by up to {100 * too_wide(noise):.0f} %"
+            most = 100 * too_wide(noise)
+            share = f"up to {most:.0f} %" if most < _SAID else f"more than {_SAID} %"
+            effect = f"draws are too wide, standard deviations by {share}"
         yield (
             f"{method.name}: the log-ratio's minibatch noise has sd {noise:.3g} (n/T = {weight}, m = {_number(m)}): "
             f"{effect}. Raise T or m, or lower the step size."

@@ -205,6 +205,8 @@ class MetropolisHastings(Kernel):
         origin = self.pairing.current(target, state.evaluation, draws, grad_temperature)
         path = self._followed(target, origin, controls, draws) if self.proposal.follows else None
         theta = self.proposal.sample(origin, controls, draws) if path is None else path.theta
+        if theta.shape != origin.theta.shape:
+            raise Refusal(_wrong_shape(self.proposal, "sample", "(C, D)", origin.theta.shape, theta))
         candidate, contest = self.contest(target, origin, theta, controls, draws, path)
         verdict = decision(self.rule, contest, draws)
 
@@ -279,12 +281,21 @@ class MetropolisHastings(Kernel):
         if path is not None:
             offset = offset + cast(TrajectoryProposal, self.proposal).log_ratio(path, candidate, controls)
         elif (densities := self.proposal.log_density_ratio(origin, candidate, controls)) is not None:
+            if densities.shape != offset.shape:
+                raise Refusal(_wrong_shape(self.proposal, "log_density", "(C,)", offset.shape, densities))
             offset = offset + densities
         elif self.proposal.gradients:  # without a finite gradient the chain could not leave the candidate
             assert candidate.grad is not None
             offset = offset.masked_fill(~candidate.grad.isfinite().all(-1), torch.nan)
         scale = (target.n / controls.temperature).double()
         return candidate, Contest.of(comparison, scale, offset)
+
+
+def _wrong_shape(proposal: Proposal, method: str, shape: str, expected: torch.Size, found: Tensor) -> str:
+    return (
+        f"{type(proposal).__name__}.{method} returns {shape}, here {tuple(expected)}, not a tensor of shape "
+        f"{tuple(found.shape)}."
+    )
 
 
 def _size(point: Evaluation, target: Target) -> int:

@@ -86,11 +86,13 @@ def costs(run: Run, method: str) -> dict[str, float]:
     summary = run.methods[method]
     counts, separate = summary["after_burn_in"], summary["separate_gradients"]
     pilot = summary.get("pilot") or {}
-    burnt = [
-        summary[total] - pilot.get(name, 0) - counts[name]
-        for total, name in (("likelihood_evals", "n_lik"), ("gradient_evals", "n_grad"))
-    ]
-    setup = passes(*burnt, separate) + pilot_passes(pilot, separate) + (summary.get("reference_n_grad") or 0)
+    n_lik = summary["likelihood_evals"] - pilot.get("n_lik", 0) - counts["n_lik"]
+    n_grad = summary["gradient_evals"] - pilot.get("n_grad", 0) - counts["n_grad"]
+    setup = (
+        passes(n_lik, n_grad, separate)
+        + pilot_passes(pilot, separate)
+        + (summary.get("reference_n_grad") or 0)
+    )
     return {
         "evaluations": passes(counts["n_lik"], counts["n_grad"], separate),
         "setup": max(0.0, float(setup)),

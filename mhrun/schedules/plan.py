@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from mhrun.errors import Refusal
 from mhrun.parts import AUTO
+from mhrun.schedules.contract import check_values
 from mhrun.types import Controls
 
 _CHUNK = 1 << 12  # steps whose temperatures are read at once
@@ -178,6 +180,11 @@ class Plan:
     def _check(self) -> None:
         memory = self.start()
         for name, schedule in self.schedules.items():
+            if not type(schedule).__module__.startswith("mhrun."):
+                known = schedule.steps_until_update(1)
+                steps = self.total if known is None else min(known, self.total)
+                values = partial(schedule.values, _memory_of(memory, name))
+                check_values(schedule, name, values, self.chains, steps)
             for quantity, value in schedule.values(_memory_of(memory, name), 1, 1).items():
                 if value.shape[-1] not in (1, self.chains):
                     raise Refusal(

@@ -78,6 +78,7 @@ def mistakes(outputs, *extra):
             "lam is given several values; mhrun -m runs each of them; one list is lam=[0.2,0.3]",
         ),
         ([*SMOKE, "monitor=predictive"], "If you mean to add a part, write +monitor=NAME."),
+        ([*SMOKE, "+steps=9"], "'steps'. It is there already: write steps=VALUE, without the +."),
         (
             [*SMOKE, "methods.mint.starts=[[0,1]]"],
             "'methods.mcmc.starts' is one; to set it here too, write +methods.mint.starts=VALUE.",

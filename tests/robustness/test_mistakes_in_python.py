@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import numpy as np
@@ -105,6 +106,42 @@ def test_an_attribute_that_hides_a_method_of_the_base_class_is_named():
         call(Ramp, {"start": 0.1}, "ours.Ramp", "schedules.step_size")
     with pytest.raises(UserError, match=r"Hidden sets self.decide, which is a method of"):
         mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), Hidden())
+
+
+class Misspelt(mhrun.Metropolis):
+    keep_ratio = True
+    limits = 3.0  # a constant of its own
+
+
+def test_a_misspelt_declaration_is_named():
+    words = "Misspelt declares keep_ratio, which Metropolis does not have; did you mean keeps_ratio?"
+    with pytest.raises(UserError, match=re.escape(words)):
+        mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), Misspelt())
+
+
+class Wide(mhrun.RandomWalk):
+    def log_density(self, origin, to, controls):
+        return -(to - origin.theta).abs()
+
+
+class Flat(mhrun.RandomWalk):
+    def sample(self, origin, controls, draws):
+        return super().sample(origin, controls, draws)[:, 0]
+
+
+@pytest.mark.parametrize(
+    ("proposal", "words"),
+    [
+        (Wide(), r"Wide.log_density returns \(C,\), here \(4,\), not a tensor of shape \(4, 2\)"),
+        (Flat(), r"Flat.sample returns \(C, D\), here \(4, 2\), not a tensor of shape \(4,\)"),
+    ],
+)
+def test_a_proposal_of_the_wrong_shape_is_named(proposal, words):
+    kernel = mhrun.MetropolisHastings(proposal, mhrun.Full(), mhrun.Metropolis())
+    with pytest.raises(UserError, match=words):
+        mhrun.sample(
+            lambda t: -0.5 * (t**2).sum(), None, kernel, start=[0.0, 0.0], step_size=0.1, steps=9, chains=4
+        )
 
 
 def test_a_rule_that_returns_no_verdict_is_named():

@@ -59,11 +59,18 @@ def test_noise_that_dominates_a_log_ratio_is_warned_of():
     assert not warned(mhrun.Metropolis(), mhrun.Full())
 
 
+def test_what_a_minibatch_of_one_cannot_say_is_said():
+    assert warned(mhrun.Metropolis(), Shared(1)) == [
+        "the noise of the log-ratio cannot be estimated from minibatches of m = 1. Choose m >= 2 to see whether it "
+        "dominates."
+    ]
+    (line,) = warned(mhrun.Metropolis(), Shared(2), step=10.0)
+    assert "standard deviations by more than 1000 %" in line
+
+
 def test_a_penalty_that_rejects_most_moves_is_warned_of():
     (line,) = warned(Penalty(), Shared(20), step=0.2)  # twice the noise of the test above
-    assert (
-        "few moves are accepted, and the correction is least reliable for noise that large. Raise T" in line
-    )
+    assert "noise that large costs acceptance, and the correction is least reliable for it. Raise T" in line
     assert not warned(Penalty(), Shared(20), step=0.05)
     assert warned(mhrun.Metropolis(), Shared(20), step=0.05)
 
