@@ -337,7 +337,7 @@ class Field(NamedTuple):
     """A model's requirements on one field of the data.
 
     `values`: ``""``, any real numbers; ``signs``, +1 and -1; ``classes``, integers from 0 to `classes` - 1;
-    ``counts``, integers from 0 on; ``zeros``, the placeholder datum of a density without data.
+    ``counts``, integers from 0 on; ``positive``, above 0; ``zeros``, the placeholder datum of a density without data.
     """
 
     row: tuple[int, ...] | None  # shape of a row, () for a scalar; None for any shape

@@ -121,7 +121,7 @@ Numerical features are standardised, and priors are printed.
   --data FILE         the table, which is copied into DIR
   --outcome COLUMN    what is predicted; by default the last column
   model=poisson       logistic, softmax, linear or poisson, in place of the one for the outcome's values
-  categorical=[a,b]   columns that are categories; any setting of data=table, such as features=[...] or missing=drop
+  categorical=[a,b]   columns that are categories; any setting of data=table, such as exposure=days or missing=drop
 """,
     "check": f"""\
 mhrun check rule=NAME|proposal=NAME|pairing=NAME|dynamics=NAME|method=NAME|CLASS [KEY=VALUE ...] [--json]

@@ -79,12 +79,14 @@ def _overdispersed(data: Dataset) -> Iterator[str]:
     from sklearn.linear_model import PoissonRegressor
 
     x, y = (_some_rows(data, name) for name in ("x", "y"))
+    exposure = _some_rows(data, "exposure") if "exposure" in data.fields else np.ones(len(y))
     free = len(y) - x.shape[1]
     if free < 1 or not y.any():
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        mean = PoissonRegressor(alpha=1e-8, fit_intercept=False, max_iter=300).fit(x, y).predict(x)
+        rates = PoissonRegressor(alpha=1e-8, fit_intercept=False, max_iter=300)
+        mean = exposure * rates.fit(x, y / exposure, sample_weight=exposure).predict(x)
     dispersion = float(((y - mean) ** 2 / mean).sum() / free)
     spread = float(
         ((2 + 1 / mean).mean() / free) ** 0.5

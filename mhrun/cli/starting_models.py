@@ -134,8 +134,12 @@ def _poisson(name: str, target: str, data: Dataset, levels: Sequence[Any]) -> Fi
     y = data.fields["y"]
     if not bool((y >= 0).all() and (y == y.round()).all()):
         raise UserError(f"model=poisson is for counts 0, 1, 2, ..., and '{target}' holds other numbers.")
-    comment = f"{target} ~ Poisson(exp(x.theta)); the first column of x is 1. The variance is the mean."
-    outcome = f"{target}, from {float(y.min()):g} to {float(y.max()):g}"
+    exposure = data.facts.get("exposure")
+    rate = f"{exposure} * " * bool(exposure)
+    comment = f"{target} ~ Poisson({rate}exp(x.theta)); the first column of x is 1. The variance is the mean."
+    outcome = f"{target}, from {float(y.min()):g} to {float(y.max()):g}" + f", for each {exposure}" * bool(
+        exposure
+    )
     return _built_in(name, "poisson_regression", comment, data, outcome)
 
 

@@ -20,11 +20,12 @@ from mhrun.paths import CONF
 
 _FULL = 200_000  # rows up to which a method on all data is the reference
 _WIDE = 50  # parameters from which the bounds of SMH-2 are too wide to save data
-_EXACT = ("hmc", "mcmc", "smh2", "mh_ss", "zig_zag")
+_EXACT = ("hmc", "mcmc", "mala", "smh2", "mh_ss", "zig_zag")
 _STEPS = 10_000  # at scale=quick
 _HMC = {"smoke": 100, "quick": 500, "long": 2000}  # steps of HMC, each a trajectory of gradients on all data
 _WALK = 1_500  # steps for each parameter, so that four chains of a random walk converge (R-hat below 1.01)
 _MOST_STEPS = 3 * _STEPS  # at scale=quick
+_PILOTED = 200  # parameters up to which a pilot finds the length of HMC's trajectories
 _FEW = 10  # parameters up to which a random walk is the reference
 _LABELS = 10  # values of a target up to which whole numbers may be classes
 _SET = {
@@ -68,6 +69,8 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
     call(Table, table_settings, "the table")  # checks the settings before the file is read
     target, levels = outcome_of(file, target, table_settings.get("separator"))
     regression = regression_of(model, target, levels)
+    if table_settings.get("exposure") and regression.word != "Poisson":
+        raise UserError(f"exposure={table_settings['exposure']} goes with counts: add model=poisson.")
     table_settings |= {"target": target, **regression.table}
     data = call(Table, table_settings, "the table").load()
     columns = features_of(data.facts)
@@ -186,7 +189,7 @@ def _methods(has_bounds: bool, n: int, dim: int) -> list[str]:
     """
     exact = ["smh2"] * (dim < _WIDE)
     if n <= _FULL:
-        reference = "mcmc" if dim <= _FEW else "hmc"
+        reference = "mcmc" if dim <= _FEW else "hmc" if dim <= _PILOTED else "mala"
         return [reference, *exact, "mint", "mhminibatch", "sgld"] if has_bounds else [reference, "sgld"]
     return [*exact, "zig_zag" if exact else "mh_ss", "sgld"] if has_bounds else ["sghmc", "sgld"]
 

@@ -32,7 +32,7 @@ class Table:
     """Rows of a table: ``x`` (n, D) float64, the features, and ``y`` (n,), the target.
 
     Columns of x: ones, with `intercept`; the numerical features, in their order; then, for each categorical column, an
-    indicator of each of its values but the first, in sorted order.
+    indicator of each of its values but the first, in sorted order. With `exposure`, the field ``exposure`` (n,).
 
     Args:
         file: .csv, .tsv or .txt (also compressed), or .parquet (needs pyarrow); searched in the user's folders, then in
@@ -40,6 +40,8 @@ class Table:
         target: the column of y; None for a table without one.
         features: the numerical columns; None for all others.
         categorical: the columns that are categories, as text or numbers.
+        exposure: the column of the exposure of counts, positive numbers, such as times of observation: the mean of a
+            count is proportional to it. Read by `PoissonRegression`, and by functions as ``rows.exposure``.
         outcome: type of y: ``number`` (float64); ``sign``, +1 or -1 of two values (int8); ``class``, 0 to K - 1 of K
             values in sorted order (int64).
         positive: the value of the target that is +1; None for the later of the two in sorted order.
@@ -63,6 +65,7 @@ class Table:
         target: str | None = None,
         features: Sequence[str] | None = None,
         categorical: Sequence[str] = (),
+        exposure: str | None = None,
         outcome: Literal["number", "sign", "class"] = "number",
         positive: Any = None,
         standardise: bool = True,
@@ -91,6 +94,7 @@ class Table:
         self.target = target
         self.features = None if features is None else list(features)
         self.categorical = list(categorical or ())
+        self.exposure = exposure
         self.outcome = outcome
         self.positive = positive
         self.standardise = standardise
@@ -139,7 +143,7 @@ class Table:
         frame = read_table(path, self.separator)
         frame.columns = list(map(str, frame.columns))  # names of Parquet columns may be numbers
         chosen = self._columns(list(frame.columns))
-        table = frame[[*chosen, *self.categorical, *([self.target] if self.target else [])]]
+        table = frame[[*chosen, *self.categorical, *self._others]]
         missing = table.isna()
         bad = missing.any(axis=1)
         if bad.any() and self.missing == "refuse":
@@ -159,6 +163,12 @@ class Table:
             raise UserError(f"{path.name}: {len(table):,} rows leave none for part = {self.part}.")
 
         levels = {name: _levels(table[name], path) for name in self.categorical}
+        for name, values_of in levels.items():
+            if _is_label(len(values_of), len(table)):
+                raise UserError(
+                    f"{path.name}: column '{name}' has {len(values_of):,} values in {len(table):,} rows, too many for "
+                    "categories; choose the features without it."
+                )
         width = self.intercept + len(chosen) + sum(map(len, levels.values())) - len(levels)
         check_memory(
             COPIES * 8 * len(table) * width, f"{path.name}, {width:,} columns of x,", "leave some out"
@@ -195,6 +205,9 @@ class Table:
         if self.target:
             y, facts_of_y = self._outcome(table[self.target], train, path)
             fields["y"], facts = y[kept], facts | facts_of_y
+        if self.exposure:
+            fields["exposure"] = self._exposure(table, path)[kept]
+            facts["exposure"] = self.exposure
         tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in fields.items()}
         words = f"{path.name}: {len(x):,} rows of {len(frame):,}, {len(columns)} columns of x"
         return Dataset(tensors, words, facts), levels
@@ -204,7 +217,7 @@ class Table:
 
         Args:
             new: a DataFrame, a mapping from columns to values (a number is one row), or a file as of the table. Columns
-                that the table does not use, the target too, are ignored.
+                that the table does not use, the target too, are ignored. Without the column of the exposure it is 1.
 
         Raises:
             UserError: a column is missing, lacks a value, or has a category that the table does not have.
@@ -247,11 +260,30 @@ class Table:
                     f"{path.name}: column '{name}' has {_some(unknown)}, which the table does not have: {_some(known)}."
                 )
             columns += [(frame[name] == level).to_numpy(np.float64) for level in known[1:]]
-        return Dataset({"x": torch.from_numpy(np.column_stack(columns))}, f"{len(frame):,} new rows", facts)
+        fields = {"x": np.column_stack(columns)}
+        if self.exposure and self.exposure in frame:
+            fields["exposure"] = self._exposure(frame, path).copy()  # pandas lends it read-only
+        tensors = {name: torch.from_numpy(values) for name, values in fields.items()}
+        return Dataset(tensors, f"{len(frame):,} new rows", facts)
+
+    @property
+    def _others(self) -> list[str]:
+        """The columns besides those of x."""
+        return [name for name in (self.exposure, self.target) if name]
+
+    def _exposure(self, frame: Any, path: Path) -> Array:
+        assert self.exposure is not None
+        values = _numbers(frame[self.exposure], path)
+        if not (values > 0).all():
+            raise UserError(
+                f"{path.name}: the exposure '{self.exposure}' is {values[~(values > 0)][0]:g} in a row; it must be "
+                "positive. If it is a logarithm, take its exponential."
+            )
+        return values
 
     def _columns(self, names: list[str]) -> list[str]:
         """Return the numerical features, after checking that all columns exist."""
-        declared = [*(self.features or ()), *self.categorical, *([self.target] if self.target else [])]
+        declared = [*(self.features or ()), *self.categorical, *self._others]
         for name in declared:
             if name not in names:
                 hint = (
@@ -261,7 +293,10 @@ class Table:
                 raise UserError(f"{self.file} has no column '{name}'.{hint}")
         repeated = sorted({name for name in declared if declared.count(name) > 1})
         if repeated:
-            raise UserError(f"{self.file}: '{repeated[0]}' has two roles; give it one.")
+            role = {"feature": self.features or (), "category": self.categorical}
+            roles = [name for name, columns in role.items() if repeated[0] in columns]
+            roles += [name for name in ("exposure", "target") if getattr(self, name) == repeated[0]]
+            raise UserError(f"{self.file}: '{repeated[0]}' is {' and '.join(roles)}; give it one role.")
         if self.features is not None:
             return self.features
         return [name for name in names if name not in declared]
@@ -368,14 +403,21 @@ def _numbers(column: Any, path: Path) -> Array:
                 f"{path.name}: column '{column.name}': {value!r} in data row {row + 1:,}{tail} "
                 f"({len(column) - len(bad):,} others are)."
             )
+        levels = sorted(set(map(str, text)))
+        categories = "" if _is_label(len(levels), len(column)) else f"set categorical=[{column.name}], or "
         raise UserError(
-            f"{path.name}: column '{column.name}' holds {_some(sorted(set(map(str, text))))}, no numbers; set "
-            f"categorical=[{column.name}], or choose the features without it (features=[...])."
+            f"{path.name}: column '{column.name}' holds {_some(levels)}, no numbers; {categories}choose the features "
+            "without it (features=[...])."
         )
     values: Array = column.to_numpy(np.float64)
     if not np.isfinite(values).all():
         raise UserError(f"{path.name}: column '{column.name}' holds an infinite number.")
     return values
+
+
+def _is_label(levels: int, rows: int) -> bool:
+    """Return whether so many different values in so many rows are a name or a date, and no categories."""
+    return levels > max(CLASSES, rows / 2)
 
 
 def _is_number(value: Any) -> bool:

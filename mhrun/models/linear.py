@@ -86,13 +86,17 @@ class Regression(Weights, ABC):
 
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
         """(C, D), x (C or 1, m, D) and y (C or 1, m) -> (C, m)."""
-        return self.value(predictor(theta.double(), rows["x"].double()), rows["y"])
+        return self.value(predictor(theta.double(), rows["x"].double()) + self.offset(rows), rows["y"])
+
+    def offset(self, rows: Rows) -> Tensor | float:
+        """Return the known part of eta (C or 1, m), which has no coefficient; 0 here."""
+        return 0.0
 
     def taylor(self, theta: Tensor, reference: Tensor, rows: Rows, order: int) -> Tensor:
         """Return the Taylor polynomial of log_lik about the reference, without its constant, (C, m)."""
         x = rows["x"].double()
         step = predictor(theta.double() - reference, x)
-        first, second = self.slopes(x @ reference, rows["y"])
+        first, second = self.slopes(x @ reference + self.offset(rows), rows["y"])
         return first * step if order == 1 else (first + 0.5 * second * step) * step
 
     @abstractmethod

@@ -13,11 +13,14 @@ from mhrun.types import Bounds, Field, Reference, Rows
 
 
 class PoissonRegression(Regression):
-    """y_i ~ Poisson(exp(x_i.theta)); theta ~ N(0, prior_variance I), or flat.
+    """y_i ~ Poisson(e_i exp(x_i.theta)); theta ~ N(0, prior_variance I), or flat.
 
-    log p = y eta - exp(eta) - log y!. Its derivatives in eta = x_i.theta are unbounded. The bounds hold everywhere all
-    the same: with mu_i = exp(x_i.reference), |v_i| <= max_j |x_j| = w and R the larger distance of theta and theta'
-    from the reference (0 if there is none), exp(eta) <= mu_i exp(w R) on the segment between theta and theta', so that
+    e_i is the exposure of a datum, such as its time of observation: the field ``exposure`` of the data, or 1.
+
+    log p = y eta - exp(eta) - log y! with eta = x_i.theta + log e_i. Its derivatives in eta are unbounded. The bounds
+    hold everywhere all the same: with mu_i = e_i exp(x_i.reference), |v_i| <= max_j |x_j| = w and R the larger distance
+    of theta and theta' from the reference (0 if there is none), exp(eta) <= mu_i exp(w R) on the segment between theta
+    and theta', so that
 
         |f'| <= max(y_i, mu_i) exp(w R),  |f''| <= mu_i exp(w R),  |f'''| <= mu_i exp(w R)
 
@@ -48,6 +51,14 @@ class PoissonRegression(Regression):
         """What the data must be: ``x`` (n, D) and counts ``y`` (n,)."""
         return {"x": Field((self.dim,), setting="model.dim"), "y": Field((), "counts")}
 
+    def fields_of(self, data: Rows) -> Mapping[str, Field]:
+        """Return `fields`, and the requirement on ``exposure`` (n,) if the data have it."""
+        return {**self.fields, **({"exposure": Field((), "positive")} if "exposure" in data else {})}
+
+    def offset(self, rows: Rows) -> Tensor | float:
+        """Return the log of the exposure (C or 1, m), 0 without one."""
+        return rows["exposure"].double().log() if "exposure" in rows else 0.0
+
     def value(self, eta: Tensor, y: Tensor) -> Tensor:
         """Return f(eta, y), (C, m)."""
         return y * eta - eta.exp() - torch.lgamma(y + 1.0)
@@ -58,21 +69,21 @@ class PoissonRegression(Regression):
         return y - mean, -mean
 
     def outcome_mean(self, theta: Tensor, rows: Rows) -> Tensor:
-        """Return the rate exp(x.theta), (C, m)."""
-        return predictor(theta.double(), rows["x"].double()).exp()
+        """Return the mean e exp(x.theta), (C, m)."""
+        return (predictor(theta.double(), rows["x"].double()) + self.offset(rows)).exp()
 
     def simulate(self, theta: Tensor, rows: Rows) -> dict[str, Tensor]:
         """Return new counts ``y`` (n,) for rows with ``x`` (n, D), at theta (D,)."""
-        return {"y": torch.poisson((rows["x"].double() @ theta).exp())}
+        return {"y": torch.poisson((rows["x"].double() @ theta + self.offset(rows)).exp())}
 
     def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
         """Return the bounds, see `mhrun.types.Bounds`; they hold everywhere."""
         order, norms = order_of(kind), row_norms(data["x"], reference)
         if reference is None:
-            means = torch.ones_like(norms)
+            means = data["exposure"].double() if "exposure" in data else torch.ones_like(norms)
         else:
             theta = reference.theta
-            means = over_parts(lambda rows: predictor(theta[None], rows["x"].double()[None])[0].exp(), data)
+            means = over_parts(lambda rows: (rows["x"].double() @ theta + self.offset(rows)).exp(), data)
         largest = torch.maximum(data["y"].double(), means) if order == 0 else means
         distances, widest = Distances(reference), norms.max()
         plain, steep = remainder_width(order, distances), remainder_slope(order, distances)

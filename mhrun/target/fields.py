@@ -11,6 +11,7 @@ from mhrun.errors import UserError
 from mhrun.native import native_form
 from mhrun.types import Field, Model
 
+_EXPOSURE = "exposure"  # a field that changes a model which does not read it
 _BLOCK = 1 << 22  # values checked at once: a memory-mapped field may be larger than memory
 
 
@@ -33,6 +34,8 @@ def unfit(model: Model, data: Dataset) -> str | None:
     else:
         return None
     name, data_fields = type(model).__name__, data.fields
+    if _EXPOSURE in data_fields and _EXPOSURE not in fields:
+        return f"{name} has no {_EXPOSURE}; leave it out of the data, or choose model=poisson_regression."
     if any(field not in data_fields for field in fields):
         phrase = (
             f"the fields {' and '.join(fields)}" if len(fields) > 1 else f"the field {next(iter(fields))}"
@@ -71,6 +74,7 @@ def _values(need: Field) -> str:
         "signs": "to be labels +1 and -1",
         "classes": f"to be classes, whole numbers from 0 to {need.classes - 1}",
         "counts": "to be counts, whole numbers from 0 on",
+        "positive": "to be positive",
         "zeros": "to be zeros, as it is a density without data: choose data=no_data",
     }[need.values]
 
@@ -84,6 +88,8 @@ def _wrong(need: Field, values: Tensor) -> float | None:
             bad = (part != 1) & (part != -1)
         elif need.values == "zeros":
             bad = part != 0
+        elif need.values == "positive":
+            bad = ~(part > 0)
         elif need.values == "counts":
             bad = ~((part >= 0) & (part == part.double().floor()))
         else:

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 
+import mhrun
 from mhrun.build import build
 from mhrun.cli.compose import compose_config
 from mhrun.cli.main import run
@@ -116,6 +117,53 @@ def test_counts_give_a_poisson_regression_if_it_is_chosen(capsys):
     assert (config["data"]["outcome"], config["data"]["intercept"]) == ("number", True)
     few = ["steps=40", "warmup=60", "~methods.mint", "~methods.mhminibatch", "~methods.sgld", "~methods.smh2"]
     assert run(["--project", "mine", "my_rows", "scale=smoke", "runtime.report=false", *few]) == 0
+
+
+def test_counts_with_an_exposure(capsys):
+    """The rate is 0.5 a day, whatever the days; a fit without exposure would find 0.5 times their mean."""
+    days = np.random.default_rng(4).uniform(1, 30, 400).round(1)
+    table(rows=400, y=lambda rng, rows: rng.poisson(0.5 * days), days=days)
+    words = ["--data", "my rows.csv", "--outcome", "y", "exposure=days"]
+    assert run(["init", "mine", *words]) == 2
+    assert "exposure=days goes with counts: add model=poisson." in capsys.readouterr().err
+    assert run(["init", "mine", *words, "model=poisson"]) == 0
+    said = capsys.readouterr().out
+    assert "for each days: 400 rows, 2 columns" in said
+    assert "times their mean" not in said  # as it would be without the exposure
+    few = [
+        "steps=300",
+        "warmup=100",
+        "runtime.report=false",
+        *(f"~methods.{m}" for m in ("mint", "mhminibatch", "sgld")),
+    ]
+    assert run(["--project", "mine", "my_rows", "scale=smoke", *few, "~methods.smh2"]) == 0
+    found = mhrun.load("outputs/my_rows/latest", project="mine")
+    with found.trace("mcmc") as trace:
+        rate = float(np.exp(trace["posterior"]["theta"][..., 0]).mean())
+    assert rate == pytest.approx(0.5, rel=0.1)
+
+
+def test_what_is_no_category_is_not_proposed_as_one(capsys):
+    """A date in each row is no category; nor does a table of many features get a method that cannot run."""
+    when = pd.date_range("2020-01-01", periods=60).strftime("%Y-%m-%d")
+    table(when=when, y=flags)
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y"]) == 2
+    assert "no numbers; choose the features without it (features=[...])." in capsys.readouterr().err
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y", "categorical=[when]"]) == 2
+    assert "'when' has 60 values in 60 rows, too many for categories" in capsys.readouterr().err
+    wide = pd.DataFrame(np.random.default_rng(2).normal(size=(300, 210))).add_prefix("x")
+    wide.assign(y=np.arange(300) % 2).to_csv("my rows.csv", index=False)
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y"]) == 0
+    assert "methods mala (exact)" in capsys.readouterr().out
+    few = [
+        "steps=9",
+        "warmup=50",
+        "runtime.report=false",
+        "~methods.mint",
+        "~methods.mhminibatch",
+        "~methods.sgld",
+    ]
+    assert run(["--project", "mine", "my_rows", "scale=smoke", *few]) == 0, capsys.readouterr().err
 
 
 def test_categories_give_a_softmax_regression(capsys):

@@ -42,6 +42,10 @@ CASES = {
     "robust": (RobustRegression(3, degrees=4.0, scale=0.7), {"x": X, "y": X.sum(1)}),
     "robust_cauchy": (RobustRegression(3, degrees=1.0), {"x": X, "y": X.sum(1)}),
     "poisson": (PoissonRegression(3), {"x": X, "y": COUNTS}),
+    "poisson_exposure": (
+        PoissonRegression(3),
+        {"x": X, "y": COUNTS, "exposure": np.random.default_rng(5).uniform(0.1, 9.0, 12)},
+    ),
     "softmax": (SoftmaxRegression(3, 4), {"x": X, "y": CLASSES}),
     "tied_means": (TiedMeans(), {"x": X.ravel()}),
     "mixture_means": (MixtureMeans(4), {"x": 3 * X.ravel()}),

@@ -41,6 +41,10 @@ MODELS = {
     "logistic": (Logistic(1, 2.0, "zeros"), {"x": X, "y": SIGNS}),
     "robust": (RobustRegression(1, prior_variance=2.0), {"x": X, "y": 0.5 * X[:, 0] + RNG.standard_t(4, N)}),
     "poisson": (PoissonRegression(1, 2.0), {"x": X / 3, "y": RNG.poisson(np.exp(0.1 * X[:, 0]))}),
+    "poisson_exposure": (
+        PoissonRegression(1, 2.0),
+        {"x": X / 3, "y": RNG.poisson(np.exp(0.1 * X[:, 0])), "exposure": 0.2 + np.arange(len(X)) % 5},
+    ),
 }
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from kit import short_run
+from scipy import stats
 
 import mhrun
 from mhrun.errors import Refusal, UserError
@@ -55,6 +56,21 @@ def test_the_mean_of_the_outcome_is_that_of_plain_numpy_and_of_simulated_outcome
         assert drawn.var(0) == pytest.approx(exact, rel=0.1)
     if name == "robust":  # scale^2 nu / (nu - 2)
         assert drawn.var(0) == pytest.approx(np.full(N, 0.25 * 5 / 3), rel=0.15)
+
+
+def test_counts_are_proportional_to_the_exposure():
+    """Mean, log-likelihood and simulated counts, against plain NumPy."""
+    model, exposure = PoissonRegression(D), np.array([0.1, 1.0, 2.5, 7.0, 30.0])[:N]
+    exact = exposure * np.exp(X @ THETA)
+    rows = {"x": torch.from_numpy(X)[None], "exposure": torch.from_numpy(exposure)[None]}
+    assert model.outcome_mean(torch.from_numpy(THETA)[None], rows).numpy() == pytest.approx(exact[None])
+    y = np.arange(N)
+    found = model.log_lik(torch.from_numpy(THETA)[None], rows | {"y": torch.from_numpy(y)[None]})
+    assert found.numpy()[0] == pytest.approx(stats.poisson.logpmf(y, exact))
+    torch.manual_seed(1)
+    many = {name: field[0].repeat(REPEATS, *[1] * (field.dim() - 2)) for name, field in rows.items()}
+    drawn = model.simulate(torch.from_numpy(THETA), many)["y"].numpy().reshape(REPEATS, N)
+    assert np.abs((drawn.mean(0) - exact) / np.sqrt(exact / REPEATS)).max() < 5
 
 
 def test_simulated_classes_have_the_probabilities_of_the_softmax():

@@ -9,10 +9,13 @@ import pandas as pd
 import pytest
 import torch
 
-from mhrun.data import table
+from mhrun.data import Dataset, table
 from mhrun.data.table import Table
 from mhrun.data.table_file import read_table
 from mhrun.errors import Refusal, UserError
+from mhrun.models.poisson_regression import PoissonRegression
+from mhrun.models.robust_regression import RobustRegression
+from mhrun.target.fields import unfit
 
 
 @pytest.fixture(autouse=True)
@@ -212,7 +215,7 @@ def test_a_table_says_in_a_line_what_is_wrong(frame, tmp_path):
         (lambda: Table("t.csv", target="y"), r"'kind' holds 'blue', 'green', 'red', no numbers"),
         (lambda: Table("t.csv", target="kind", features=["a"]), "no numbers"),
         (lambda: Table("t.csv", target="y", features=["same"]), "which cannot be standardised"),
-        (lambda: Table("t.csv", target="a", features=["a"]), "has two roles"),
+        (lambda: Table("t.csv", target="a", features=["a"]), "'a' is feature and target; give it one role"),
         (lambda: Table("t.csv", target="kind", features=["a"], outcome="sign"), "wants two values"),
         (lambda: Table("t.parquet", target="y"), "pyarrow|cannot be read"),
         (lambda: Table("t.doc", target="y"), "is not a supported table"),
@@ -223,6 +226,22 @@ def test_a_table_says_in_a_line_what_is_wrong(frame, tmp_path):
     for settings in ({"outcome": "x"}, {"missing": "x"}, {"part": "test"}, {"test_share": 1.0}):
         with pytest.raises(Refusal):
             Table("t.csv", **settings)
+
+
+def test_an_exposure_is_a_field_of_its_own(frame):
+    frame.assign(days=np.arange(60) + 0.5, none=0.0).to_csv("t.csv", index=False)
+    rows = Table("t.csv", target="y", features=["a"], exposure="days")
+    assert rows.load().fields["exposure"].tolist() == (np.arange(60) + 0.5).tolist()
+    assert rows.load().fields["x"].shape == (60, 1)
+    assert rows.prepared({"a": 0.0, "days": 7.0}).fields["exposure"].tolist() == [7.0]
+    assert "exposure" not in rows.prepared({"a": 0.0}).fields
+    with pytest.raises(UserError, match="the exposure 'none' is 0 in a row; it must be positive"):
+        Table("t.csv", target="y", features=["a"], exposure="none").load()
+    with pytest.raises(UserError, match="'a' is feature and exposure; give it one role"):
+        Table("t.csv", target="y", features=["a"], exposure="a").load()
+    for model, message in ((RobustRegression(1), "has no exposure"), (PoissonRegression(1), None)):
+        found = unfit(model, Dataset.of({**rows.load().fields, "y": np.ones(60)}))
+        assert (found is None) if message is None else (message in found)
 
 
 def test_a_table_is_read_once_for_all_parts_with_its_settings(frame, monkeypatch):
