@@ -29,7 +29,7 @@ from mhrun.report.page import RESULTS, FigureOnPage, Sections, TableOnPage, writ
 from mhrun.report.run import Run
 from mhrun.report.sections import EXPLAINED, FIGURES, TABLES
 from mhrun.report.style import style
-from mhrun.report.summary import Summary, marked, summarised
+from mhrun.report.summary import FOOTNOTE, Summary, marked, summarised
 from mhrun.report.svg import inline_svg
 from mhrun.report.tables import rendered, write_table
 from mhrun.store.files import explain, remove, write_text, write_whole
@@ -121,7 +121,8 @@ def _build(folder: RunFolder) -> Built:
         write_text(place / METRICS, long_table(metrics).to_csv(index=False))
     overview = summarised(run, metrics, judged, diagnoses, finding)
     shown = [_results(overview, place)]
-    tables = {"methods": methods_table, "claims": lambda _: claims_table(judged)} | parts.tables
+    of_claims = {"claims": lambda _: claims_table(judged)} if judged else {}
+    tables = {"methods": methods_table} | of_claims | parts.tables
     shown += [_table(name, function, run, guard, place) for name, function in tables.items()]
     with style():
         figures = [_figure(name, function, run, guard, place) for name, function in parts.figures.items()]
@@ -287,7 +288,8 @@ def caption_of(function: Callable[..., Any]) -> str:
 
 def _results(summary: Summary, place: Path) -> TableOnPage:
     """Return the table of methods at the head of the page."""
-    content = rendered(marked(summary))
+    note = FOOTNOTE if summary.unconverged else ""
+    content = rendered(marked(summary), note) | {"csv": rendered(summary.methods)["csv"]}
     if len(summary.methods):
         write_table(content, place / RESULTS)
     return TableOnPage(RESULTS, "Methods", content, summary.explained)

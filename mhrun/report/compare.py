@@ -77,6 +77,7 @@ class Comparison(NamedTuple):
     own_error: tuple[float, float] | None = (
         None  # of the reference, see `mhrun.diagnostics.distances.own_error`
     )
+    labels: Mapping[str, str] = {}  # name -> label of the method, for figures
 
 
 def rows_of(chosen: Sequence[tuple[RunFolder, str | None]]) -> list[Row]:
@@ -204,7 +205,8 @@ def compare(
         names[row.run.folder.path]: _description(row.run, None if row.run is first else first) for row in rows
     }
     name = reference.name if reference else None
-    return Comparison(records, runs, notes, name, rule, precision, curves, error_of_reference)
+    labels = {row.name: f"{row.name.removesuffix(row.method)}{row.run.label(row.method)}" for row in rows}
+    return Comparison(records, runs, notes, name, rule, precision, curves, error_of_reference, labels)
 
 
 def _share(row: Row, evaluations: float) -> float:

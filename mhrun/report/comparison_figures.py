@@ -30,7 +30,7 @@ def figure(found: Comparison) -> Figure | str:
         ("per_second", "effective draws\nper second"),
     ]
     if found.reference:
-        quantities.append(("energy", f"energy distance from\n{found.reference}"))
+        quantities.append(("energy", f"energy distance from\n{_label(found, found.reference)}"))
     names = list(found.rows)
     quantities = [q for q in quantities if any(is_finite(found.rows[name].get(q[0])) for name in names)]
     if not quantities:
@@ -57,11 +57,12 @@ def figure(found: Comparison) -> Figure | str:
             axis.margins(x=0.15)
         for place, value in zip(places, numbers, strict=True):
             if not np.isfinite(value):
-                axis.text(0.02, place, "–", transform=axis.get_yaxis_transform(), va="center", fontsize=8)
+                word = "reference" if key == "energy" and names[-1 - int(place)] == found.reference else "–"
+                axis.text(0.02, place, word, transform=axis.get_yaxis_transform(), va="center", fontsize=8)
         axis.set(xscale="log", xlabel=label, ylim=(-0.7, len(names) - 0.3))
         _few_ticks(axis.xaxis)
         axis.grid(visible=False, axis="y")
-    axes[0][0].set_yticks(places, _labels(names))
+    axes[0][0].set_yticks(places, _labels(found, names))
     drawn.tight_layout()
     return drawn
 
@@ -77,7 +78,7 @@ def error_figure(found: Comparison) -> Figure | str:
     curves = {name: curve for name, curve in curves.items() if costs_of[name] > 0}
     if not curves:
         return "There is nothing to draw: no method has draws and evaluations that can be compared."
-    labels = dict(zip(curves, _labels(list(curves)), strict=True))
+    labels = dict(zip(curves, _labels(found, list(curves)), strict=True))
     styles = method_styles(labels.values())
     drawn, axes = panels(2, size=(3.6, 3.0), share="xy", xscale="log", yscale="log", xlabel="evaluations")
     of_panel = (("means", "mean"), ("standard deviations", "spread"))
@@ -95,10 +96,14 @@ def error_figure(found: Comparison) -> Figure | str:
     return drawn
 
 
-def _labels(names: Sequence[str]) -> list[str]:
-    """Return the names of methods, without that of the run where there is one run."""
+def _labels(found: Comparison, names: Sequence[str]) -> list[str]:
+    """Return the labels of methods, without the name of the run where there is one run."""
     several = len({name.rpartition(": ")[0] for name in names}) > 1
-    return [name if several else name.rpartition(": ")[2] for name in names]
+    return [_label(found, name) if several else _label(found, name).rpartition(": ")[2] for name in names]
+
+
+def _label(found: Comparison, name: str | None) -> str:
+    return found.labels.get(name or "", name or "")
 
 
 def _few_ticks(axis: Axis) -> None:

@@ -54,7 +54,8 @@ def sweep_figure(
     else:  # words, or words among numbers, such as m=50,null: side by side, as they were given
         frame = frame.assign(**{keys[0]: frame[keys[0]].map(str)})
     groups = frame[keys[1:]].itertuples(index=False, name=None) if len(keys) > 1 else [()] * len(frame)
-    lines = [", ".join(f"{k} = {v}" for k, v in zip(keys[1:], row, strict=True)) for row in groups]
+    short = short_names(keys)
+    lines = [", ".join(f"{short[k]} = {v}" for k, v in zip(keys[1:], row, strict=True)) for row in groups]
     settings = pd.Series(lines, index=frame.index)
     methods = list(frame["method"].unique())
     line_styles = dict(zip(settings.unique(), cycle(LINES), strict=False))
@@ -72,15 +73,21 @@ def sweep_figure(
     for axis, metric in zip(axes.flat, metrics, strict=False):
         ends: list[_End] = []
         for method in methods:
-            for setting, line in line_styles.items():
-                part = frame[(frame["method"] == method) & (settings == setting)]
+            parts = {
+                setting: frame[(frame["method"] == method) & (settings == setting)] for setting in line_styles
+            }
+            # A method that the settings do not touch
+            if _are_equal([part[[keys[0], *metrics]] for part in parts.values()]):
+                parts = {"": next(iter(parts.values()))}
+            for setting, part in parts.items():
+                line = line_styles.get(setting, LINES[0])
                 name = f"{method} ({setting})" if setting else method
                 drawn, end = _draw_line(axis, part, keys[0], metric, name, {**styles[method], "line": line})
                 if end is not None:
                     legend.setdefault(name, drawn)
                     drawn_methods.add(method)
                     ends.append(end)
-        axis.set(xlabel=keys[0], title=(headings or {}).get(metric, metric))
+        axis.set(xlabel=short[keys[0]], title=(headings or {}).get(metric, metric))
         if _over_decades(frame[keys[0]]):
             axis.set_xscale("log")
         if _over_decades(frame[metric]):
@@ -100,6 +107,27 @@ def sweep_figure(
         } | {setting: Line2D([], [], color="grey", linestyle=line) for setting, line in line_styles.items()}
     figure.legend(legend.values(), legend.keys(), loc="upper left", bbox_to_anchor=(1, 1))
     return figure
+
+
+def short_names(keys: Sequence[str]) -> dict[str, str]:
+    """Return the last parts of each swept setting, as many as tell it from the others: ``methods.a.m`` is ``m``."""
+    names = {}
+    for key in keys:
+        parts = key.split(".")
+        ends = [".".join(parts[-count:]) for count in range(1, len(parts) + 1)]
+        others = [other for other in keys if other != key]
+        names[key] = next(
+            (end for end in ends if not any(o == end or o.endswith(f".{end}") for o in others)), key
+        )
+    return names
+
+
+def _are_equal(parts: Sequence[pd.DataFrame]) -> bool:
+    """Return whether several lines have the same points."""
+    points = [part.map(_number).to_numpy(dtype=float) for part in parts]
+    return len(points) > 1 and all(
+        p.shape == points[0].shape and np.array_equal(p, points[0], equal_nan=True) for p in points
+    )
 
 
 class _End(NamedTuple):

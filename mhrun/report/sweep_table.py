@@ -11,7 +11,7 @@ from mhrun.diagnostics.grid import Estimate
 from mhrun.report.declared import column_headings, column_meanings, measure_of
 from mhrun.report.efficiency import unconverged
 from mhrun.report.run import labels
-from mhrun.report.summary import FLOOR, MARK
+from mhrun.report.summary import FLOOR, FOOTNOTE, MARK
 from mhrun.report.sweep_words import BESIDES, SEEDS, SHORT
 from mhrun.report.tables import rendered
 from mhrun.store.sweep import Job
@@ -88,7 +88,8 @@ def rendered_sweep(
     table, first = frame.drop(columns=SHORT), (*keys, "method")[0]
     readable = table.assign(method=marked(frame)).set_index(first).rename(columns=dict(headings))
     head, line, rest = rendered(table.set_index(first))["csv"].partition("\n")
-    return rendered(readable) | {"csv": f"{head.replace(' (se)', f' ({error})')}{line}{rest}"}
+    note = FOOTNOTE if frame[SHORT].astype(bool).any() else ""
+    return rendered(readable, note) | {"csv": f"{head.replace(' (se)', f' ({error})')}{line}{rest}"}
 
 
 def _rows(job: Job) -> Iterator[dict[str, Any]]:

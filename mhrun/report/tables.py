@@ -53,14 +53,18 @@ def quoted(label: str) -> str:
     return f"“{label}”" if "," in label else label
 
 
-def rendered(frame: pd.DataFrame) -> dict[str, str]:
-    """Return `frame` as csv (full precision), md, tex and html (escaped)."""
+def rendered(frame: pd.DataFrame, note: str = "") -> dict[str, str]:
+    """Return `frame` as csv (full precision), md, tex and html (escaped); md and tex end with `note`."""
     text = frame.map(shown)
     aligned = "l" * frame.index.nlevels + "r" * len(text.columns)
-    latex = text.to_latex(escape=True, column_format=aligned)
+    named = all(name is not None for name in text.index.names)
+    # A named index would have a row of headings of its own.
+    whole = text.reset_index(allow_duplicates=True).map(str) if named else text
+    latex = whole.to_latex(escape=True, column_format=aligned, index=not named)
+    latex += f"% {note}\n" * bool(note)
     return {
         "csv": _numbers(frame).to_csv(),
-        "md": markdown(text),
+        "md": markdown(text) + f"\n{note}\n" * bool(note),
         "tex": latex.replace("±", r"$\pm$").replace("–", "--"),
         "html": _html(text, [_is_words(values) for _, values in frame.items()]),
     }

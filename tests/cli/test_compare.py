@@ -33,9 +33,12 @@ from mhrun.report.compare import (
     _doubts,
     _mentioned,
     _small_errors,
+    compare,
+    rows_of,
     run_names,
     unlike,
 )
+from mhrun.report.comparison_figures import figure
 from mhrun.report.comparison_page import finding, table
 from mhrun.report.convergence import convergence_warnings
 from mhrun.rules.metropolis import Metropolis
@@ -242,6 +245,18 @@ def test_a_run_may_be_named_by_its_experiment(there, capsys):
     one, two, _ = there
     assert run_names([one, one]) == {one.path: "gmm_tied_means"}
     assert set(run_names([one, two]).values()) == {f"gmm_tied_means/{f.digest[:6]}" for f in (one, two)}
+
+
+def test_figures_have_the_labels_of_methods(there):
+    (one, *_), names = there, ("mint", "sghmc")
+    rows = rows_of([(one, None)])
+    found = compare(rows, rows[0])
+    assert found.labels == {"mint": "MINT", "sghmc": "SGHMC"}
+    drawn = figure(found)
+    assert [text.get_text() for text in drawn.axes[0].get_yticklabels()] == ["MINT", "SGHMC"]
+    assert "reference" in [text.get_text() for text in drawn.axes[2].texts]
+    assert drawn.axes[2].get_xlabel().endswith("MINT")
+    assert set(found.rows) == set(names)
 
 
 def test_the_same_run_in_two_folders_is_two_runs(there, tmp_path, capsys):

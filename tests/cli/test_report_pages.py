@@ -111,6 +111,12 @@ def test_tables_in_every_kind(tmp_path):
     assert r"\begin{tabular}{llr}" in of_two["tex"]
     assert [line.count("|") for line in of_two["md"].splitlines()] == 4 * [4]
     assert "| q | 2 | two lines |" in of_two["md"]
+    with_names = rendered(pd.DataFrame({"a": [1.0]}, index=pd.Index([0.2], name="lam")), "a note")
+    head = with_names["tex"].splitlines()[2:5]
+    assert head == [r"lam & a \\", r"\midrule", r"0.2 & 1 \\"]  # one row of headings
+    assert with_names["tex"].endswith("% a note\n")
+    assert with_names["md"].endswith("\n\na note\n")
+    assert "note" not in with_names["csv"] + with_names["html"]
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +143,9 @@ def test_the_report_has_everything(reported):
     for name in ("methods", "claims", "distances", "modes"):
         for kind in ("csv", "md", "tex"):
             assert (reported.report / f"{name}.{kind}").stat().st_size > 50
+    results = {kind: (reported.report / f"results.{kind}").read_text() for kind in ("csv", "md", "tex")}
+    assert ["†" in results[kind] for kind in ("csv", "md", "tex")] == [False, True, True]
+    assert "too short to judge" in results["tex"]
     page = (reported.report / "index.html").read_text()
     assert page.count("<figure>") == 7  # three of its own, four that every run has
     assert "http://" not in page

@@ -19,7 +19,7 @@ from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
 from mhrun.report.declared import column_headings
 from mhrun.report.summary import FOOTNOTE
-from mhrun.report.sweep_figure import sweep_figure
+from mhrun.report.sweep_figure import short_names, sweep_figure
 from mhrun.report.sweep_words import SHORT, over_seeds, sweep_finding, sweep_warnings
 from mhrun.store.folder import runs
 
@@ -100,6 +100,31 @@ def test_the_figure_of_a_sweep_over_words_and_numbers(first):
     line = figure.axes[0].lines[0]
     assert list(line.get_ydata()) == ([0.2, 0.3, 0.1] if first == [3, 1, 2] else [0.1, 0.2, 0.3])
     plt.close(figure)
+
+
+def test_a_method_that_a_setting_does_not_touch_has_one_line():
+    """And settings have their last names, as many parts as tell them apart."""
+    keys = ["methods.a.m", "methods.a.rule.most"]
+    rows = [
+        {keys[0]: m, keys[1]: most, "method": method, "ess": m * most if method == "A" else 5.0, "rhat": 1.0}
+        for m in (10, 20)
+        for most in (1, 2)
+        for method in ("A", "B")
+    ]
+    figure = sweep_figure(pd.DataFrame(rows), keys)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "A (most = 1)",
+        "A (most = 2)",
+        "B",
+    ]
+    assert figure.axes[0].get_xlabel() == "m"
+    plt.close(figure)
+    assert short_names(["methods.a.m", "methods.b.m", "m", "lam"]) == {
+        "methods.a.m": "a.m",
+        "methods.b.m": "b.m",
+        "m": "m",
+        "lam": "lam",
+    }
 
 
 @pytest.mark.parametrize(
