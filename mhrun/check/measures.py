@@ -76,7 +76,7 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[Verdict]:
         f"{finding} (n = {subject.n:,}, {sizes:.3g} data a step, {where}, step {step:.2g})"
     )
     if subject.kind == "proposal":
-        detail += "; as with Metropolis's rule, not a property of the proposal"
+        detail += "; with a correct proposal too, as Metropolis's rule reads minibatches here"
     is_exact = kernel.rule is not None and kernel.rule.exact  # which it declares for every minibatch size
     if not (is_exact or tolerant):
         yield Verdict(check_name, MEASURED, detail, (ratio - 1) / error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import sys
 import textwrap
@@ -135,6 +136,8 @@ def _options(words: Sequence[str]) -> _Options:
         elif name == "--tolerance":
             found = found._replace(tolerance=_tolerance(value or (waiting.pop(0) if waiting else "")))
         elif name == "--equal-cost":
+            if not equals and waiting and _is_number(waiting[0]):  # a space in place of the =
+                equals, value = "=", waiting.pop(0)
             found = found._replace(evaluations=_evaluations(value) if equals else _LEAST)
         elif word.startswith("-"):
             raise UserError(
@@ -146,6 +149,15 @@ def _options(words: Sequence[str]) -> _Options:
     if found.tolerance is not None and found.reference is None:
         raise UserError("--tolerance is a difference from a reference; add --reference RUN:METHOD.")
     return found
+
+
+def _is_number(text: str) -> bool:
+    """Return whether a word is a number, and not the beginning of a digest."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return not re.fullmatch("[0-9a-f]{4,}", text)
 
 
 def _positive(text: str, refusal: str) -> float:

@@ -329,6 +329,14 @@ def explained(
             f"There is no experiment '{found[1]}'.{nearest(found[1], experiments(folders))} "
             f"mhrun list shows the experiments{'' if folders else '; one of a project needs --project FOLDER'}."
         )
+    if (found := re.search(r"(?:Multiple values for \S*|^\S*)@methods\.(\w+)\.", text)) and (
+        word := next((w for w in words if f"@methods.{found[1]}=" in w), None)
+    ):
+        method, choice = found[1], word.rpartition("=")[2]
+        return UserError(
+            f"There is a method '{method}' already; set its parts (methods.{method}.KEY=VALUE), or add another one: "
+            f"+method@methods.{method}_2={choice}."
+        )
     if found := re.search(r"Could not find '([^']+)'", text):
         group, _, choice = found[1].rpartition("/")
         if needs := _INSTALLED.get(choice.split("_")[0]) if group == "hydra/launcher" else None:

@@ -20,6 +20,11 @@ def found_run(word: str, outputs: Path) -> tuple[RunFolder, str | None]:
     for text, method in ((word, None), (word.rpartition(":")[0], word.rpartition(":")[2])):
         if text and (folder := run_at(text, outputs)) is not None:
             return folder, method or None
+    for text in (word, word.rpartition(":")[0]):
+        if text and Path(text).is_dir():
+            raise UserError(
+                f"'{text}' is not a run: it has no config.yaml. If it was one, the command of the run makes it again."
+            )
     names = {folder.experiment for folder in runs(outputs)}
     name = word.partition(":")[0]
     raise UserError(

@@ -225,7 +225,7 @@ defaults:
   - _self_
 
 title: {title}
-temperature: 1.0
+temperature: 1.0  # of mint and the like; mcmc, hmc, mala and sgld stay at 1
 chains: 4
 warmup: ${{scales.${{scale}}.warmup}}
 steps: ${{scales.${{scale}}.steps}}

@@ -435,7 +435,8 @@ def _standardised(
     training = values[train]
     if training.min() == training.max():  # where the deviation from the mean may be rounding
         raise UserError(
-            f"{path.name}: column '{name}' is {training[0]:g} in every row, which cannot be standardised; leave it out."
+            f"{path.name}: column '{name}' is {training[0]:g} in every row, which cannot be standardised; choose "
+            "the features without it (features=[...])."
         )
     with np.errstate(over="ignore", invalid="ignore"):
         mean, sd = float(training.mean()), float(training.std())

@@ -57,6 +57,11 @@ from mhrun.store.sharing import PILOT
 
 SCALES = ("auto", "dense", "diagonal", "none")
 
+_FLAT = 1e7  # condition number above which some directions have no curvature but for rounding
+_OF_FLAT = (
+    " Some directions have no curvature at the mode that was found, as in a hierarchical model in centred form or with "
+    "parameters that nothing determines: the scale may be far off in them. hmc takes its scale from draws."
+)
 _DENSE, _DIAGONAL = 50, 200  # most parameters for which a scale of this kind is the default
 _ZIG_ZAG = 1.0  # time between draws of the zig-zag sampler, in standard deviations
 _SPREAD = 2.0  # posterior standard deviations of the points that chains begin at, about their modes
@@ -243,7 +248,8 @@ def line(name: str, facts: dict[str, Any]) -> str:
         for key, word in (("n_lik", "likelihoods"), ("n_grad", "gradients"))
         if facts.get(key)
     )
-    return f"{name}: pilot: {', '.join(words)}: {facts['why'].strip()} It took {cost}."
+    flat = _OF_FLAT if facts.get("flat") and "scale" in facts else ""
+    return f"{name}: pilot: {', '.join(words)}: {facts['why'].strip()} It took {cost}.{flat}"
 
 
 def _reference(
@@ -271,6 +277,7 @@ def _reference(
     modes = modes._replace(theta=on_all_data(surface, modes.theta, modes.best, curvature, proper=proper))
     best = modes.theta[modes.best].to(theta.dtype)
     facts["condition"] = float(eigenvalues.max() / eigenvalues.min())
+    facts["flat"] = facts["condition"] > _FLAT
     root = torch.linalg.cholesky(vectors @ torch.diag(1 / eigenvalues) @ vectors.T)
     z = Streams(key, len(theta)).at(0).normal(Purpose.INIT, dim).cpu()
     offsets = _SPREAD * heat.sqrt()[:, None] * (z @ root.T)

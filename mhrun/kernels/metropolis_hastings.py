@@ -119,6 +119,8 @@ class MetropolisHastings(Kernel):
     def __init__(self, proposal: Proposal, pairing: Pairing, rule: Rule) -> None:
         parts = ((proposal, "proposal", Proposal), (pairing, "pairing", Pairing), (rule, "rule", Rule))
         for part, kind, base in parts:
+            if isinstance(part, type) and issubclass(part, base):
+                raise Refusal(f"{part.__name__} is a class; give an instance of it: {part.__name__}().")
             if not isinstance(part, base):
                 raise Refusal(
                     f"{type(part).__name__} of {type(part).__module__} is not a {kind}; those are in "

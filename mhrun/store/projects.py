@@ -50,10 +50,16 @@ def project(where: str) -> Project:
     return found
 
 
+def _shown(folder: Path, name: str) -> Path:
+    """Return the file or the folder of a module."""
+    return path if (path := folder / f"{name}.py").is_file() else folder / name
+
+
 def _alone(name: str, folder: Path) -> None:
     """Refuse a module of a project with the name of a library, which would be imported instead."""
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.origin and not Path(spec.origin).resolve().is_relative_to(folder):
         raise UserError(
-            f"{folder / name} has the name of another package ({spec.origin}), which would be taken for it; rename it."
+            f"{_shown(folder, name)} has the name of another package ({spec.origin}), which would be taken for it; "
+            "rename it."
         )

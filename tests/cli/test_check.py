@@ -478,7 +478,7 @@ def test_the_bias_with_minibatches_is_no_property_of_a_proposal(capsys):
     words = ["checks=minibatches", "chains=4000"]
     assert run(["check", "proposal=random_walk", *words]) == 0
     out = capsys.readouterr().out
-    assert "as with Metropolis's rule, not a property of the proposal" in out
+    assert "with a correct proposal too, as Metropolis's rule reads minibatches here" in out
     assert "\nno check fails. " in out
     assert run(["check", "dynamics=sgld", *words]) == 0
     out += capsys.readouterr().out

@@ -78,6 +78,10 @@ def mistakes(outputs, *extra):
             "lam is given several values; mhrun -m runs each of them; one list is lam=[0.2,0.3]",
         ),
         ([*SMOKE, "monitor=predictive"], "If you mean to add a part, write +monitor=NAME."),
+        (
+            [*SMOKE, "+method@methods.mint=mint"],
+            "There is a method 'mint' already; set its parts (methods.mint.KEY",
+        ),
         ([*SMOKE, "+steps=9"], "'steps'. It is there already: write steps=VALUE, without the +."),
         (
             [*SMOKE, "methods.mint.starts=[[0,1]]"],

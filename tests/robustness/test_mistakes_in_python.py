@@ -113,6 +113,11 @@ class Misspelt(mhrun.Metropolis):
     limits = 3.0  # a constant of its own
 
 
+def test_a_class_in_place_of_a_part_is_named():
+    with pytest.raises(UserError, match=r"Metropolis is a class; give an instance of it: Metropolis\(\)"):
+        mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis)
+
+
 def test_a_misspelt_declaration_is_named():
     words = "Misspelt declares keep_ratio, which Metropolis does not have; did you mean keeps_ratio?"
     with pytest.raises(UserError, match=re.escape(words)):

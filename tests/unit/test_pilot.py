@@ -102,6 +102,27 @@ def test_the_error_of_a_step_size_that_is_given_is_estimated(dynamics, capsys):
     assert "about 80% too large" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flat", [True, False])
+def test_a_mode_without_curvature_is_named(flat, capsys):
+    """A parameter that nothing determines, and the same with a prior."""
+    x = torch.linspace(-1, 1, 500)
+    prior = {} if flat else {"log_prior": lambda theta: -0.5 * (theta[1] / 3) ** 2}
+    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mhrun.sample(
+            lambda theta, row: -0.5 * (row - theta[0]) ** 2,
+            x,
+            kernel,
+            start=[0.0, 0.0],
+            steps=20,
+            warmup=50,
+            **prior,
+        )
+    said = "Some directions have no curvature at the mode that was found"
+    assert (said in capsys.readouterr().err) == flat
+
+
 def test_a_thermostat_may_leave_the_variance_too_small(capsys):
     """It removes most of the error of the steps, and holds the kinetic energy where theta is too narrow."""
     trace = of_logistic(
