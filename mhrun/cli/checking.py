@@ -17,8 +17,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from mhrun import yaml_file
 from mhrun.cli.calibrating import STYLES, calibrate, is_calibration
-from mhrun.cli.compose import cause, composed, explained, register_resolvers
+from mhrun.cli.composition import composed
+from mhrun.cli.hydra_errors import cause, explained
 from mhrun.cli.resolution import bounded
+from mhrun.cli.resolvers import register_resolvers
 from mhrun.errors import Refusal, UserError, reason
 
 if TYPE_CHECKING:

@@ -22,22 +22,15 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from mhrun.cli.compose import (
-    compared,
-    compose_config,
-    composed,
-    explained,
-    reference_of,
-    register_resolvers,
-    resolved,
-    search_path,
-    version_base,
-)
+from mhrun.cli.compose import compared, compose_config, reference_of, resolved
+from mhrun.cli.composition import composed, search_path, version_base
 from mhrun.cli.crash import BUG, crash_of, show_traceback
 from mhrun.cli.file_settings import check_runtime_of_files
+from mhrun.cli.hydra_errors import explained
 from mhrun.cli.hydra_settings import is_of_hydra
 from mhrun.cli.loader import Loader
 from mhrun.cli.replaced import with_replaced_parts
+from mhrun.cli.resolvers import register_resolvers
 from mhrun.cli.running import compute
 from mhrun.cli.words import parsed, sweep_jobs
 from mhrun.cores import CORES, usable_cores

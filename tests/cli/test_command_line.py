@@ -13,7 +13,8 @@ from hydra.errors import HydraException
 from kit import FEW
 
 from mhrun.cli.commands import COMMANDS
-from mhrun.cli.compose import compose_config, explained
+from mhrun.cli.compose import compose_config
+from mhrun.cli.hydra_errors import explained
 from mhrun.cli.main import _warned, run
 from mhrun.cli.replaced import with_replaced_parts
 from mhrun.engine.assemble import methods_of

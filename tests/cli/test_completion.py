@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from mhrun.cli.commands import COMMANDS
 from mhrun.cli.completion import SCRIPTS, candidates
-from mhrun.cli.compose import composed
+from mhrun.cli.composition import composed
 from mhrun.cli.key_tree import key_tree
 from mhrun.cli.main import run
 

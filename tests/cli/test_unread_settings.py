@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mhrun.cli.compose import compose_config, composed
+from mhrun.cli.compose import compose_config
+from mhrun.cli.composition import composed
 from mhrun.cli.main import run
 from mhrun.cli.unread import _references, check_read
 from mhrun.errors import UserError

@@ -12,8 +12,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
 from mhrun.build import build, trusted_object
-from mhrun.cli.compose import compose_config, composed, register_resolvers
+from mhrun.cli.compose import compose_config
+from mhrun.cli.composition import composed
 from mhrun.cli.places import experiments
+from mhrun.cli.resolvers import register_resolvers
 from mhrun.data.mixture import MixtureSample
 from mhrun.engine.assemble import methods_of
 from mhrun.errors import UserError

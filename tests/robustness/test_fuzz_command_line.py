@@ -28,7 +28,9 @@ from omegaconf.errors import OmegaConfBaseException
 import mhrun.cli.planning as planning
 from hydra_plugins.mhrun_project import ProjectSource
 from mhrun import yaml_file
-from mhrun.cli.compose import _keys, _plain_hydra, compose_config, composed, explained, resolved
+from mhrun.cli.compose import compose_config, resolved
+from mhrun.cli.composition import _plain_hydra, composed
+from mhrun.cli.hydra_errors import _keys, explained
 from mhrun.cli.hydra_settings import check_node
 from mhrun.cli.main import run
 from mhrun.cli.places import experiments

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from mhrun import yaml_file
-from mhrun.cli.compose import composed
+from mhrun.cli.composition import composed
 from mhrun.cli.file_settings import check_runtime_of_files
 from mhrun.cli.main import run
 from mhrun.cli.resolution import bounded

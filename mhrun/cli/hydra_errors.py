@@ -1,0 +1,194 @@
+"""Errors of Hydra and OmegaConf in one line for people, with the setting or the part that was probably meant."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from mhrun.cli.composition import composed
+from mhrun.cli.places import experiments
+from mhrun.cli.settings import OF_A_METHOD
+from mhrun.cli.unread import taken_settings
+from mhrun.errors import UserError, nearest, reason
+from mhrun.paths import CONF
+from mhrun.store.identity import COUNTS
+
+
+def cause(error: BaseException) -> UserError | None:
+    """Return the error of ours that a library's error is wrapped around; the innermost, as libraries add lines."""
+    innermost: UserError | None = None
+    link: BaseException | None = error
+    visited = set[int]()
+    while link is not None and id(link) not in visited:
+        visited.add(id(link))
+        innermost = link if isinstance(link, UserError) else innermost
+        link = link.__cause__ or link.__context__
+    return innermost
+
+
+_INSTALLED = {"joblib": "hydra-joblib-launcher", "submitit": "hydra-submitit-launcher", "ray": "ray"}
+
+
+def explained(
+    error: Exception, words: Sequence[str], folders: Sequence[Path], name: str = "config"
+) -> UserError:
+    """Return what Hydra could not do with some words for the configuration `name`, in one line for people."""
+    if (ours := cause(error)) is not None:
+        return ours
+    text = " ".join(str(error).split())
+    if (found := re.search(r"[Cc]ould not (?:find|load) '?experiment/([^'.\s]+)", text)) or (
+        found := re.search(r"In 'config': Could not find 'experiment/([^']+)'", text)
+    ):
+        return UserError(
+            f"There is no experiment '{found[1]}'.{nearest(found[1], experiments(folders))} "
+            f"mhrun list shows the experiments{'' if folders else '; one of a project needs --project FOLDER'}."
+        )
+    if (found := re.search(r"(?:Multiple values for \S*|^\S*)@methods\.(\w+)\.", text)) and (
+        word := next((w for w in words if f"@methods.{found[1]}=" in w), None)
+    ):
+        method, choice = found[1], word.rpartition("=")[2]
+        return UserError(
+            f"There is a method '{method}' already; set its parts (methods.{method}.KEY=VALUE), or add another one: "
+            f"+method@methods.{method}_2={choice}."
+        )
+    if found := re.search(r"Could not find '([^']+)'", text):
+        group, _, choice = found[1].rpartition("/")
+        if needs := _INSTALLED.get(choice.split("_")[0]) if group == "hydra/launcher" else None:
+            return UserError(f"The launcher '{choice}' is not installed; pip install {needs}.")
+        choices = [p.stem for place in [CONF, *folders] for p in (place / group).glob("*.yaml")]
+        if group == "hydra/launcher":
+            choices += ["basic", "joblib", "submitit_local"]  # of Hydra, and of what is installed beside it
+        if not choices:
+            groups = sorted(
+                {p.name for place in [CONF, *folders] for p in place.glob("[!_.]*") if p.is_dir()}
+            )
+            return UserError(
+                f"There is no group '{group}' of {choice!r}.{nearest(group, groups)} The groups are "
+                f"{', '.join(groups)}."
+            )
+        return UserError(
+            f"There is no {group} '{choice}'.{nearest(choice, choices)} There are: {', '.join(sorted(choices))}."
+        )
+    if found := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '([^=']+)=(.*?)'(?= |$)", text):
+        key, values = found[1], found[2]
+        list_hint = "" if "(" in values else f"; one list is {key}=[{values}]"
+        return UserError(f"{key} is given several values; mhrun -m runs each of them{list_hint}.")
+    if found := re.search(r"Error merging override \+*([^=\s]+)=(.*)", text):
+        return UserError(
+            f"{found[1]}={found[2]} does not fit: '{found[1]}' is a group of settings; set one of them "
+            f"({found[1]}.KEY=VALUE). --cfg job shows them."
+        )
+    if found := re.search(r"Could not delete from config\. '([^']+)' does not exist", text):
+        return UserError(f"~{found[1]} removes nothing: {_members(found[1], words, folders, name)}")
+    for word in words:
+        key = word.lstrip("+~").split("=", 1)[0]
+        if "@" in key and f"To append to your default list use +{word}" in text:
+            return UserError(f"{word} replaces a part that is not there; to add it, write +{word}.")
+        if key and re.search(rf"(?:override|key|Key)[^']*'{re.escape(key)}'", text):
+            return UserError(f"There is no setting '{key}'.{_nearest_key(key, words, folders, name)}")
+    return UserError(reason(error))
+
+
+def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path], name: str) -> str:
+    """Return the setting that a misspelt key most likely means: all of it, or its last part."""
+    # With the methods that the words add and without those that they remove
+    of_methods = ("experiment=", "+method@", "~methods.")
+    experiment_words = [word for word in words if word.startswith(of_methods) and name == "config"]
+    try:
+        config = OmegaConf.to_container(composed(experiment_words, folders, name), resolve=False)
+    except (HydraException, OmegaConfBaseException, UserError):
+        return ""
+    keys = [k for k in _keys(config) if not k.startswith("hydra")]  # type: ignore[arg-type]
+    if key in keys and any(word.startswith(f"+{key}=") for word in words) and not _is_group(config, key):
+        return f" It is there already: write {key}=VALUE, without the +."
+    if key in keys:  # a group of parts, of which the experiment has chosen none
+        return f" If you mean to add a part, write +{key}=NAME."
+    leaf = key.rpartition(".")[2]
+    if name == "check" and (setting := _of_a_part(key, words, folders)):
+        return f" Did you mean '{setting}'?"
+    same_leaf = [k for k in keys if k.rpartition(".")[2] == leaf]
+    if (method_setting := _of_methods(key)) is not None:
+        method = key.split(".")[1]
+        methods = [str(member) for member in config.get("methods") or {}]  # type: ignore[union-attr]
+        if methods and method not in methods:
+            return f"{nearest(method, methods)} The methods are {', '.join(methods)}."
+        if method_setting in COUNTS:
+            return f" All methods have the experiment's {method_setting}; for one with another, write +{key}=VALUE."
+        if of_others := [k for k in same_leaf if _of_methods(k) == method_setting]:
+            return f" '{of_others[0]}' is one; to set it here too, write +{key}=VALUE."
+        if "." not in method_setting and (
+            close := difflib.get_close_matches(method_setting, OF_A_METHOD, 1, 0.6)
+        ):
+            same_leaf = [f"+methods.{method}.{close[0]}"]
+    siblings = {k.rpartition(".")[2]: k for k in keys if k.rpartition(".")[0] == key.rpartition(".")[0]}
+    close_siblings = [siblings[k] for k in difflib.get_close_matches(leaf, siblings, 1, 0.6)]
+    candidates = [k for k in keys if not key.startswith(f"{k}.")]
+    close = close_siblings or same_leaf or difflib.get_close_matches(key, candidates, 1, 0.6)
+    shows = "mhrun experiment=NAME --cfg job shows them all."
+    if name == "check":
+        shows = (
+            "check has checks, seed, chains, step_size, n, m and effective, and what a part has as rule.KEY."
+        )
+    return f" Did you mean '{close[0]}'?" if close else f" {shows}"
+
+
+def _of_a_part(key: str, words: Sequence[str], folders: Sequence[Path]) -> str:
+    """Return the word that sets `key` of a part that the words of a check name, empty if no part takes it."""
+    value = next(
+        (word.partition("=")[2] for word in words if word.lstrip("+").startswith(f"{key}=")), "VALUE"
+    )
+    for word in words:
+        part = word.partition("=")[0]
+        if part not in ("rule", "pairing", "proposal", "dynamics", "method"):
+            continue
+        try:
+            node: Any = OmegaConf.to_container(composed([word], folders, "check"), resolve=False)
+        except (HydraException, OmegaConfBaseException, UserError):
+            continue
+        for path, takes in taken_settings(node[part], part):
+            if key in takes:
+                is_set = f"{path}.{key}" in _keys(node)
+                return f"{'' if is_set else '+'}{path}.{key}={value}"
+    return ""
+
+
+def _of_methods(key: str) -> str | None:
+    """Return what a key sets of a method, without the method's name; None if it is not of a method."""
+    group, _, rest = key.partition(".")
+    _, _, setting = rest.partition(".")
+    return setting if group == "methods" and setting else None
+
+
+def _members(key: str, words: Sequence[str], folders: Sequence[Path], name: str) -> str:
+    """Return what the group of a key has, where the key itself is not in it."""
+    experiment_words = [word for word in words if word.startswith("experiment=") and name == "config"]
+    group, _, leaf = key.rpartition(".")
+    try:
+        config: Any = OmegaConf.to_container(composed(experiment_words, folders, name), resolve=False)
+        for part in group.split(".") if group else []:
+            config = config[part]
+        members = [str(member) for member in config]
+    except (HydraException, OmegaConfBaseException, UserError, KeyError, TypeError):
+        return f"there is no '{key}'."
+    return f"{group or 'the configuration'} has {', '.join(members)}.{nearest(leaf, members)}"
+
+
+def _is_group(config: Any, key: str) -> bool:
+    """Return whether a key of a configuration holds settings, or nothing yet."""
+    for part in key.split("."):
+        config = config.get(part) if isinstance(config, Mapping) else None
+    return config is None or isinstance(config, Mapping)
+
+
+def _keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in node.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _keys(value, f"{prefix}{key}.")
