@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +28,7 @@ from mhrun.report.agreement import (
     rule_of,
     short_limit_of,
 )
+from mhrun.report.compared_rows import Row, names_of_parameters, run_names, target_notes, undamaged, unlike
 from mhrun.report.convergence import convergence_warnings, number_of
 from mhrun.report.efficiency import (
     COORDINATES,
@@ -47,21 +45,10 @@ from mhrun.report.efficiency import (
 )
 from mhrun.report.run import Run
 from mhrun.report.tables import shown
-from mhrun.store.folder import RunFolder
-from mhrun.store.identity import departures, parts_of
-
-T = TypeVar("T")
+from mhrun.store.identity import departures
 
 MIXED = 1.1
 """R-hat of a reference above which distances from it measure nothing."""
-
-
-class Row(NamedTuple):
-    """A method of a run."""
-
-    run: Run
-    method: str
-    name: str  # of the method; with several runs, run: method
 
 
 class Comparison(NamedTuple):
@@ -78,50 +65,6 @@ class Comparison(NamedTuple):
         None  # of the reference, see `mhrun.diagnostics.distances.own_error`
     )
     labels: Mapping[str, str] = {}  # name -> label of the method, for figures
-
-
-def rows_of(chosen: Sequence[tuple[RunFolder, str | None]]) -> list[Row]:
-    """Return a row for each method of each run, or for the named method.
-
-    With several runs the name of a row begins with that of its run.
-
-    Raises:
-        UserError: a run is incomplete, lacks the method, or kept no draws.
-    """
-    rows: dict[tuple[Path, str], Row] = {}
-    names = run_names([folder for folder, _ in chosen])
-    several = len({folder.path.resolve() for folder, _ in chosen}) > 1
-    for folder, wanted in chosen:
-        if (reason := folder.incomplete()) is not None:
-            raise UserError(reason)
-        folder.check_results()
-        run = Run(folder)
-        if wanted is not None and wanted not in run.methods:
-            raise UserError(f"{folder.path} has no method '{wanted}'; it has {', '.join(run.methods)}.")
-        for method in [wanted] if wanted is not None else run.methods:
-            row = Row(run, method, f"{names[folder.path]}: {method}" if several else method)
-            rows.setdefault((folder.path.resolve(), method), row)
-    if not rows:
-        raise UserError("These runs have no methods to compare.")
-    return list(rows.values())
-
-
-def run_names(folders: Sequence[RunFolder]) -> dict[Path, str]:
-    """Return a name for each run: that of its experiment, with the digest if several runs share it.
-
-    Runs with the same digest, in different folders of outputs, have their paths.
-    """
-    distinct = {folder.path.resolve(): _run_names(folder) for folder in folders}
-    times = Counter(name for choice in distinct.values() for name in choice)
-    return {
-        folder.path: next(name for name in distinct[folder.path.resolve()] if times[name] == 1)
-        for folder in folders
-    }
-
-
-def _run_names(folder: RunFolder) -> tuple[str, ...]:
-    """Return the names that a run may have, the shortest first; the last is no other run's."""
-    return folder.experiment, f"{folder.experiment}/{folder.digest[:6]}", str(folder.path)
 
 
 def least_evaluations(rows: Sequence[Row], reference: Row | None) -> float:
@@ -152,12 +95,12 @@ def compare(
     Raises:
         UserError: the rows have different models: the names of parameters differ.
     """
-    notes = _one_model([*rows, *([reference] if reference else [])])
+    notes = target_notes([*rows, *([reference] if reference else [])])
     rule, mentioned = "", _Mentioned(set(), set())
     all_draws: dict[str, Draws | str] = {}
     for row in [*rows, *([reference] if reference else [])]:
         if row.name not in all_draws:
-            all_draws[row.name] = _undamaged(row, partial(valid_draws, row.run, row.method))
+            all_draws[row.name] = undamaged(row, partial(valid_draws, row.run, row.method))
     shares = dict.fromkeys(all_draws, 1.0)
     if evaluations is not None:
         cut = [row for row in rows if reference is None or row.name != reference.name]
@@ -168,7 +111,7 @@ def compare(
     for row in rows:
         draws = all_draws[row.name]
         valid = None if isinstance(draws, str) else draws
-        records[row.name] = _undamaged(row, partial(efficiency, row.run, row.method, valid, shares[row.name]))
+        records[row.name] = undamaged(row, partial(efficiency, row.run, row.method, valid, shares[row.name]))
         records[row.name]["target"] = row.run.kind_in_words(row.method)
     notes += _by_reason({name: draws for name, draws in all_draws.items() if isinstance(draws, str)})
     curves: dict[str, Growth] = {}
@@ -315,79 +258,6 @@ def _small_errors(
     ]
 
 
-def _undamaged(row: Row, read: Callable[[], T]) -> T:
-    """Return the data read from a trace.
-
-    Raises:
-        UserError: the trace is damaged: its checksums do not match.
-    """
-    try:
-        return read()
-    except (OSError, KeyError) as error:
-        raise UserError(
-            f"{row.name}: its trace is damaged ({type(error).__name__}); recompute it with runtime.force=true."
-        ) from error
-
-
-def _one_model(rows: Sequence[Row]) -> list[str]:
-    """Return lines on how the targets of the rows differ from the first."""
-    rows_with_names = [(row, names) for row in rows if (names := _undamaged(row, partial(_names, row)))]
-    for row, names in rows_with_names[1:]:
-        first, expected = rows_with_names[0]
-        if names != expected:
-            raise UserError(
-                f"{first.name} is of {_model(first)} with {len(expected):,} parameters and {row.name} of {_model(row)} "
-                f"with {len(names):,}, with other names; compare runs of one model."
-            )
-    first = rows[0]
-    alike: dict[str, list[str]] = {}
-    for row in {row.name: row for row in rows[1:]}.values():
-        if parts := unlike(first, row):
-            alike.setdefault(", ".join(parts), []).append(row.name)
-    return [
-        f"{named(names)}: another {parts} than {first.name}; what {'they sample' if len(names) > 1 else 'it samples'} "
-        "differs, not only how."
-        for parts, names in alike.items()
-    ]
-
-
-def _names(row: Row) -> list[str]:
-    return row.run.parameter_names(row.method)
-
-
-def unlike(first: Row, row: Row) -> list[str]:
-    """Return which parts that determine the target of a row differ from those of the first."""
-    mine, theirs = _target(first), _target(row)
-    return [part for part in mine if mine[part] != theirs[part]]
-
-
-def _model(row: Row) -> str:
-    node = row.run.config["methods"][row.method].get("model") or row.run.config["model"]
-    return str(node["_target_"]).rpartition(".")[2]
-
-
-def _target(row: Row) -> dict[str, str]:
-    """Return what determines the target of a row, part by part."""
-    node = row.run.config["methods"][row.method]
-    parts = parts_of(row.run.config, row.method)
-    # Of the target's settings only this one changes its density; the others are of the computation.
-    parts["target"] = {"temper": (parts["target"] or {}).get("temper", "posterior")}
-    heats = [_heat(s, row.run.rungs(row.method)) for s in node["schedules"].values()]
-    # A method without a temperature is at 1.
-    parts["temperature"] = [heat for heat in heats if heat is not None] or [1.0]
-    return {part: json.dumps(setting, sort_keys=True, default=str) for part, setting in parts.items()}
-
-
-def _heat(schedule: Mapping[str, Any], rungs: int) -> Any:
-    """Return the temperature of the draws that a schedule sets, if it is one number for all chains, else None."""
-    setting = schedule.get("temperature")
-    if (
-        isinstance(setting, list) and "at" not in schedule
-    ):  # by chain; a ladder's draws are those of its coldest rung
-        setting = setting[::rungs] if len(set(setting[::rungs])) > 1 else setting[0]
-    return float(setting) if isinstance(setting, int | float) else setting
-
-
 def _judge(
     records: dict[str, dict[str, Any]],
     rows: Sequence[Row],
@@ -397,7 +267,7 @@ def _judge(
     tolerance: float | None,
 ) -> tuple[list[str], str]:
     """Add the key ``verdict`` to each row, and return a line on each method that does not agree, and the rule."""
-    all_names = np.array(_names(reference))
+    all_names = np.array(names_of_parameters(reference))
     width = len(next(iter(shifts_by_name.values())).mean) if shifts_by_name else 0
     names = [str(name) for name in all_names[some_coordinates(len(all_names), width)]] if width else []
     reference_problems = problems_of(reference_record, "reference: ")

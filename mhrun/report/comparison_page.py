@@ -14,7 +14,8 @@ from mhrun.diagnostics.grid import Estimate
 from mhrun.kernels.stationary import DECLARED, EXACT
 from mhrun.report.agreement import AGREES, ANOTHER, DIFFERS, DIFFERS_SHORT, REFERENCE, UNKNOWN
 from mhrun.report.build import PAGE, draw, write_drawn
-from mhrun.report.compare import Comparison, Row, compare
+from mhrun.report.compare import Comparison, compare
+from mhrun.report.compared_rows import Row
 from mhrun.report.comparison_figures import error_figure, figure
 from mhrun.report.convergence import is_finite, number_of
 from mhrun.report.efficiency import is_apart, named, runners_up, unconverged

@@ -11,19 +11,17 @@ import pandas as pd
 from mhrun.diagnostics.grid import Estimate
 from mhrun.kernels.stationary import APPROXIMATE, DECLARED, EXACT, OPTIMISER
 from mhrun.report.claims import Judged
-from mhrun.report.convergence import convergence_warnings
 from mhrun.report.declared import measure_of
 from mhrun.report.efficiency import (
     ESS,
     RHAT,
     diagnosed,
-    has_stopped,
     is_apart,
-    named,
     runners_up,
     unconverged,
 )
 from mhrun.report.run import Run
+from mhrun.report.run_warnings import warnings_of
 from mhrun.report.status import Status, status_of
 from mhrun.report.tables import quoted, shown
 from mhrun.store.folder import RunFolder
@@ -286,95 +284,6 @@ def _is_there(value: Any) -> bool:
     return number is not None and not (isinstance(number, float) and math.isnan(number))
 
 
-def warnings_of(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return warnings about the draws of a run, one line each: R-hat, ESS, divergences, engine warnings.
-
-    R-hat and ESS say nothing of optimisers, whose steps are not draws.
-    """
-    diagnostics = {m: diagnosis for m, diagnosis in diagnostics.items() if run.kind(m) != OPTIMISER}
-    lines = convergence_warnings(diagnostics, run.label)
-    unknown = {
-        m: str(diagnosis["why"]).rstrip(".")
-        for m, diagnosis in diagnostics.items()
-        if "why" in diagnosis and run.methods[m]["thin"] is not None and not has_stopped(run.methods[m])
-    }
-    lines += [f"R-hat and ESS are unknown: {run.label(m)}: {reason}." for m, reason in unknown.items()]
-    if any(run.methods[m].get("network") and unconverged(diagnosis) for m, diagnosis in diagnostics.items()):
-        lines.append(
-            "Hidden units of a network can be exchanged without a change of its predictions, so that R-hat and ESS of "
-            "weights say little. Judge predictions: a monitor has their errors."
-        )
-    stuck = [m for m, diagnosis in diagnostics.items() if _is_stuck(diagnosis)]
-    if stuck:
-        lines.append(f"ESS and R-hat are undefined: {_named(run, stuck)}. A coordinate never moves.")
-    lines += [*_acceptance_warnings(run), *_target_warnings(run)]
-    diverging = {m: summary["diverging"] for m, summary in run.methods.items() if summary["diverging"]}
-    if diverging:
-        lines.append(f"Divergent steps: {_named(run, list(diverging), diverging)}. Lower the step size.")
-    lines += [str(line) for summary in run.methods.values() for line in summary.get("warnings") or []]
-    return lines
-
-
-def _acceptance_warnings(run: Run) -> list[str]:
-    """Return a line for methods with too many rejections and one for too few, each with the range of the first."""
-    lines = []
-    rates: dict[str, float] = {
-        m: summary["accept_rate"] for m, summary in run.methods.items() if summary.get("accept_range")
-    }
-    ranges = {m: run.methods[m]["accept_range"] for m, rate in rates.items() if rate}
-    unsettled = {
-        m
-        for m, summary in run.methods.items()
-        if any("not settled" in w for w in summary.get("warnings") or [])
-    }
-    low = {m: rates[m] for m, (least, _) in ranges.items() if rates[m] < least and m not in unsettled}
-    noisy = {  # where a larger step would make the noise worse
-        m
-        for m, summary in run.methods.items()
-        if any("minibatch noise" in w for w in summary.get("warnings") or [])
-    }
-    high = {m: rates[m] for m, (_, most) in ranges.items() if rates[m] > most and m not in unsettled | noisy}
-    for rates_off, level, remedy in ((low, "low", "Lower"), (high, "high", "Raise")):
-        if rates_off:
-            worst = sorted(rates_off, key=lambda m: rates_off[m], reverse=level == "high")
-            span = "{:.2f} to {:.2f}".format(*ranges[worst[0]])
-            lines.append(
-                f"Acceptance is {level}: {_named(run, worst, rates_off)}; efficient rates are {span}. "
-                f"{remedy} the step size."
-            )
-    return lines
-
-
-def _target_warnings(run: Run) -> list[str]:
-    """Return a line for methods that sample at a temperature above 1, and one for those below 1."""
-    all_samples = {m: run.samples(m) for m in run.methods}
-    lines = []
-    if heats := {m: of.temperature for m, of in all_samples.items() if of.tempered}:
-        lines.append(
-            f"Not the posterior: {_named(run, list(heats), heats)} sample{'s' * (len(heats) == 1)} the target at the "
-            "temperature T in brackets, with standard deviations up to sqrt(T) times as large."
-        )
-    if colds := {m: of.temperature for m, of in all_samples.items() if of.is_cold}:
-        lines.append(
-            f"Colder than the posterior: {_named(run, list(colds), colds)} sample{'s' * (len(colds) == 1)} the target "
-            "at the temperature T in brackets, with standard deviations down to sqrt(T) times as large."
-        )
-    return lines
-
-
-def _is_apart(rhat: float | None) -> bool:
-    return rhat is not None and is_apart(rhat)
-
-
-def _is_stuck(diagnosis: Mapping[str, Any]) -> bool:
-    size = diagnosis.get("ess", 0.0)
-    return bool(diagnosis.get("draws")) and (size is None or math.isnan(size))
-
-
-def _named(run: Run, methods: Sequence[str], numbers: Mapping[str, float] | None = None) -> str:
-    return named(methods, run.label, numbers)
-
-
 def _fastest(
     run: Run, diagnostics: Mapping[str, Mapping[str, Any]], compared: Sequence[str], best: str
 ) -> str:
@@ -400,8 +309,8 @@ def default_finding(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> s
         ((method, size),) = sizes.items()
         rhat = f" and an R-hat of {shown(rhats[method])}" if _is_there(rhats[method]) else ""
         return f"{run.label(method)} has {shown(size)} effective draws{rhat}."
-    converged = [m for m in sizes if _is_there(rhats[m]) and not _is_apart(rhats[m])]
     known_rhats = {m: rhat for m, rhat in rhats.items() if rhat is not None and not math.isnan(rhat)}
+    converged = [m for m, rhat in known_rhats.items() if not is_apart(rhat)]
     rates = {m: diagnostics[m]["per_million"] for m in sizes if _is_there(diagnostics[m]["per_million"])}
     rated = {m: rates[m] for m in (converged or ([] if known_rhats else sizes)) if m in rates}
     if rated:

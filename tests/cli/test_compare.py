@@ -26,18 +26,8 @@ from mhrun.kernels import MetropolisHastings
 from mhrun.models.function import FunctionModel
 from mhrun.pairing.full import Full
 from mhrun.proposals.random_walk import RandomWalk
-from mhrun.report.compare import (
-    Comparison,
-    Row,
-    _better,
-    _doubts,
-    _mentioned,
-    _small_errors,
-    compare,
-    rows_of,
-    run_names,
-    unlike,
-)
+from mhrun.report.compare import Comparison, _better, _doubts, _mentioned, _small_errors, compare
+from mhrun.report.compared_rows import Row, rows_of, run_names, unlike
 from mhrun.report.comparison_figures import figure
 from mhrun.report.comparison_page import finding, table
 from mhrun.report.convergence import convergence_warnings

@@ -22,8 +22,9 @@ from mhrun.report.build import build_report
 from mhrun.report.claims import NOT_AT_SCALE, NOT_REPRODUCED, REPRODUCED, Judged
 from mhrun.report.efficiency import costs, diagnosed, efficiency, named, valid_draws
 from mhrun.report.run import Run
+from mhrun.report.run_warnings import warnings_of
 from mhrun.report.status import status_of
-from mhrun.report.summary import _approximate, default_finding, methods_table, warnings_of
+from mhrun.report.summary import _approximate, default_finding, methods_table
 from mhrun.store.folder import RunFolder
 
 

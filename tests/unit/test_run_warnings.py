@@ -19,7 +19,7 @@ from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.pairing.growing import Growing
 from mhrun.report.efficiency import valid_draws
 from mhrun.report.run import Run
-from mhrun.report.summary import warnings_of
+from mhrun.report.run_warnings import warnings_of
 from mhrun.rules.mh_minibatch import MHMinibatch
 from mhrun.schedules.fixed import Fixed
 

@@ -1,0 +1,106 @@
+"""Warnings about the draws of a run, as its page and the terminal show them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mhrun.kernels.stationary import OPTIMISER
+from mhrun.report.convergence import convergence_warnings
+from mhrun.report.efficiency import (
+    has_stopped,
+    is_apart,
+    named,
+    unconverged,
+)
+from mhrun.report.run import Run
+
+
+def warnings_of(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return warnings about the draws of a run, one line each: R-hat, ESS, divergences, engine warnings.
+
+    R-hat and ESS say nothing of optimisers, whose steps are not draws.
+    """
+    diagnostics = {m: diagnosis for m, diagnosis in diagnostics.items() if run.kind(m) != OPTIMISER}
+    lines = convergence_warnings(diagnostics, run.label)
+    unknown = {
+        m: str(diagnosis["why"]).rstrip(".")
+        for m, diagnosis in diagnostics.items()
+        if "why" in diagnosis and run.methods[m]["thin"] is not None and not has_stopped(run.methods[m])
+    }
+    lines += [f"R-hat and ESS are unknown: {run.label(m)}: {reason}." for m, reason in unknown.items()]
+    if any(run.methods[m].get("network") and unconverged(diagnosis) for m, diagnosis in diagnostics.items()):
+        lines.append(
+            "Hidden units of a network can be exchanged without a change of its predictions, so that R-hat and ESS of "
+            "weights say little. Judge predictions: a monitor has their errors."
+        )
+    stuck = [m for m, diagnosis in diagnostics.items() if _is_stuck(diagnosis)]
+    if stuck:
+        lines.append(f"ESS and R-hat are undefined: {_named(run, stuck)}. A coordinate never moves.")
+    lines += [*_acceptance_warnings(run), *_target_warnings(run)]
+    diverging = {m: summary["diverging"] for m, summary in run.methods.items() if summary["diverging"]}
+    if diverging:
+        lines.append(f"Divergent steps: {_named(run, list(diverging), diverging)}. Lower the step size.")
+    lines += [str(line) for summary in run.methods.values() for line in summary.get("warnings") or []]
+    return lines
+
+
+def _acceptance_warnings(run: Run) -> list[str]:
+    """Return a line for methods with too many rejections and one for too few, each with the range of the first."""
+    lines = []
+    rates: dict[str, float] = {
+        m: summary["accept_rate"] for m, summary in run.methods.items() if summary.get("accept_range")
+    }
+    ranges = {m: run.methods[m]["accept_range"] for m, rate in rates.items() if rate}
+    unsettled = {
+        m
+        for m, summary in run.methods.items()
+        if any("not settled" in w for w in summary.get("warnings") or [])
+    }
+    low = {m: rates[m] for m, (least, _) in ranges.items() if rates[m] < least and m not in unsettled}
+    noisy = {  # where a larger step would make the noise worse
+        m
+        for m, summary in run.methods.items()
+        if any("minibatch noise" in w for w in summary.get("warnings") or [])
+    }
+    high = {m: rates[m] for m, (_, most) in ranges.items() if rates[m] > most and m not in unsettled | noisy}
+    for rates_off, level, remedy in ((low, "low", "Lower"), (high, "high", "Raise")):
+        if rates_off:
+            worst = sorted(rates_off, key=lambda m: rates_off[m], reverse=level == "high")
+            span = "{:.2f} to {:.2f}".format(*ranges[worst[0]])
+            lines.append(
+                f"Acceptance is {level}: {_named(run, worst, rates_off)}; efficient rates are {span}. "
+                f"{remedy} the step size."
+            )
+    return lines
+
+
+def _target_warnings(run: Run) -> list[str]:
+    """Return a line for methods that sample at a temperature above 1, and one for those below 1."""
+    all_samples = {m: run.samples(m) for m in run.methods}
+    lines = []
+    if heats := {m: of.temperature for m, of in all_samples.items() if of.tempered}:
+        lines.append(
+            f"Not the posterior: {_named(run, list(heats), heats)} sample{'s' * (len(heats) == 1)} the target at the "
+            "temperature T in brackets, with standard deviations up to sqrt(T) times as large."
+        )
+    if colds := {m: of.temperature for m, of in all_samples.items() if of.is_cold}:
+        lines.append(
+            f"Colder than the posterior: {_named(run, list(colds), colds)} sample{'s' * (len(colds) == 1)} the target "
+            "at the temperature T in brackets, with standard deviations down to sqrt(T) times as large."
+        )
+    return lines
+
+
+def _is_apart(rhat: float | None) -> bool:
+    return rhat is not None and is_apart(rhat)
+
+
+def _is_stuck(diagnosis: Mapping[str, Any]) -> bool:
+    size = diagnosis.get("ess", 0.0)
+    return bool(diagnosis.get("draws")) and (size is None or math.isnan(size))
+
+
+def _named(run: Run, methods: Sequence[str], numbers: Mapping[str, float] | None = None) -> str:
+    return named(methods, run.label, numbers)
