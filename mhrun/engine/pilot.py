@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mhrun.engine.adaptation import QUARTER, adapt
+from mhrun.engine.adaptation import QUARTER, Adapted, adapt
 from mhrun.engine.curvature import (
     Surface,
     find_curved_modes,
@@ -49,8 +49,13 @@ from mhrun.engine.tuning import tune, with_leapfrog_steps, with_m
 from mhrun.errors import UserError
 from mhrun.kernels import AdaptiveBackward, Firefly, MetropolisHastings, ReplicaExchange, Unadjusted, ZigZag
 from mhrun.kernels.preconditioned import Scale, preconditioned
-from mhrun.parts import Kernel
+from mhrun.pairing.full import Full
+from mhrun.parts import AUTO, Kernel
+from mhrun.proposals.hamiltonian import HamiltonianProposal
 from mhrun.random import Purpose, Streams, derive_key
+from mhrun.rules.metropolis import Metropolis
+from mhrun.schedules.fixed import Fixed
+from mhrun.schedules.plan import Plan
 from mhrun.store.blocks import load_block
 from mhrun.store.files import write_whole
 from mhrun.store.sharing import PILOT
@@ -58,6 +63,8 @@ from mhrun.store.sharing import PILOT
 SCALES = ("auto", "dense", "diagonal", "none")
 
 _FLAT = 1e7  # condition number above which some directions have no curvature but for rounding
+_FOLLOWED = 100_000  # data up to which trajectories find a scale where the mode has none
+_MOVES = 0.2  # acceptance rate of these trajectories above which they have found one
 _OF_FLAT = (
     " Some directions have no curvature at the mode that was found, as in a hierarchical model in centred form or with "
     "parameters that nothing determines: the scale may be far off in them. hmc takes its scale from draws."
@@ -205,6 +212,13 @@ def pilot(method: Method) -> Found:
         reason = f"the search for a mode failed ({str(error).rstrip('.')})"
         reason = reason if gradients_of(target) else "the model has no gradients"
         scale, curvature, facts["why"] = None, None, f"{reason}, so that there is no scale; "
+    spent = {"n_lik": 0, "n_grad": 0}
+    if facts.get("flat") and scale is not None and _can_follow(method):
+        tuned = _by_trajectories(method, scale, heat, key)
+        spent = {name: tuned.tuning.facts[name] for name in spent}
+        if (tuned.tuning.acceptance or 0.0) > _MOVES:
+            theta, scale, curvature = tuned.tuning.theta, tuned.scale, torch.eye(target.dim)
+            facts |= {"condition": scale.condition, "rounds": tuned.rounds, "flat": False}
     if isinstance(method.kernel, MetropolisHastings):
         length = _length(curvature) if _leapfrog_is_open(method.kernel) else None
         if scale is not None and method.kernel.proposal.follows:
@@ -226,7 +240,8 @@ def pilot(method: Method) -> Found:
     else:
         step, m = step_of_dynamics(method, surface, theta, scale, curvature, float(heat.min()), facts)
         acceptance, count = None, None
-    facts |= {"n_grad": facts.get("n_grad", 0) + surface.n_grad, "n_lik": facts.get("n_lik", 0)}
+    facts |= {name: facts.get(name, 0) + count for name, count in spent.items()}
+    facts["n_grad"] += surface.n_grad
     facts |= {"step_size": float(step.log().mean().exp()), "m": m, "acceptance": acceptance}
     facts |= {} if count is None else {"leapfrog_steps": count}
     facts["step_size_by_chain"] = step.expand(chains).tolist()
@@ -292,6 +307,24 @@ def _reference(
     scale = Scale(best.cpu(), root if kind == "dense" else diagonal)
     factor = scale.factor if scale.dense else torch.diag(scale.factor)
     return points, scale, factor.T @ (vectors @ torch.diag(eigenvalues) @ vectors.T) @ factor
+
+
+def _can_follow(method: Method) -> bool:
+    """Return whether trajectories on all data can find the scale of a method: no noise, no remainders, not too many."""
+    target = method.target
+    noise = target.energy_noise or target.gradient_noise
+    return not noise and target.surrogate is None and target.n <= _FOLLOWED and gradients_of(target)
+
+
+def _by_trajectories(method: Method, scale: Scale, heat: Tensor, key: int) -> Adapted:
+    """Return a scale of the same kind from draws of Hamiltonian Monte Carlo, and where its chains have come to."""
+    kernel = MetropolisHastings(HamiltonianProposal(), Full(), Metropolis())
+    step_size = Fixed(step_size=AUTO, temperature=heat.tolist())
+    plan = Plan({"step_size": step_size}, len(heat), 0, method.shape.total)
+    hmc = replace(method, kernel=kernel, plan=plan, monitor=None)
+    dim, hmc_key = method.target.dim, derive_key(key, "trajectories")
+    unit = Scale(torch.zeros(dim), torch.eye(dim) if scale.dense else torch.ones(dim))
+    return adapt(hmc, unit, method.first_points(), heat, hmc_key, length=_length(None), known=False)
 
 
 def _inside(surface: Surface, modes: Tensor, offsets: Tensor, like: Tensor, expected: Tensor) -> Tensor:

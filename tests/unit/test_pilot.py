@@ -12,6 +12,7 @@ from kit import KEY, C, controls
 from regressions import DATA, MODELS, D, N, found, full, logistic, prior, run
 
 import mhrun
+from mhrun.diagnostics.chains import rhat
 from mhrun.engine.curvature import (
     Surface,
     find_modes,
@@ -102,9 +103,12 @@ def test_the_error_of_a_step_size_that_is_given_is_estimated(dynamics, capsys):
     assert "about 80% too large" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flat", [True, False])
-def test_a_mode_without_curvature_is_named(flat, capsys):
+@pytest.mark.parametrize(("flat", "data"), [(True, 10), (True, 500), (False, 10)])
+def test_a_mode_without_curvature_is_named_where_data_are_too_many_for_trajectories(
+    flat, data, capsys, monkeypatch
+):
     """A parameter that nothing determines, and the same with a prior."""
+    monkeypatch.setattr("mhrun.engine.pilot._FOLLOWED", data)
     x = torch.linspace(-1, 1, 500)
     prior = {} if flat else {"log_prior": lambda theta: -0.5 * (theta[1] / 3) ** 2}
     kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
@@ -119,8 +123,40 @@ def test_a_mode_without_curvature_is_named(flat, capsys):
             warmup=50,
             **prior,
         )
-    said = "Some directions have no curvature at the mode that was found"
-    assert (said in capsys.readouterr().err) == flat
+    said = capsys.readouterr().err
+    assert ("Some directions have no curvature at the mode that was found" in said) == (flat and data < 500)
+    assert ("scale, from draws (" in said) == (flat and data == 500)
+
+
+@pytest.mark.parametrize("kernel", ["random walk", "dynamics"])
+def test_a_hierarchical_model_in_centred_form_gets_its_scale_from_draws(kernel):
+    """The density grows without bound as the spread of the effects goes to 0, where a search for a mode ends."""
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(8), 20)
+    y = rng.normal(0.5 * rng.normal(size=8)[group], 1.0)
+    kernels = {
+        "random walk": mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()),
+        "dynamics": mhrun.Unadjusted(mhrun.SGLD(), m=80),
+    }
+    trace = mhrun.sample(
+        lambda theta, rows: -0.5 * (rows.y - theta.effects[rows.group.long()]) ** 2,
+        {"y": y, "group": group},
+        kernels[kernel],
+        parameters={"tau": torch.distributions.HalfNormal(1.0), "effects": 8},
+        log_prior=lambda theta: torch.distributions.Normal(0.0, theta.tau).log_prob(theta.effects).sum(),
+        steps=4_000,
+        warmup=500,
+        seed=1,
+    )
+    facts = found(trace)
+    assert facts["condition"] < 1e4
+    assert facts["rounds"] >= 1
+    means = trace["posterior"]["effects"].mean(("chain", "draw")).to_numpy()
+    of_groups = np.array([y[group == g].mean() for g in range(8)])
+    shrunk = means @ of_groups / (of_groups @ of_groups)
+    assert 0.5 < shrunk < 1.0
+    rhats = [rhat(trace["posterior"]["effects"].values[..., g]) for g in range(8)]
+    assert max(rhats) < 1.1
 
 
 def test_a_thermostat_may_leave_the_variance_too_small(capsys):

@@ -352,7 +352,7 @@ def test_a_long_call_says_how_far_it_is(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("mhrun.engine.progress._EVERY", 0.0)
     assert re.search(r"mhrun: step [\d,]+ of 3,000 \(\d+%\), \d+ s left", call())
     monkeypatch.setattr("mhrun.engine.progress._LONG", -1.0)
-    assert call().count("folder= keeps what is computed") == 1
+    assert call().count("with folder= a run that ends early is kept") == 1
     assert "folder=" not in call(folder=str(tmp_path / "kept"))
     assert call(progress=False) == ""
 
