@@ -76,7 +76,7 @@ def _of_run(config: Mapping[str, Any], console: Console) -> None:
         "time",
     ]
     if any(setup.evaluations for setup in planned.setups.values()):
-        headings += ["set-up", "its time"]
+        headings += ["pilot", "its time"]
     for heading in headings:
         table.add_column(heading, justify="right")
     for cost in costs:

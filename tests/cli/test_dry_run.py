@@ -64,7 +64,7 @@ def test_a_dry_run_says_what_is_to_come_and_writes_nothing(tmp_path, capsys):
     assert files(tmp_path) == []
 
 
-def test_a_dry_run_has_the_set_up_of_methods_that_have_one(tmp_path, capsys):
+def test_a_dry_run_has_the_pilot_of_methods_that_have_one(tmp_path, capsys):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(60, 2))
     lines = [f"{a:.3f},{b:.3f},{int(rng.random() < 0.5)}" for a, b in x]
@@ -74,10 +74,10 @@ def test_a_dry_run_has_the_set_up_of_methods_that_have_one(tmp_path, capsys):
     words += ["+method@methods.smh2=smh2", "+method@methods.zig_zag=zig_zag", "--project", ".", "--dry-run"]
     assert run(words) == 0
     head, *rows = capsys.readouterr().out.splitlines()
-    assert head.split()[-3:] == ["set-up", "its", "time"]
+    assert head.split()[-3:] == ["pilot", "its", "time"]
     assert "monitor" not in head
     for line in rows[:2]:
-        assert re.search(r" \S+e\d +\d+(\.\d+)? s$", line), line  # evaluations of the set-up, and its seconds
+        assert re.search(r" \S+e\d +\d+(\.\d+)? s$", line), line  # evaluations of the pilot, and its seconds
 
 
 def test_of_a_run_that_was_begun_what_is_left_is_reported(tmp_path, capsys):
