@@ -63,7 +63,7 @@ from mhrun.store.sharing import PILOT
 SCALES = ("auto", "dense", "diagonal", "none")
 
 _FLAT = 1e7  # condition number above which some directions have no curvature but for rounding
-_FOLLOWED = 100_000  # data up to which trajectories find a scale where the mode has none
+_FOLLOWED = 20_000  # data up to which trajectories find a scale where the mode has none
 _MOVES = 0.2  # acceptance rate of these trajectories above which they have found one
 _OF_FLAT = (
     " Some directions have no curvature at the mode that was found, as in a hierarchical model in centred form or with "
