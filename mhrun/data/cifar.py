@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mhrun.array_cache import generated
 from mhrun.data.dataset import Dataset
 from mhrun.data.files import CATALOGUE, content, data_dir
-from mhrun.data.generated import generated
 from mhrun.data.pixels import smaller
 from mhrun.data.selection import Selection, check_split
 from mhrun.data.transforms import transforms

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mhrun.array_cache import generated
 from mhrun.data.dataset import Dataset
 from mhrun.data.files import CATALOGUE
-from mhrun.data.generated import generated
 from mhrun.data.mnist_pairs import PIXELS, MnistPair
 from mhrun.errors import Refusal
 

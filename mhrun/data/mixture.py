@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mhrun.array_cache import generated
 from mhrun.data.dataset import Dataset
-from mhrun.data.generated import generated
 from mhrun.data.memory import check_memory
 from mhrun.errors import Refusal
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mhrun.data.generated import kept
+from mhrun.array_cache import kept
 from mhrun.engine.method import Method
 from mhrun.errors import UserError
 from mhrun.store.fingerprint import fingerprint

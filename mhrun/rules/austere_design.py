@@ -27,7 +27,7 @@ import torch
 from scipy.special import ndtr, ndtri
 from torch import Tensor
 
-from mhrun.data.generated import kept
+from mhrun.array_cache import kept
 from mhrun.errors import Refusal
 
 Array = npt.NDArray[np.float64]

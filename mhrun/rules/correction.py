@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mhrun.data.generated import kept
+from mhrun.array_cache import kept
 from mhrun.errors import Refusal, nearest
 from mhrun.native import piece
 from mhrun.rules.deconvolution import (

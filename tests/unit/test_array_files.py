@@ -14,10 +14,10 @@ import torch
 from kit import short_run
 
 import mhrun
+from mhrun.array_cache import generated
 from mhrun.data import mapping
 from mhrun.data.arrays import Memmap, Npz
 from mhrun.data.dataset import Dataset
-from mhrun.data.generated import generated
 from mhrun.errors import Refusal, UserError
 from mhrun.kernels.metropolis_hastings import MetropolisHastings
 from mhrun.models.function import FunctionModel

@@ -32,7 +32,7 @@ COUNTS = {"train": 100, "test": 20}
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(cifar, "_COUNTS", COUNTS)
     monkeypatch.setenv("MHRUN_DATA_DIR", str(tmp_path))
-    monkeypatch.setattr("mhrun.data.generated.cache_dir", lambda: tmp_path / "cache")
+    monkeypatch.setattr("mhrun.array_cache.cache_dir", lambda: tmp_path / "cache")
     files.look_in(None)
     return tmp_path
 
