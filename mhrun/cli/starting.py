@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -41,7 +42,7 @@ def start_project(words: Sequence[str]) -> int:
         raise UserError(f"'{folder}' cannot be created: {error.strerror or error}.") from error
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         print(f"wrote   {path}")
-    print(f"run it  mhrun --project {folder} {'digits' if network else 'robust'}")
+    print(f"run it  mhrun --project {shlex.quote(str(folder))} {'digits' if network else 'robust'}")
     return 0
 
 
@@ -88,7 +89,7 @@ def _start_from_table(words: Sequence[str], options: Mapping[str, str]) -> int:
         print(f"wrote   {path}")
     for line in project.lines:
         print(line)
-    print(f"run it  mhrun --project {folder} {project.name}")
+    print(f"run it  mhrun --project {shlex.quote(str(folder))} {project.name}")
     if project.reference is not None:
         print(f"judge   mhrun compare {project.name} --reference {project.name}:{project.reference}")
     return 0

@@ -217,7 +217,7 @@ class Table:
 
         Args:
             new: a DataFrame, a mapping from columns to values (a number is one row), or a file as of the table. Columns
-                that the table does not use, the target too, are ignored. Without the column of the exposure it is 1.
+                that the table does not use, the target too, are ignored. The exposure is one that it uses.
 
         Raises:
             UserError: a column is missing, lacks a value, or has a category that the table does not have.
@@ -261,7 +261,11 @@ class Table:
                 )
             columns += [(frame[name] == level).to_numpy(np.float64) for level in known[1:]]
         fields = {"x": np.column_stack(columns)}
-        if self.exposure and self.exposure in frame:
+        if self.exposure and self.exposure not in frame:
+            raise UserError(
+                f"{path.name}: there is no column '{self.exposure}', the exposure, which counts are proportional to."
+            )
+        if self.exposure:
             fields["exposure"] = self._exposure(frame, path).copy()  # pandas lends it read-only
         tensors = {name: torch.from_numpy(values) for name, values in fields.items()}
         return Dataset(tensors, f"{len(frame):,} new rows", facts)

@@ -53,6 +53,7 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     if method.plan.lost_cycles:
         yield f"{method.name}: {method.plan.lost_cycles}."
     yield from _trajectory_warnings(method, summary)
+    yield from _nan_warnings(method, summary)
     yield from _tuning_warnings(method, summary)
     yield from _noise_warnings(method, summary)
     yield from _decision_warnings(method, summary)
@@ -106,6 +107,18 @@ def _trajectory_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator
             f"{method.name}: {count:,} of {method.shape.chains * method.shape.steps:,} trajectories diverged: the step "
             "size is too large where the density is narrow, and draws may lack that region. Aim at a higher acceptance "
             f"rate.{'' if is_network(method.target.model) else groups}"
+        )
+
+
+def _nan_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if candidates were rejected because their log-ratio is NaN; of trajectories this is a divergence."""
+    kernel, totals = method.kernel.of_a_chain, summary["totals"]
+    count, decisions = int(np.sum(totals["sum_diverging"])), method.shape.chains * method.shape.steps
+    moved = np.sum(totals["sum_accepted"]) > 0
+    if count and moved and isinstance(kernel, MetropolisHastings) and not kernel.proposal.follows:
+        yield (
+            f"{method.name}: {count:,} of {decisions:,} candidates were rejected because their log-ratio was not a "
+            "number: a log-likelihood is NaN there, or infinite at both points. Draws may lack that region."
         )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import numbers
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -202,6 +204,10 @@ def start_values(setting: Any, parameters: Parameters) -> dict[str, Tensor]:
     Raises:
         Refusal: an unknown name, or values that do not fit.
     """
+    if not isinstance(setting, Mapping | numbers.Real):
+        raise UserError(
+            f"with parameters=, start is a number, or a mapping name -> values: {', '.join(parameters.shapes)}."
+        )
     if isinstance(setting, Mapping) and (unknown := set(map(str, setting)) - set(parameters.shapes)):
         raise Refusal(
             f"start.{sorted(unknown)[0]} is not a parameter; there are: {', '.join(parameters.shapes)}."
@@ -211,10 +217,12 @@ def start_values(setting: Any, parameters: Parameters) -> dict[str, Tensor]:
     for name, value in starts.items():
         shape = parameters.shapes[str(name)]
         try:
-            part = torch.as_tensor(value, dtype=torch.float64)
+            part = torch.as_tensor(getattr(value, "values", value), dtype=torch.float64)  # also of xarray
             values[str(name)] = part if part.dim() == len(shape) + 1 else part.expand(shape)
             if part.dim() == len(shape) + 1 and tuple(part.shape[1:]) != shape:
                 raise ValueError(part.shape)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise UserError(f"start of {name} = {value!r} does not fit its size {shape}.") from error
+            raise UserError(
+                f"start of {name} = {reprlib.repr(value)} does not fit its size {shape}."
+            ) from error
     return values

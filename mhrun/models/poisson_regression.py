@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from mhrun.errors import Refusal, nearest
 from mhrun.models.bounds import Distances, order_of, over_parts, remainder_slope, remainder_width, row_norms
 from mhrun.models.linear import Regression, predictor
 from mhrun.types import Bounds, Field, Reference, Rows
@@ -52,7 +53,19 @@ class PoissonRegression(Regression):
         return {"x": Field((self.dim,), setting="model.dim"), "y": Field((), "counts")}
 
     def fields_of(self, data: Rows) -> Mapping[str, Field]:
-        """Return `fields`, and the requirement on ``exposure`` (n,) if the data have it."""
+        """Return `fields`, and the requirement on ``exposure`` (n,) if the data have it.
+
+        Raises:
+            Refusal: a field that may be a misspelt exposure.
+        """
+        for name in data:
+            if name not in ("x", "y", "exposure") and (
+                "offset" in name or nearest(name, ["exposure"]) or name.startswith("log_exp")
+            ):
+                raise Refusal(
+                    f"PoissonRegression does not read the field {name}; call it exposure, and take the exponential of "
+                    "a logarithm, or leave it out."
+                )
         return {**self.fields, **({"exposure": Field((), "positive")} if "exposure" in data else {})}
 
     def offset(self, rows: Rows) -> Tensor | float:

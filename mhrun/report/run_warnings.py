@@ -39,7 +39,12 @@ def warnings_of(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> list[
     if stuck:
         lines.append(f"ESS and R-hat are undefined: {_named(run, stuck)}. A coordinate never moves.")
     lines += [*_acceptance_warnings(run), *_target_warnings(run)]
-    diverging = {m: summary["diverging"] for m, summary in run.methods.items() if summary["diverging"]}
+    # Of methods with an acceptance test the engine says what it is.
+    diverging = {
+        m: summary["diverging"]
+        for m, summary in run.methods.items()
+        if summary["diverging"] and not summary.get("n_accept_tests")
+    }
     if diverging:
         lines.append(f"Divergent steps: {_named(run, list(diverging), diverging)}. Lower the step size.")
     lines += [str(line) for summary in run.methods.values() for line in summary.get("warnings") or []]

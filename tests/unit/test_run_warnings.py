@@ -132,6 +132,26 @@ def test_an_ess_just_below_400_is_not_shown_as_400(monkeypatch):
         assert any(line.startswith(word) for line in warned(0.8)), word
 
 
+@pytest.mark.parametrize("executor", ["torch", "auto"])
+def test_a_likelihood_that_is_not_a_number_somewhere_is_warned_of(executor):
+    def log_lik(theta, rows):
+        return -0.5 * (rows - theta[0]) ** 2 + torch.where(theta[0] > 0.05, torch.nan, 0.0)
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        mhrun.sample(
+            log_lik,
+            torch.linspace(-1, 1, 50),
+            kernel(),
+            start=[0.0],
+            step_size=0.2,
+            steps=300,
+            executor=executor,
+        )
+    (line,) = [str(one.message) for one in found if "not a number" in str(one.message)]
+    assert re.match(r"\d+ of 1,200 candidates were rejected because their log-ratio was not a number", line)
+
+
 def test_few_valid_draws_of_a_tempered_dynamics_are_warned_of():
     """x of TACT-HMC moves through (-1, 1); theta is a draw for |x| < 0.085."""
     moves = mhrun.Unadjusted(mhrun.TACTHMC(step_of_x=1e-2), m=1)

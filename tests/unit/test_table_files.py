@@ -234,7 +234,14 @@ def test_an_exposure_is_a_field_of_its_own(frame):
     assert rows.load().fields["exposure"].tolist() == (np.arange(60) + 0.5).tolist()
     assert rows.load().fields["x"].shape == (60, 1)
     assert rows.prepared({"a": 0.0, "days": 7.0}).fields["exposure"].tolist() == [7.0]
-    assert "exposure" not in rows.prepared({"a": 0.0}).fields
+    with pytest.raises(UserError, match="there is no column 'days', the exposure"):
+        rows.prepared({"a": 0.0})
+    data = {"x": np.ones((3, 1)), "y": np.ones(3)}
+    for name in ("expsure", "offset", "log_exposure"):
+        assert f"does not read the field {name}; call it exposure" in unfit(
+            PoissonRegression(1), Dataset.of(data | {name: np.ones(3)})
+        )
+    assert unfit(PoissonRegression(1), Dataset.of(data | {"site": np.ones(3)})) is None
     with pytest.raises(UserError, match="the exposure 'none' is 0 in a row; it must be positive"):
         Table("t.csv", target="y", features=["a"], exposure="none").load()
     with pytest.raises(UserError, match="'a' is feature and exposure; give it one role"):
