@@ -203,7 +203,12 @@ def check_attributes(part: Any, at: str = "") -> None:
                     "attribute name."
                 )
     ours = [base for base in cls.__mro__ if base.__module__.startswith("mhrun.")]
-    declarations = [name for base in ours for name in vars(base) if not name.startswith("_")]
+    declarations = [
+        name
+        for base in ours
+        for name in {**vars(base), **vars(base).get("__annotations__", {})}
+        if not name.startswith("_") and not callable(vars(base).get(name))
+    ]
     for base in cls.__mro__:
         if base in ours or base.__module__ in ("builtins", "abc", "typing"):
             continue
@@ -211,7 +216,7 @@ def check_attributes(part: Any, at: str = "") -> None:
             if (
                 name.startswith("_")
                 or name in declarations
-                or not isinstance(value, bool | int | float | str)
+                or not isinstance(value, bool | int | float | str | tuple)
             ):
                 continue
             if close := difflib.get_close_matches(name, declarations, 1, _MISSPELT):

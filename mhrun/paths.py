@@ -50,7 +50,7 @@ def located(name: str) -> Path:
     Raises:
         UserError: there is no such file.
     """
-    excerpt = cut(name)
+    excerpt = cut(name, 200)
     try:
         file = Path(name).expanduser()
     except RuntimeError as error:  # an unknown user

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -15,15 +15,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from mhrun import yaml_file
 from mhrun.cli.calibrating import calibrate, is_calibration
+from mhrun.cli.check_output import show_json, show_table
+from mhrun.cli.check_subject import subject_of
 from mhrun.cli.composition import composed
 from mhrun.cli.hydra_errors import explained
 from mhrun.cli.resolvers import register_resolvers
 from mhrun.errors import Refusal, UserError
-
-if TYPE_CHECKING:
-    pass
-from mhrun.cli.check_output import show_json, show_table
-from mhrun.cli.check_subject import subject_of
 
 _OF_SCHEDULES = (
     "a schedule of your own is checked as each run begins: shapes and signs of its values, and that they do not "

@@ -92,7 +92,8 @@ def explained(
         if "@" in key and f"To append to your default list use +{word}" in text:
             return UserError(f"{word} replaces a part that is not there; to add it, write +{word}.")
         if key and re.search(rf"(?:override|key|Key)[^']*'{re.escape(key)}'", text):
-            return UserError(f"There is no setting '{key}'.{_nearest_key(key, words, folders, name)}")
+            hint = _nearest_key(key, words, folders, name)
+            return UserError(hint if hint.startswith("'") else f"There is no setting '{key}'.{hint}")
     return UserError(reason(error))
 
 
@@ -107,7 +108,7 @@ def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path], name: 
         return ""
     keys = [k for k in _keys(config) if not k.startswith("hydra")]  # type: ignore[arg-type]
     if key in keys and any(word.startswith(f"+{key}=") for word in words) and not _is_group(config, key):
-        return f" It is there already: write {key}=VALUE, without the +."
+        return f"'{key}' is there already: write {key}=VALUE, without the +."
     if key in keys:  # a group of parts, of which the experiment has chosen none
         return f" If you mean to add a part, write +{key}=NAME."
     leaf = key.rpartition(".")[2]

@@ -16,7 +16,7 @@ from mhrun.random import derive_key
 QUARTER = math.pi / 2  # a quarter of the period of a standard normal target
 ROUNDS = 4
 _FITS = 3.0  # largest ratio of a variance to what the scale makes of it
-_AUTOCORRELATION = 4  # draws that count as one in the estimate of a covariance
+AUTOCORRELATION = 4  # draws that count as one in the estimate of a covariance
 
 
 class Adapted(NamedTuple):
@@ -59,7 +59,7 @@ def adapt(
         eigenvalues = torch.linalg.eigvalsh(covariance)
         if (known or k) and bool(((eigenvalues < _FITS) & (eigenvalues > 1 / _FITS)).all()):
             return Adapted(tuning, scale, k)
-        effective = len(flat) / _AUTOCORRELATION
+        effective = len(flat) / AUTOCORRELATION
         share = effective / (effective + len(covariance))
         scale = _changed(scale, share * covariance, 1 - share, tuning.draws.mean((0, 1)))
         round_key = derive_key(key, f"round {k}")

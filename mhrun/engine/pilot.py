@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mhrun.engine.adaptation import QUARTER, Adapted, adapt
+from mhrun.engine.adaptation import AUTOCORRELATION, QUARTER, ROUNDS, Adapted, adapt
 from mhrun.engine.curvature import (
     Surface,
     find_curved_modes,
@@ -63,8 +63,7 @@ from mhrun.store.sharing import PILOT
 SCALES = ("auto", "dense", "diagonal", "none")
 
 _FLAT = 1e7  # condition number above which some directions have no curvature but for rounding
-_FOLLOWED = 20_000  # data up to which trajectories find a scale where the mode has none
-_MOVES = 0.2  # acceptance rate of these trajectories above which they have found one
+_FOLLOWED = 10_000  # data up to which trajectories find a scale where the mode has none
 _OF_FLAT = (
     " Some directions have no curvature at the mode that was found, as in a hierarchical model in centred form or with "
     "parameters that nothing determines: the scale may be far off in them. hmc takes its scale from draws."
@@ -215,9 +214,9 @@ def pilot(method: Method) -> Found:
     spent = {"n_lik": 0, "n_grad": 0}
     if facts.get("flat") and scale is not None and _can_follow(method):
         tuned = _by_trajectories(method, scale, heat, key)
-        spent = {name: tuned.tuning.facts[name] for name in spent}
-        if (tuned.tuning.acceptance or 0.0) > _MOVES:
-            theta, scale, curvature = tuned.tuning.theta, tuned.scale, torch.eye(target.dim)
+        spent["n_grad"] = tuned.tuning.facts["n_grad"]  # the likelihoods come from the same passes
+        if tuned.rounds < ROUNDS:  # else the scale never fitted the draws
+            theta, scale, curvature = tuned.tuning.theta, tuned.scale, _curvature_of(tuned, heat)
             facts |= {"condition": scale.condition, "rounds": tuned.rounds, "flat": False}
     if isinstance(method.kernel, MetropolisHastings):
         length = _length(curvature) if _leapfrog_is_open(method.kernel) else None
@@ -292,7 +291,7 @@ def _reference(
     modes = modes._replace(theta=on_all_data(surface, modes.theta, modes.best, curvature, proper=proper))
     best = modes.theta[modes.best].to(theta.dtype)
     facts["condition"] = float(eigenvalues.max() / eigenvalues.min())
-    facts["flat"] = facts["condition"] > _FLAT
+    facts["flat"] = not proper and facts["condition"] > _FLAT  # else coordinates have different units
     root = torch.linalg.cholesky(vectors @ torch.diag(1 / eigenvalues) @ vectors.T)
     z = Streams(key, len(theta)).at(0).normal(Purpose.INIT, dim).cpu()
     offsets = _SPREAD * heat.sqrt()[:, None] * (z @ root.T)
@@ -325,6 +324,19 @@ def _by_trajectories(method: Method, scale: Scale, heat: Tensor, key: int) -> Ad
     dim, hmc_key = method.target.dim, derive_key(key, "trajectories")
     unit = Scale(torch.zeros(dim), torch.eye(dim) if scale.dense else torch.ones(dim))
     return adapt(hmc, unit, method.first_points(), heat, hmc_key, length=_length(None), known=False)
+
+
+def _curvature_of(adapted: Adapted, heat: Tensor) -> Tensor:
+    """Return the inverse covariance (D, D) of draws in scaled coordinates, which is shrunk towards the identity."""
+    draws = adapted.tuning.draws
+    assert draws is not None
+    phi = adapted.scale.to_phi(draws) / heat.sqrt().cpu()[:, None, None]
+    flat = (phi - phi.mean((0, 1))).reshape(-1, phi.shape[-1])
+    effective = len(flat) / AUTOCORRELATION
+    share = effective / (effective + flat.shape[1])
+    return torch.linalg.inv(
+        share * flat.T @ flat / len(flat) + (1 - share) * torch.eye(flat.shape[1]).double()
+    )
 
 
 def _inside(surface: Surface, modes: Tensor, offsets: Tensor, like: Tensor, expected: Tensor) -> Tensor:

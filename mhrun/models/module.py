@@ -277,9 +277,10 @@ class ModuleModel:
                 "give a state dict of the same module."
             )
         for name, value in module.named_buffers():
-            if name in state and not torch.equal(state[name].to(value), value):
+            if name in state and not torch.equal(torch.as_tensor(state[name]).to(value), value):
                 raise UserError(f"{name} of the start is not that of the module; {remedy}.")
-        return torch.cat([state[block.name].detach().reshape(-1).double().cpu() for block in self.blocks])
+        values = [torch.as_tensor(state[block.name]).detach() for block in self.blocks]
+        return torch.cat([value.reshape(-1).double().cpu() for value in values])
 
     def values_per_datum(self, rows: Rows) -> int:
         """Return how many values a forward pass keeps for the gradient of one datum, from two small passes.

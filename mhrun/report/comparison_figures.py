@@ -99,7 +99,11 @@ def error_figure(found: Comparison) -> Figure | str:
 def _labels(found: Comparison, names: Sequence[str]) -> list[str]:
     """Return the labels of methods, without the name of the run where there is one run."""
     several = len({name.rpartition(": ")[0] for name in names}) > 1
-    return [_label(found, name) if several else _label(found, name).rpartition(": ")[2] for name in names]
+    labels = [_label(found, name) for name in names]
+    if several:
+        return labels
+    runs = [name.rpartition(": ") for name in names]
+    return [label.removeprefix(f"{run}{colon}") for label, (run, colon, _) in zip(labels, runs, strict=True)]
 
 
 def _label(found: Comparison, name: str | None) -> str:

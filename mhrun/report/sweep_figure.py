@@ -124,9 +124,13 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
 
 def _are_equal(parts: Sequence[pd.DataFrame]) -> bool:
     """Return whether several lines have the same points."""
-    points = [part.map(_number).to_numpy(dtype=float) for part in parts]
-    return len(points) > 1 and all(
-        p.shape == points[0].shape and np.array_equal(p, points[0], equal_nan=True) for p in points
+    places = [part.iloc[:, 0].map(str).tolist() for part in parts]
+    points = [part.iloc[:, 1:].map(_number).to_numpy(dtype=float) for part in parts]
+    return (
+        len(points) > 1
+        and bool(np.isfinite(points[0]).any())
+        and all(place == places[0] for place in places)
+        and all(np.array_equal(p, points[0], equal_nan=True) for p in points)
     )
 
 

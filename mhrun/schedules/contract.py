@@ -13,7 +13,7 @@ from mhrun.errors import Refusal
 
 QUANTITIES = ("step_size", "temperature", "noise_temperature")
 _CHUNK = 1 << 16  # steps whose values are checked at once
-_ROUNDING = 1e-9  # relative difference between two divisions into blocks
+_ROUNDING = 1e-5  # relative difference between two divisions into blocks
 
 Values = Callable[[int, int], Mapping[str, Tensor]]
 """(first_step, steps) -> name -> (K or 1, C or 1), as `Schedule.values` with the memory of the first step."""
@@ -49,10 +49,11 @@ def check_values(schedule: Any, name: str, values: Values, chains: int, steps: i
             same = torch.isclose(part, expected, rtol=_ROUNDING, atol=0.0, equal_nan=True)
             if not same.all():
                 row, chain = (int(i) for i in (~same).nonzero()[0])
+                one, other = (f"{float(values[row, chain]):.9g}" for values in (expected, part))
                 raise Refusal(
                     f"{what} depend on how steps are divided into blocks: {key} at step {first + cut + row} is "
-                    f"{float(expected[row, chain]):g} in a block from step {first} on, and {float(part[row, chain]):g} "
-                    f"in one from {first + cut} on. Compute them from first_step."
+                    f"{one} in a block from step {first} on, and {other} in one from {first + cut} on. Compute them from "
+                    "first_step."
                 )
 
 
@@ -71,7 +72,7 @@ def _full(what: str, key: str, value: Any, steps: int, chains: int) -> Tensor:
         _refuse_shape(what, key, shape, steps, chains)
     if value.shape[1] not in (1, chains):
         _refuse_shape(what, key, f"the shape {tuple(value.shape)}", steps, chains)
-    return value.expand(steps, chains)
+    return value.expand(steps, -1)
 
 
 def _refuse_shape(what: str, key: str, shape: str, steps: int, chains: int) -> NoReturn:

@@ -195,10 +195,12 @@ class Plan:
         """Return the lowest temperature and the lowest noise temperature of all steps and chains."""
         memory, lowest = self.start(), (math.inf, math.inf)
         setting = {name: s for name, s in self.schedules.items() if set(s.quantities) != {"step_size"}}
-        for first in range(1, self.total + 1, _CHUNK) if setting else (1,):
+        waits = [wait for s in setting.values() if (wait := s.steps_until_update(1)) is not None]
+        known = min([self.total, *waits])  # of an adaptive schedule its first values
+        for first in range(1, known + 1, _CHUNK) if setting else (1,):
             quantities: dict[str, Tensor] = {}
             for name, schedule in setting.items():
-                count = min(_CHUNK, self.total - first + 1)
+                count = min(_CHUNK, known - first + 1)
                 quantities |= schedule.values(_memory_of(memory, name), first, count)
             found = [float(values.min()) for values in _temperatures(quantities)]
             lowest = min(lowest[0], found[0]), min(lowest[1], found[1])

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mhrun.data import Dataset
 from mhrun.errors import UserError
+from mhrun.models.linear import Regression
 from mhrun.native import native_form
 from mhrun.types import Field, Model
 
@@ -34,8 +35,8 @@ def unfit(model: Model, data: Dataset) -> str | None:
     else:
         return None
     name, data_fields = type(model).__name__, data.fields
-    if _EXPOSURE in data_fields and _EXPOSURE not in fields:
-        return f"{name} has no {_EXPOSURE}; leave it out of the data, or choose model=poisson_regression."
+    if _EXPOSURE in data_fields and _EXPOSURE not in fields and isinstance(model, Regression):
+        return f"{name} has no {_EXPOSURE}; leave it out of the data, or take a Poisson regression."
     if any(field not in data_fields for field in fields):
         phrase = (
             f"the fields {' and '.join(fields)}" if len(fields) > 1 else f"the field {next(iter(fields))}"

@@ -83,7 +83,7 @@ def mistakes(outputs, *extra):
             [*SMOKE, "+method@methods.mint=mint"],
             "There is a method 'mint' already; set its parts (methods.mint.KEY",
         ),
-        ([*SMOKE, "+steps=9"], "'steps'. It is there already: write steps=VALUE, without the +."),
+        ([*SMOKE, "+steps=9"], "mhrun: 'steps' is there already: write steps=VALUE, without the +."),
         (
             [*SMOKE, "methods.mint.starts=[[0,1]]"],
             "'methods.mcmc.starts' is one; to set it here too, write +methods.mint.starts=VALUE.",
