@@ -52,8 +52,8 @@ def check_values(schedule: Any, name: str, values: Values, chains: int, steps: i
                 one, other = (f"{float(values[row, chain]):.9g}" for values in (expected, part))
                 raise Refusal(
                     f"{what} depend on how steps are divided into blocks: {key} at step {first + cut + row} is "
-                    f"{one} in a block from step {first} on, and {other} in one from {first + cut} on. Compute them from "
-                    "first_step."
+                    f"{one} in a block from step {first} on, and {other} in one from {first + cut} on. Compute them "
+                    "from first_step."
                 )
 
 
