@@ -17,12 +17,13 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gallery
 import refresh
+import yaml
 
 from mhrun.cli.compose import compose_config
 from mhrun.diagnostics.grid import Estimate
@@ -77,21 +78,25 @@ def main(outputs: Path) -> None:
     for path in sorted((RESULTS / "metrics").glob("*.json")):
         if json.loads(path.read_text()).get("results_version") != RESULTS_VERSION:
             path.unlink()
-    write_durations()
+    write_durations(list(last))
     gallery.take({experiment: folder.path / "report" for experiment, folder in last.items()})
 
 
-def write_durations() -> None:
-    """Write conf/durations.yaml, which `mhrun list` shows: the seconds that methods took, from docs/results/metrics."""
-    found = {
-        path.stem: sum(
-            method.get("wall_s") or 0.0 for method in json.loads(path.read_text())["methods"].values()
-        )
-        for path in sorted((RESULTS / "metrics").glob("*.json"))
-        if (ROOT / "conf" / "experiment" / path.name).with_suffix(".yaml").exists()
-    }
-    lines = [f"{name}: {seconds:.3g}" for name, seconds in found.items() if seconds]  # not of a report alone
-    (ROOT / "conf" / "durations.yaml").write_text("\n".join([_DURATIONS, *lines]) + "\n")
+def write_durations(collected: Sequence[str]) -> None:
+    """Write the seconds that methods took into conf/durations.yaml, which `mhrun list` shows.
+
+    Those of other experiments than the collected ones stay: they may be of a quieter machine.
+    """
+    path = ROOT / "conf" / "durations.yaml"
+    seconds = {name: float(value) for name, value in yaml.safe_load(path.read_text()).items()}
+    for name in collected:
+        methods = json.loads((RESULTS / "metrics" / f"{name}.json").read_text())["methods"]
+        total = sum(method.get("wall_s") or 0.0 for method in methods.values())
+        if total and (ROOT / "conf" / "experiment" / f"{name}.yaml").exists():  # not of a report alone
+            seconds[name] = total
+    # Without an exponent, which YAML reads as text where there is no decimal point.
+    lines = [f"{name}: {float(f'{value:.3g}'):g}" for name, value in sorted(seconds.items())]
+    path.write_text("\n".join([_DURATIONS, *lines]) + "\n")
 
 
 def _of_runs(outputs: Path) -> dict[tuple[str, str], dict[str, Any]]:

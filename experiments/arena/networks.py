@@ -81,8 +81,8 @@ def score(found: Array, truth: Array) -> Score:
 def passes(run: Run, method: str) -> float:
     """Return the gradients, or likelihoods if more, of single data after burn-in, over n and the number of chains."""
     summary = run.methods[method]
-    spent = max(summary["gradient_evals"], summary["likelihood_evals"])
-    return float(spent) / (run.target.n * summary["chains"])
+    spent = summary["after_burn_in"]
+    return float(max(spent["n_grad"], spent["n_lik"])) / (run.target.n * summary["chains"])
 
 
 def metrics(run: Run) -> Metrics:

@@ -58,6 +58,10 @@ def explained(
             f"There is a method '{method}' already; set its parts (methods.{method}.KEY=VALUE), or add another one: "
             f"+method@methods.{method}_2={choice}."
         )
+    if (found := re.search(r"(?:Multiple values for (\w+)\.|^(\w+) appears more than once)", text)) and (
+        word := next((w for w in words if w.startswith(f"+{found[1] or found[2]}=")), None)
+    ):
+        return UserError(f"There is a {found[1] or found[2]} already: write {word[1:]}, without the +.")
     if found := re.search(r"Could not find '([^']+)'", text):
         group, _, choice = found[1].rpartition("/")
         if needs := _INSTALLED.get(choice.split("_")[0]) if group == "hydra/launcher" else None:

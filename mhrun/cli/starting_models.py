@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from mhrun.data.columns import CLASSES
 from mhrun.data.dataset import Dataset
-from mhrun.data.table import CLASSES, features_of, weight_names
+from mhrun.data.table import features_of, weight_names
 from mhrun.errors import UserError, nearest
 
 _VARIANCE = 10.0  # of the prior of each weight of a built-in model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mhrun.data.columns import CLASSES, few, is_label, levels_of, numbers, standardised
 from mhrun.data.dataset import Dataset
 from mhrun.data.memory import check_memory
 from mhrun.data.table_file import COPIES, read_table
@@ -162,9 +163,9 @@ class Table:
         if not kept.any() or not train.any():
             raise UserError(f"{path.name}: {len(table):,} rows leave none for part = {self.part}.")
 
-        levels = {name: _levels(table[name], path) for name in self.categorical}
+        levels = {name: levels_of(table[name], path) for name in self.categorical}
         for name, values_of in levels.items():
-            if _is_label(len(values_of), len(table)):
+            if is_label(len(values_of), len(table)):
                 raise UserError(
                     f"{path.name}: column '{name}' has {len(values_of):,} values in {len(table):,} rows, too many for "
                     "categories; choose the features without it."
@@ -185,9 +186,9 @@ class Table:
         if self.intercept:
             fill("1", 1.0)
         for name in chosen:
-            values = _numbers(table[name], path)
+            values = numbers(table[name], path)
             if self.standardise:
-                values, scales[name] = _standardised(values, train, name, path)
+                values, scales[name] = standardised(values, train, name, path)
             fill(name, values)
         for name in self.categorical:
             for level in levels[name][1:]:
@@ -252,12 +253,12 @@ class Table:
         columns = [np.ones(len(frame))] if self.intercept else []
         for name in numerical:
             mean, sd = facts["scales"].get(name, (0.0, 1.0))
-            columns.append((_numbers(frame[name], path) - mean) / sd)
+            columns.append((numbers(frame[name], path) - mean) / sd)
         for name in self.categorical:
             known = levels[name]
-            if unknown := [v for v in _levels(frame[name], path) if v not in known]:
+            if unknown := [v for v in levels_of(frame[name], path) if v not in known]:
                 raise UserError(
-                    f"{path.name}: column '{name}' has {_some(unknown)}, which the table does not have: {_some(known)}."
+                    f"{path.name}: column '{name}' has {few(unknown)}, which the table does not have: {few(known)}."
                 )
             columns += [(frame[name] == level).to_numpy(np.float64) for level in known[1:]]
         fields = {"x": np.column_stack(columns)}
@@ -277,7 +278,7 @@ class Table:
 
     def _exposure(self, frame: Any, path: Path) -> Array:
         assert self.exposure is not None
-        values = _numbers(frame[self.exposure], path)
+        values = numbers(frame[self.exposure], path)
         if not (values > 0).all():
             raise UserError(
                 f"{path.name}: the exposure '{self.exposure}' is {values[~(values > 0)][0]:g} in a row; it must be "
@@ -313,12 +314,12 @@ class Table:
 
     def _outcome(self, column: Any, train: npt.NDArray[np.bool_], path: Path) -> tuple[Array, dict[str, Any]]:
         if self.outcome == "number":
-            y = _numbers(column, path)
+            y = numbers(column, path)
             if not self.standardise_target:
                 return y, {}
-            y, (mean, sd) = _standardised(y, train, str(column.name), path)
+            y, (mean, sd) = standardised(y, train, str(column.name), path)
             return y, {"target_mean": mean, "target_sd": sd}
-        levels = _levels(column, path)
+        levels = levels_of(column, path)
         if self.outcome == "class":
             codes = {level: code for code, level in enumerate(levels)}
             return np.array([codes[v] for v in column], np.int64), {"classes": levels}
@@ -326,7 +327,7 @@ class Table:
         if len(levels) != 2 or positive not in levels:
             raise UserError(
                 f"{path.name}: outcome=sign wants two values of '{column.name}', one of them {positive!r}; there are "
-                f"{_some(levels)}."
+                f"{few(levels)}."
             )
         return np.where(column.to_numpy() == positive, np.int8(1), np.int8(-1)), {"positive": positive}
 
@@ -344,21 +345,17 @@ def outcome_of(path: Path, target: str | None, separator: str | None = None) -> 
     if target not in names:
         hint = nearest(target, names) or f" There are: {', '.join(names[:12])}{', ...' * (len(names) > 12)}."
         raise UserError(f"{path.name} has no column '{target}'.{hint}")
-    levels = _levels(frame[target].dropna(), path)
+    levels = levels_of(frame[target].dropna(), path)
     if len(levels) < 2:
         raise UserError(f"{path.name}: column '{target}' has no two values; choose another outcome.")
     if len(levels) > CLASSES and frame[target].dtype.kind not in "iuf":
         raise UserError(
-            f"{path.name}: column '{target}' holds {len(levels):,} categories ({_some(levels)}); an outcome is at most "
+            f"{path.name}: column '{target}' holds {len(levels):,} categories ({few(levels)}); an outcome is at most "
             f"{CLASSES} categories, or numbers."
         )
     return target, levels[: CLASSES + 1]
 
 
-CLASSES = 20
-"""The most values of an outcome that are classes."""
-
-_MOST_BAD = 0.2  # share of the cells of a column that are no numbers, above which it is text
 _LISTED = 12  # columns whose units a line has
 
 
@@ -393,75 +390,3 @@ def weight_names(facts: Mapping[str, Any]) -> list[str]:
     features = features_of(facts)
     constant = "intercept" if "intercept" not in features else "1"
     return [constant] * bool(facts["intercept"]) + features
-
-
-def _numbers(column: Any, path: Path) -> Array:
-    """Return a column as float64."""
-    if column.dtype.kind not in "biuf":
-        text = [v for v in column.tolist() if not isinstance(v, int | float)]
-        bad = [(i, v) for i, v in zip(column.index, column.tolist(), strict=True) if not _is_number(v)]
-        if 0 < len(bad) <= _MOST_BAD * len(column):
-            row, value = bad[0]
-            tail = f" and {len(bad) - 1:,} more are not numbers" if len(bad) > 1 else " is not a number"
-            raise UserError(
-                f"{path.name}: column '{column.name}': {value!r} in data row {row + 1:,}{tail} "
-                f"({len(column) - len(bad):,} others are)."
-            )
-        levels = sorted(set(map(str, text)))
-        categories = "" if _is_label(len(levels), len(column)) else f"set categorical=[{column.name}], or "
-        raise UserError(
-            f"{path.name}: column '{column.name}' holds {_some(levels)}, no numbers; {categories}choose the features "
-            "without it (features=[...])."
-        )
-    values: Array = column.to_numpy(np.float64)
-    if not np.isfinite(values).all():
-        raise UserError(f"{path.name}: column '{column.name}' holds an infinite number.")
-    return values
-
-
-def _is_label(levels: int, rows: int) -> bool:
-    """Return whether so many different values in so many rows are a name or a date, and no categories."""
-    return levels > max(CLASSES, rows / 2)
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def _standardised(
-    values: Array, train: npt.NDArray[np.bool_], name: str, path: Path
-) -> tuple[Array, list[float]]:
-    """Return values standardised by the mean and the standard deviation of the training rows, and those two."""
-    training = values[train]
-    if training.min() == training.max():  # where the deviation from the mean may be rounding
-        raise UserError(
-            f"{path.name}: column '{name}' is {training[0]:g} in every row, which cannot be standardised; choose "
-            "the features without it (features=[...])."
-        )
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean, sd = float(training.mean()), float(training.std())
-    if not 0 < sd < np.inf:
-        raise UserError(
-            f"{path.name}: column '{name}' is too large or too small to be standardised; scale it."
-        )
-    return (values - mean) / sd, [mean, sd]
-
-
-def _levels(column: Any, path: Path) -> list[Any]:
-    """Return the values of a column, each once, in sorted order."""
-    try:
-        return sorted(set(column.tolist()), key=lambda v: (str(type(v)), v))
-    except TypeError as error:
-        raise UserError(
-            f"{path.name}: column '{column.name}' holds {type(column.iloc[0]).__name__} values, which are no "
-            "categories."
-        ) from error
-
-
-def _some(values: Iterable[Any]) -> str:
-    shown = [repr(v) for v in values]
-    return ", ".join(shown[:4]) + ", ..." * (len(shown) > 4)

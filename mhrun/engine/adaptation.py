@@ -25,6 +25,7 @@ class Adapted(NamedTuple):
     tuning: Tuning
     scale: Scale
     rounds: int  # in which the scale was changed
+    fits: bool  # whether the last draws have the variances that the scale makes of them
 
 
 def adapt(
@@ -48,7 +49,7 @@ def adapt(
             chains, else those of all draws.
     """
     tuning = tune(method, scale, theta, heat, key, length if known else None)
-    for k in range(ROUNDS):
+    for k in range(ROUNDS + 1):
         assert tuning.draws is not None
         phi = scale.to_phi(tuning.draws) / heat.sqrt().cpu()[:, None, None]
         phi = phi - (phi.mean(1, keepdim=True) if known else phi.mean((0, 1)))
@@ -57,8 +58,9 @@ def adapt(
         if not scale.dense:
             covariance = torch.diag(covariance.diagonal())
         eigenvalues = torch.linalg.eigvalsh(covariance)
-        if (known or k) and bool(((eigenvalues < _FITS) & (eigenvalues > 1 / _FITS)).all()):
-            return Adapted(tuning, scale, k)
+        fits = bool(((eigenvalues < _FITS) & (eigenvalues > 1 / _FITS)).all())
+        if k == ROUNDS or ((known or k) and fits):
+            break
         effective = len(flat) / AUTOCORRELATION
         share = effective / (effective + len(covariance))
         scale = _changed(scale, share * covariance, 1 - share, tuning.draws.mean((0, 1)))
@@ -66,7 +68,7 @@ def adapt(
         tuned = tune(method, scale, tuning.theta, heat, round_key, None if length is None else QUARTER)
         facts = tuned.facts | {name: tuned.facts[name] + tuning.facts[name] for name in ("n_lik", "n_grad")}
         tuning = tuned._replace(facts=facts)
-    return Adapted(tuning, scale, ROUNDS)
+    return Adapted(tuning, scale, k, fits)
 
 
 def _changed(scale: Scale, covariance: Tensor, ridge: float, center: Tensor) -> Scale:

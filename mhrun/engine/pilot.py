@@ -4,7 +4,9 @@
    (`mhrun.engine.curvature`). They read up to 20,000 data; with more, Newton steps on all data follow where the mode
    of the part may be off by more than half a standard deviation of the target.
 2. The scale: a Cholesky factor S of H^-1 (``dense``) or 1 / sqrt(diag H) (``diagonal``). Proposals and dynamics then
-   move in coordinates phi, theta = mode + S phi, in which the posterior at T = 1 has unit variance.
+   move in coordinates phi, theta = mode + S phi, in which the posterior at T = 1 has unit variance. Where some
+   directions have no curvature at a mode that is none of the posterior's bulk, as in a hierarchical model in centred
+   form, the scale comes from the draws of trajectories (`mhrun.engine.adaptation`), if it comes to fit them.
 3. With trajectories of an open number of leapfrog steps: their length is a quarter of the longest period of the scaled
    target, pi/2 times its largest standard deviation, so that coordinates of a normal target end independent of where
    they began.
@@ -33,7 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mhrun.engine.adaptation import AUTOCORRELATION, QUARTER, ROUNDS, Adapted, adapt
+from mhrun.engine.adaptation import AUTOCORRELATION, QUARTER, Adapted, adapt
 from mhrun.engine.curvature import (
     Surface,
     find_curved_modes,
@@ -62,9 +64,9 @@ from mhrun.store.sharing import PILOT
 
 SCALES = ("auto", "dense", "diagonal", "none")
 
-_FLAT = 1e7  # condition number above which some directions have no curvature but for rounding
-_FOLLOWED = 10_000  # data up to which trajectories find a scale where the mode has none
-_OF_FLAT = (
+_LARGEST_CONDITION = 1e7  # condition number above which some directions have no curvature but for rounding
+_MOST_DATA = 10_000  # data up to which trajectories find a scale where the mode has none
+_ILL_CONDITIONED = (
     " Some directions have no curvature at the mode that was found, as in a hierarchical model in centred form or with "
     "parameters that nothing determines: the scale may be far off in them. hmc takes its scale from draws."
 )
@@ -212,16 +214,16 @@ def pilot(method: Method) -> Found:
         reason = reason if gradients_of(target) else "the model has no gradients"
         scale, curvature, facts["why"] = None, None, f"{reason}, so that there is no scale; "
     spent = {"n_lik": 0, "n_grad": 0}
-    if facts.get("flat") and scale is not None and _can_follow(method):
-        tuned = _by_trajectories(method, scale, heat, key)
-        spent["n_grad"] = tuned.tuning.facts["n_grad"]  # the likelihoods come from the same passes
-        if tuned.rounds < ROUNDS:  # else the scale never fitted the draws
-            theta, scale, curvature = tuned.tuning.theta, tuned.scale, _curvature_of(tuned, heat)
-            facts |= {"condition": scale.condition, "rounds": tuned.rounds, "flat": False}
+    if facts.get("flat") and scale is not None and _allows_trajectories(method):
+        adapted = _scale_from_draws(method, scale, heat, key)
+        spent["n_grad"] = adapted.tuning.facts["n_grad"]  # the likelihoods come from the same passes
+        if adapted.fits:
+            theta, scale, curvature = adapted.tuning.theta, adapted.scale, _curvature_of(adapted, heat)
+            facts |= {"condition": scale.condition, "rounds": adapted.rounds, "flat": False}
     if isinstance(method.kernel, MetropolisHastings):
         length = _length(curvature) if _leapfrog_is_open(method.kernel) else None
         if scale is not None and method.kernel.proposal.follows:
-            tuning, scale, rounds = adapt(
+            tuning, scale, rounds, _ = adapt(
                 method, scale, theta, heat, key, length=length, known=curvature is not None
             )
             if rounds or curvature is None:
@@ -262,7 +264,7 @@ def line(name: str, facts: dict[str, Any]) -> str:
         for key, word in (("n_lik", "likelihoods"), ("n_grad", "gradients"))
         if facts.get(key)
     )
-    flat = _OF_FLAT if facts.get("flat") and "scale" in facts else ""
+    flat = _ILL_CONDITIONED if facts.get("flat") and "scale" in facts else ""
     return f"{name}: pilot: {', '.join(words)}: {facts['why'].strip()} It took {cost}.{flat}"
 
 
@@ -291,7 +293,9 @@ def _reference(
     modes = modes._replace(theta=on_all_data(surface, modes.theta, modes.best, curvature, proper=proper))
     best = modes.theta[modes.best].to(theta.dtype)
     facts["condition"] = float(eigenvalues.max() / eigenvalues.min())
-    facts["flat"] = not proper and facts["condition"] > _FLAT  # else coordinates have different units
+    facts["flat"] = (
+        not proper and facts["condition"] > _LARGEST_CONDITION
+    )  # else coordinates have different units
     root = torch.linalg.cholesky(vectors @ torch.diag(1 / eigenvalues) @ vectors.T)
     z = Streams(key, len(theta)).at(0).normal(Purpose.INIT, dim).cpu()
     offsets = _SPREAD * heat.sqrt()[:, None] * (z @ root.T)
@@ -308,14 +312,14 @@ def _reference(
     return points, scale, factor.T @ (vectors @ torch.diag(eigenvalues) @ vectors.T) @ factor
 
 
-def _can_follow(method: Method) -> bool:
+def _allows_trajectories(method: Method) -> bool:
     """Return whether trajectories on all data can find the scale of a method: no noise, no remainders, not too many."""
     target = method.target
     noise = target.energy_noise or target.gradient_noise
-    return not noise and target.surrogate is None and target.n <= _FOLLOWED and gradients_of(target)
+    return not noise and target.surrogate is None and target.n <= _MOST_DATA and gradients_of(target)
 
 
-def _by_trajectories(method: Method, scale: Scale, heat: Tensor, key: int) -> Adapted:
+def _scale_from_draws(method: Method, scale: Scale, heat: Tensor, key: int) -> Adapted:
     """Return a scale of the same kind from draws of Hamiltonian Monte Carlo, and where its chains have come to."""
     kernel = MetropolisHastings(HamiltonianProposal(), Full(), Metropolis())
     step_size = Fixed(step_size=AUTO, temperature=heat.tolist())

@@ -44,7 +44,7 @@ def starts_of(setting: Any, dim: int, where: str, named: Parameters | None = Non
     if not points.isfinite().all():
         raise UserError(f"{where} holds a number that is not finite.")
     if named is not None:
-        points = named.theta(named.named(points), f"{where}")
+        points = named.theta(named.named(points), where)
     return lambda chains, draws: points[torch.arange(chains) % len(points)]
 
 

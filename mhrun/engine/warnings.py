@@ -20,7 +20,7 @@ from mhrun.models.perceptron import Perceptron
 from mhrun.store.blocks import SKEW_EDGES
 from mhrun.types import Model, blocks_of
 
-_SAID = 1000  # per cent that a standard deviation is too large, above which the number says nothing
+_MOST_SHOWN = 1000  # per cent that a standard deviation is too large, above which the number says nothing
 _MUCH = 0.1  # share of decisions on all data above which a run warns
 # Difference of logit(acceptance) from the rate that tuning aimed at, above which it had not settled.
 _SETTLED = 1.0
@@ -318,7 +318,7 @@ def _noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
             effect = "each point keeps its minibatch, and chains stay where it overestimates the density"
         else:
             most = 100 * too_wide(noise)
-            share = f"up to {most:.0f} %" if most < _SAID else f"more than {_SAID} %"
+            share = f"up to {most:.0f} %" if most < _MOST_SHOWN else f"more than {_MOST_SHOWN} %"
             effect = f"draws are too wide, standard deviations by {share}"
         yield (
             f"{method.name}: the log-ratio's minibatch noise has sd {noise:.3g} (n/T = {weight}, m = {_number(m)}): "

@@ -79,12 +79,12 @@ def error_figure(found: Comparison) -> Figure | str:
     if not curves:
         return "There is nothing to draw: no method has draws and evaluations that can be compared."
     labels = dict(zip(curves, _labels(found, list(curves)), strict=True))
-    styles = method_styles(labels.values())
+    styles = method_styles(curves)  # of names, as in the report of a run: a method has one colour everywhere
     drawn, axes = panels(2, size=(3.6, 3.0), share="xy", xscale="log", yscale="log", xlabel="evaluations")
     of_panel = (("means", "mean"), ("standard deviations", "spread"))
     for place, (axis, (what, key)) in enumerate(zip(axes, of_panel, strict=True)):
         for name, curve in curves.items():
-            look = styles[labels[name]] | {"markersize": 3.5, "label": labels[name]}
+            look = styles[name] | {"markersize": 3.5, "label": labels[name]}
             axis.plot(curve.share * costs_of[name], getattr(curve, key), **look)
         if found.own_error is not None and found.own_error[place] > 0:
             axis.axhline(found.own_error[place], color="0.4", linewidth=1, linestyle="--", label="reference")

@@ -58,7 +58,7 @@ def rendered(frame: pd.DataFrame, note: str = "") -> dict[str, str]:
     text = frame.map(shown)
     aligned = "l" * frame.index.nlevels + "r" * len(text.columns)
     named = all(name is not None for name in text.index.names)
-    # A named index would have a row of headings of its own.
+    # pandas puts the name of an index into a second row of headings.
     whole = text.reset_index(allow_duplicates=True).map(str) if named else text
     latex = whole.to_latex(escape=True, column_format=aligned, index=not named)
     latex += f"% {note}\n" * bool(note)

@@ -83,6 +83,11 @@ def mistakes(outputs, *extra):
             [*SMOKE, "+method@methods.mint=mint"],
             "There is a method 'mint' already; set its parts (methods.mint.KEY",
         ),
+        ([*SMOKE, "+data=mixture"], "mhrun: There is a data already: write data=mixture, without the +."),
+        (
+            [*SMOKE, "+model=logistic"],
+            "mhrun: There is a model already: write model=logistic, without the +.",
+        ),
         ([*SMOKE, "+steps=9"], "mhrun: 'steps' is there already: write steps=VALUE, without the +."),
         (
             [*SMOKE, "methods.mint.starts=[[0,1]]"],

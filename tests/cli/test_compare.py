@@ -247,6 +247,11 @@ def test_figures_have_the_labels_of_methods(there):
     assert "reference" in [text.get_text() for text in drawn.axes[2].texts]
     assert drawn.axes[2].get_xlabel().endswith("MINT")
     assert set(found.rows) == set(names)
+    colons = found._replace(labels={"mint": "MINT: m = 50", "sghmc": "MINT: m = 100"})
+    assert [text.get_text() for text in figure(colons).axes[0].get_yticklabels()] == [
+        "MINT: m = 50",
+        "MINT: m = 100",
+    ]
 
 
 def test_the_same_run_in_two_folders_is_two_runs(there, tmp_path, capsys):

@@ -68,6 +68,12 @@ def test_a_cost_may_be_given_and_the_reference_keeps_its_draws(folder, capsys):
     assert {row["draws"] for row in rows.values()} == {300}
 
 
+@pytest.mark.parametrize("words", [["--equal-cost", "100000"], ["--equal-cost", "1e5"], ["--equal-cost=1e5"]])
+def test_the_cost_may_follow_a_space(folder, capsys, words):
+    _, err = compared(folder, capsys, *words)
+    assert "first draws that 100,000 evaluations" in err
+
+
 def test_errors_against_cost_are_drawn_beside_a_reference(folder, capsys):
     outputs = folder.path.parents[1]
     words = [str(folder.path), "--reference", f"{folder.path}:sghmc", f"runtime.outputs={outputs}"]

@@ -179,7 +179,9 @@ def test_results_are_of_the_last_run_with_the_papers_settings(tmp_path, monkeypa
     monkeypatch.setattr(collect, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(collect.gallery, "IMAGES", tmp_path)
     monkeypatch.setattr(collect, "ROOT", tmp_path)
-    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "conf" / "experiment" / "gmm_tied_means.yaml").touch()
+    (tmp_path / "conf" / "durations.yaml").write_text("other: 12\ngmm_tied_means: 3\n")
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "mint.json").write_text(
         f'{{"experiments": {{"other": {{"results_version": {RESULTS_VERSION}, "claims": []}},'

@@ -150,6 +150,7 @@ def predicted(rng, monkeypatch):
     summary = {
         "gradient_evals": 600,
         "likelihood_evals": 0,
+        "after_burn_in": {"n_grad": 400, "n_lik": 0},
         "steps": 60,
         "n_accept_tests": 0,
         "accept_rate": 0.8,
@@ -184,7 +185,7 @@ def test_predictions_of_all_chains_are_compared_with_those_of_hmc(predicted):
     )
     assert "ensemble.rhat" not in metrics
     assert "sgld.rhat" in metrics
-    assert metrics["sgld.passes"] == 30  # 600 gradients, two chains, ten data
+    assert metrics["sgld.passes"] == 20  # 400 gradients after burn-in, two chains, ten data
 
 
 def test_convergence_is_of_the_draws_so_far(predicted):
@@ -193,7 +194,7 @@ def test_convergence_is_of_the_draws_so_far(predicted):
     assert set(curves) == {"hmc", "sgld"}
     truth = found["hmc"].mean(axis=(0, 1))
     x, tv = curves["sgld"]
-    assert x == pytest.approx([30 * step / 60 for step in (10, 22, 34, 46, 58)])
+    assert x == pytest.approx([20 * step / 60 for step in (10, 22, 34, 46, 58)])
     so_far = found["sgld"][:, :3].mean(axis=(0, 1))
     assert tv[2] == pytest.approx(0.5 * np.abs(so_far - truth).sum(axis=1).mean())
     assert tv[-1] == pytest.approx(networks.metrics(run)["sgld.tv"])

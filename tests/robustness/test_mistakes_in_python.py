@@ -110,7 +110,7 @@ def test_an_attribute_that_hides_a_method_of_the_base_class_is_named():
 
 class Misspelt(mhrun.Metropolis):
     keep_ratio = True
-    limits = 3.0  # a constant of its own
+    limits = 3.0  # a constant that no base class declares
 
 
 def test_a_class_in_place_of_a_part_is_named():

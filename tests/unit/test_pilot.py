@@ -12,7 +12,6 @@ from kit import KEY, C, controls
 from regressions import DATA, MODELS, D, N, found, full, logistic, prior, run
 
 import mhrun
-from mhrun.diagnostics.chains import rhat
 from mhrun.engine.curvature import (
     Surface,
     find_modes,
@@ -101,86 +100,6 @@ def test_the_error_of_a_step_size_that_is_given_is_estimated(dynamics, capsys):
         assert about["variance_error"] == pytest.approx(0.1 * (factor or 1))
         assert about["given"] == (factor is not None)
     assert "about 80% too large" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("flat", "data"), [(True, 10), (True, 500), (False, 10)])
-def test_a_direction_that_nothing_determines_is_named(flat, data, capsys, monkeypatch):
-    """A parameter that nothing determines, and the same with a prior."""
-    monkeypatch.setattr("mhrun.engine.pilot._FOLLOWED", data)
-    x = torch.linspace(-1, 1, 500)
-    prior = {} if flat else {"log_prior": lambda theta: -0.5 * (theta[1] / 3) ** 2}
-    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        mhrun.sample(
-            lambda theta, row: -0.5 * (row - theta[0]) ** 2,
-            x,
-            kernel,
-            start=[0.0, 0.0],
-            steps=20,
-            warmup=50,
-            **prior,
-        )
-    said = capsys.readouterr().err
-    assert ("Some directions have no curvature at the mode that was found" in said) == flat
-    assert "from draws (" not in said  # no scale fits draws of an improper density
-
-
-@pytest.mark.parametrize("kernel", ["random walk", "dynamics"])
-def test_features_in_very_different_units_keep_the_scale_of_the_mode(kernel):
-    """The posterior is normal: sds are those of least squares, though the condition number is 1e9."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(500, 2)) * np.array([1.0, 3e4])
-    y = x @ np.array([0.5, 1e-4]) + rng.normal(size=500)
-    kernels = {
-        "random walk": mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()),
-        "dynamics": mhrun.Unadjusted(mhrun.SGLD(), m=250),
-    }
-    trace = mhrun.sample(
-        lambda theta, rows: -0.5 * (rows.y - rows.x @ theta) ** 2,
-        {"x": x, "y": y},
-        kernels[kernel],
-        start=[0.0, 0.0],
-        steps=3_000,
-        warmup=500,
-        seed=1,
-    )
-    assert found(trace)["condition"] > 1e7
-    assert "rounds" not in found(trace)
-    draws = trace["posterior"]["theta"].values
-    sd = np.sqrt(np.diag(np.linalg.inv(x.T @ x)))
-    assert draws.std((0, 1)) == pytest.approx(sd, rel=0.15)
-
-
-@pytest.mark.parametrize("kernel", ["random walk", "dynamics"])
-def test_a_hierarchical_model_in_centred_form_gets_its_scale_from_draws(kernel):
-    """The density grows without bound as the spread of the effects goes to 0, where a search for a mode ends."""
-    rng = np.random.default_rng(0)
-    group = np.repeat(np.arange(8), 20)
-    y = rng.normal(0.5 * rng.normal(size=8)[group], 1.0)
-    kernels = {
-        "random walk": mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()),
-        "dynamics": mhrun.Unadjusted(mhrun.SGLD(), m=80),
-    }
-    trace = mhrun.sample(
-        lambda theta, rows: -0.5 * (rows.y - theta.effects[rows.group.long()]) ** 2,
-        {"y": y, "group": group},
-        kernels[kernel],
-        parameters={"tau": torch.distributions.HalfNormal(1.0), "effects": 8},
-        log_prior=lambda theta: torch.distributions.Normal(0.0, theta.tau).log_prob(theta.effects).sum(),
-        steps=4_000,
-        warmup=500,
-        seed=1,
-    )
-    facts = found(trace)
-    assert facts["condition"] < 1e4
-    assert facts["rounds"] >= 1
-    means = trace["posterior"]["effects"].mean(("chain", "draw")).to_numpy()
-    of_groups = np.array([y[group == g].mean() for g in range(8)])
-    shrunk = means @ of_groups / (of_groups @ of_groups)
-    assert 0.5 < shrunk < 1.0
-    rhats = [rhat(trace["posterior"]["effects"].values[..., g]) for g in range(8)]
-    assert max(rhats) < 1.1
 
 
 def test_a_thermostat_may_leave_the_variance_too_small(capsys):

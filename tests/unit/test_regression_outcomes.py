@@ -73,6 +73,19 @@ def test_counts_are_proportional_to_the_exposure():
     assert np.abs((drawn.mean(0) - exact) / np.sqrt(exact / REPEATS)).max() < 5
 
 
+def test_bounds_of_small_moves_know_the_exposure():
+    """Near theta = 0 the derivative of a term is y - e, whatever the exponential slack of the bound."""
+    model, x = PoissonRegression(1), torch.ones(3, 1, dtype=torch.float64)
+    data = {"x": x, "y": torch.tensor([1.0, 0.0, 2.0]), "exposure": torch.tensor([50.0, 20.0, 9.0])}
+    bounds = model.bounds(data, "difference")
+    theta, to = torch.tensor([[1e-4]]).double(), torch.tensor([[-1e-4]]).double()
+    rows = {name: field[None] for name, field in data.items()}
+    moved = (model.log_lik(to, rows) - model.log_lik(theta, rows)).abs()[0]
+    limit = bounds.weights * bounds.width(theta, to)[0]
+    assert (moved <= limit).all()
+    assert (moved > 0.5 * limit).all()
+
+
 def test_simulated_classes_have_the_probabilities_of_the_softmax():
     model = SoftmaxRegression(D, 3, prior_variance=4.0)
     weights = np.random.default_rng(2).normal(size=(3, D))

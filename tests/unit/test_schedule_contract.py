@@ -9,6 +9,7 @@ import mhrun
 from mhrun.errors import Refusal
 from mhrun.schedules.fixed import Fixed
 from mhrun.schedules.plan import Plan, Stateless
+from mhrun.schedules.tuned import Tuned
 
 
 class Own(Stateless):
@@ -75,6 +76,36 @@ def test_a_wrong_temperature_is_refused(temperature, message):
     hot = Hot(lambda t: {"temperature": torch.full((1, 1), temperature)})
     with pytest.raises(Refusal, match=message):
         Plan({"b": hot, "a": Fixed(step_size=0.1)}, 3, 10, 80)
+
+
+def test_a_fault_is_found_at_any_step():
+    late = Own(lambda t: sizes(torch.where(t > 70_000, -1.0, 0.1 + 0 * t)))
+    with pytest.raises(Refusal, match="step_size is -1 at step 70001; it must be positive"):
+        Plan({"a": late}, 2, 0, 100_000)
+
+    class Noise(Own):
+        quantities = ("noise_temperature",)
+
+    noise = Noise(lambda t: {"noise_temperature": torch.where(t == 3, -1.0, torch.nan + 0 * t)[:, None]})
+    with pytest.raises(Refusal, match="noise_temperature is -1 at step 3; it must be at least 0"):
+        Plan({"a": Fixed(step_size=0.1), "b": noise}, 2, 0, 9)
+
+
+def test_rounding_of_float32_is_no_fault():
+    plan = Plan({"a": Own(lambda t: sizes(0.1 * (1 + t.float()) ** -0.55))}, 2, 0, 100_000)
+    assert plan.total == 100_000
+
+
+class Adaptive(Tuned):
+    """Knows its values for one window, as `Tuned` does."""
+
+    def values(self, memory, first_step, steps):
+        assert first_step + steps - 1 <= 50 or first_step > 100, "not known yet"
+        return super().values(memory, first_step, steps)
+
+
+def test_an_adaptive_schedule_is_asked_for_known_values_alone():
+    assert Plan({"a": Adaptive(0.1, 0.3)}, 2, 100, 400).lowest() == (1.0, 1.0)
 
 
 def test_a_correct_schedule_is_taken_however_long():

@@ -1,0 +1,102 @@
+"""Columns of a table as numbers and categories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mhrun.errors import UserError
+
+Array = npt.NDArray[Any]
+
+
+CLASSES = 20
+"""The most values of an outcome that are classes."""
+
+
+_MOST_BAD = 0.2  # share of the cells of a column that are no numbers, above which it is text
+
+
+def numbers(column: Any, path: Path) -> Array:
+    """Return a column as float64.
+
+    Raises:
+        UserError: it has text, or an infinite number.
+    """
+    if column.dtype.kind not in "biuf":
+        text = [v for v in column.tolist() if not isinstance(v, int | float)]
+        bad = [(i, v) for i, v in zip(column.index, column.tolist(), strict=True) if not _is_number(v)]
+        if 0 < len(bad) <= _MOST_BAD * len(column):
+            row, value = bad[0]
+            tail = f" and {len(bad) - 1:,} more are not numbers" if len(bad) > 1 else " is not a number"
+            raise UserError(
+                f"{path.name}: column '{column.name}': {value!r} in data row {row + 1:,}{tail} "
+                f"({len(column) - len(bad):,} others are)."
+            )
+        levels = sorted(set(map(str, text)))
+        categories = "" if is_label(len(levels), len(column)) else f"set categorical=[{column.name}], or "
+        raise UserError(
+            f"{path.name}: column '{column.name}' holds {few(levels)}, no numbers; {categories}choose the features "
+            "without it (features=[...])."
+        )
+    values: Array = column.to_numpy(np.float64)
+    if not np.isfinite(values).all():
+        raise UserError(f"{path.name}: column '{column.name}' holds an infinite number.")
+    return values
+
+
+def is_label(levels: int, rows: int) -> bool:
+    """Return whether so many different values in so many rows are a name or a date, and no categories."""
+    return levels > max(CLASSES, rows / 2)
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def standardised(
+    values: Array, train: npt.NDArray[np.bool_], name: str, path: Path
+) -> tuple[Array, list[float]]:
+    """Return values standardised by the mean and the standard deviation of the training rows, and those two.
+
+    Raises:
+        UserError: they are constant, or too large.
+    """
+    training = values[train]
+    if training.min() == training.max():  # where the deviation from the mean may be rounding
+        raise UserError(
+            f"{path.name}: column '{name}' is {training[0]:g} in every row, which cannot be standardised; choose "
+            "the features without it (features=[...])."
+        )
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, sd = float(training.mean()), float(training.std())
+    if not 0 < sd < np.inf:
+        raise UserError(
+            f"{path.name}: column '{name}' is too large or too small to be standardised; scale it."
+        )
+    return (values - mean) / sd, [mean, sd]
+
+
+def levels_of(column: Any, path: Path) -> list[Any]:
+    """Return the values of a column, each once, in sorted order."""
+    try:
+        return sorted(set(column.tolist()), key=lambda v: (str(type(v)), v))
+    except TypeError as error:
+        raise UserError(
+            f"{path.name}: column '{column.name}' holds {type(column.iloc[0]).__name__} values, which are no "
+            "categories."
+        ) from error
+
+
+def few(values: Iterable[Any]) -> str:
+    """Return the first four values for a message."""
+    shown = [repr(v) for v in values]
+    return ", ".join(shown[:4]) + ", ..." * (len(shown) > 4)

@@ -1,0 +1,151 @@
+"""The scale that a pilot takes from a mode, or from draws where the mode has no curvature in some directions."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from kit import short_run
+from regressions import found
+
+import mhrun
+from mhrun.diagnostics.chains import rhat
+
+pytestmark = short_run
+
+
+@pytest.mark.parametrize(("flat", "data"), [(True, 10), (True, 500), (False, 10)])
+def test_a_direction_that_nothing_determines_is_named(flat, data, capsys, monkeypatch):
+    """A parameter that nothing determines, and the same with a prior."""
+    monkeypatch.setattr("mhrun.engine.pilot._MOST_DATA", data)
+    x = torch.linspace(-1, 1, 500)
+    prior = {} if flat else {"log_prior": lambda theta: -0.5 * (theta[1] / 3) ** 2}
+    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mhrun.sample(
+            lambda theta, row: -0.5 * (row - theta[0]) ** 2,
+            x,
+            kernel,
+            start=[0.0, 0.0],
+            steps=20,
+            warmup=50,
+            **prior,
+        )
+    said = capsys.readouterr().err
+    assert ("Some directions have no curvature at the mode that was found" in said) == flat
+    assert "from draws (" not in said  # no scale fits draws of an improper density
+
+
+@pytest.mark.parametrize("kernel", ["random walk", "dynamics"])
+def test_features_in_very_different_units_keep_the_scale_of_the_mode(kernel):
+    """The posterior is normal: sds are those of least squares, though the condition number is 1e9."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(500, 2)) * np.array([1.0, 3e4])
+    y = x @ np.array([0.5, 1e-4]) + rng.normal(size=500)
+    kernels = {
+        "random walk": mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()),
+        "dynamics": mhrun.Unadjusted(mhrun.SGLD(), m=250),
+    }
+    trace = mhrun.sample(
+        lambda theta, rows: -0.5 * (rows.y - rows.x @ theta) ** 2,
+        {"x": x, "y": y},
+        kernels[kernel],
+        start=[0.0, 0.0],
+        steps=3_000,
+        warmup=500,
+        seed=1,
+    )
+    assert found(trace)["condition"] > 1e7
+    assert "rounds" not in found(trace)
+    draws = trace["posterior"]["theta"].values
+    sd = np.sqrt(np.diag(np.linalg.inv(x.T @ x)))
+    assert draws.std((0, 1)) == pytest.approx(sd, rel=0.15)
+
+
+@pytest.mark.parametrize("kernel", ["random walk", "dynamics"])
+def test_a_hierarchical_model_in_centred_form_gets_its_scale_from_draws(kernel):
+    """The density grows without bound as the spread of the effects goes to 0, where a search for a mode ends."""
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(8), 20)
+    y = rng.normal(0.5 * rng.normal(size=8)[group], 1.0)
+    kernels = {
+        "random walk": mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()),
+        "dynamics": mhrun.Unadjusted(mhrun.SGLD(), m=80),
+    }
+    trace = mhrun.sample(
+        lambda theta, rows: -0.5 * (rows.y - theta.effects[rows.group.long()]) ** 2,
+        {"y": y, "group": group},
+        kernels[kernel],
+        parameters={"tau": torch.distributions.HalfNormal(1.0), "effects": 8},
+        log_prior=lambda theta: torch.distributions.Normal(0.0, theta.tau).log_prob(theta.effects).sum(),
+        steps=4_000,
+        warmup=500,
+        seed=1,
+    )
+    facts = found(trace)
+    assert facts["condition"] < 1e4
+    assert facts["rounds"] >= 1
+    means = trace["posterior"]["effects"].mean(("chain", "draw")).to_numpy()
+    of_groups = np.array([y[group == g].mean() for g in range(8)])
+    shrunk = means @ of_groups / (of_groups @ of_groups)
+    assert 0.5 < shrunk < 1.0
+    rhats = [rhat(trace["posterior"]["effects"].values[..., g]) for g in range(8)]
+    assert max(rhats) < 1.1
+
+
+GROUP = np.repeat(np.arange(8), 20)
+Y = np.random.default_rng(0).normal(0.5 * np.random.default_rng(1).normal(size=8)[GROUP], 1.0)
+HIERARCHY = {
+    "parameters": {"tau": "HalfNormal(1)", "effects": 8},
+    "log_prior": lambda theta: torch.distributions.Normal(0.0, theta.tau).log_prob(theta.effects).sum(),
+}
+
+
+def hierarchical(kernel, **settings):
+    return mhrun.sample(
+        lambda theta, rows: -0.5 * (rows.y - theta.effects[rows.group.long()]) ** 2,
+        {"y": Y, "group": GROUP},
+        kernel,
+        **HIERARCHY,
+        **({"steps": 20, "warmup": 50, "seed": 1} | settings),
+    )
+
+
+@pytest.mark.parametrize("rounds", [2, 4])
+def test_the_scale_is_taken_if_the_last_draws_fit_it(rounds, monkeypatch):
+    """Also if that is so after the last change that is allowed: the second, here."""
+    monkeypatch.setattr("mhrun.engine.adaptation.ROUNDS", rounds)
+    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
+    assert found(hierarchical(kernel))["rounds"] == 2
+
+
+def test_what_the_trajectories_cost_is_counted(monkeypatch):
+    """A method without gradients has those of the trajectories, and no likelihoods besides its own."""
+    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
+    with_draws = found(hierarchical(kernel))
+    monkeypatch.setattr("mhrun.engine.pilot._MOST_DATA", 10)
+    without = found(hierarchical(kernel))
+    assert "rounds" in with_draws
+    assert "rounds" not in without
+    assert (
+        with_draws["n_grad"] > without["n_grad"] + 160 * 4 * 175
+    )  # a leapfrog step of 4 chains on 160 data at least
+    assert with_draws["n_lik"] < 2 * without["n_lik"] + 160 * 4 * 2000
+
+
+def test_a_ladder_gets_a_scale_at_its_temperatures():
+    kernel = mhrun.ReplicaExchange(
+        mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()),
+        mhrun.Full(),
+        mhrun.Metropolis(),
+        rungs=2,
+    )
+    trace = hierarchical(kernel, temperature=[1.0, 4.0], chains=8, steps=4_000, warmup=500)
+    assert "rounds" in found(trace)
+    cold = trace["posterior"]["effects"].values[::2]
+    assert max(rhat(cold[..., g]) for g in range(8)) < 1.1
+    means, of_groups = cold.mean((0, 1)), np.array([Y[g == GROUP].mean() for g in range(8)])
+    assert 0.3 < means @ of_groups / (of_groups @ of_groups) < 1.0
