@@ -105,7 +105,7 @@ def computed(run: Run) -> Mapping[tuple[int, float], LogDensities]:
     for trial in range(config["trials"]):
         values = log_lik(GRID, sample(config["n"], trial))
         means = batch_means(values, config["m"], config["batches"], trial)
-        by_case |= {(trial, c): log_densities(values, means, c) for c in config["heats"]}
+        by_case |= {(trial, c): log_densities(values, means, c) for c in config["temperatures"]}
     return by_case
 
 
@@ -151,7 +151,7 @@ def _of_sizes(config: Mapping[str, Any]) -> Metrics:
 def optima(run: Run) -> pd.DataFrame:
     """Optima of MHBT's stationary distribution (Theorem 1)."""
     config, rows = run.config, {}
-    for c in config["heats"]:
+    for c in config["temperatures"]:
         delta = DELTA / math.sqrt(c)
         densities_of = [case.stationary for (_trial, at), case in computed(run).items() if at == c]
         row: dict[str, float] = {}
@@ -195,9 +195,9 @@ def remark(run: Run) -> pd.DataFrame:
 
 def densities(run: Run) -> Figure:
     """MHBT's stationary distribution and the tempered posterior in one dimension (Theorem 1)."""
-    heats = run.config["heats"]
-    figure, axes = panels(len(heats), size=(2.6, 2.8), share="x", xlabel=r"$\theta$", xlim=(-4, 4))
-    for axis, c in zip(axes, heats, strict=True):
+    temperatures = run.config["temperatures"]
+    figure, axes = panels(len(temperatures), size=(2.6, 2.8), share="x", xlabel=r"$\theta$", xlim=(-4, 4))
+    for axis, c in zip(axes, temperatures, strict=True):
         densities_of, delta = computed(run)[0, c], DELTA / math.sqrt(c)
         for optimum in population_optima():
             axis.axvspan(optimum - delta, optimum + delta, color="0.92", linewidth=0)

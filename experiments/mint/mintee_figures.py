@@ -214,16 +214,22 @@ def travel(run: Run) -> Figure:
     """How many independent draws of modes each rung's shares are worth, all ladders together, along the ladder."""
     figure, axis = plt.subplots(figsize=(4.8, 3.1))
     for name, colour in zip((m for m in sampled(run) if run.rungs(m) > 1), COLOURS, strict=False):
-        heat, effective = ladders.ladder_of(run, name).temperatures, []
-        for rung in range(len(heat)):
+        temperatures, effective = ladders.ladder_of(run, name).temperatures, []
+        for rung in range(len(temperatures)):
             mode = ladders.rung_draws(run, name)[:, rung].argmax(-1)
             by_ladder = np.stack([np.bincount(row, minlength=run.target.dim) / len(row) for row in mode])
             effective.append(measured.uniformity(by_ladder).effective)
         axis.plot(
-            heat, effective, marker="o", markersize=3, color=colour, linewidth=1.2, label=run.label(name)
+            temperatures,
+            effective,
+            marker="o",
+            markersize=3,
+            color=colour,
+            linewidth=1.2,
+            label=run.label(name),
         )
     axis.set(xscale="log", yscale="log", xlabel="temperature", ylabel="independent visits")
-    axis.set_xticks(heat, [f"{t:.3g}" for t in heat])
+    axis.set_xticks(temperatures, [f"{t:.3g}" for t in temperatures])
     axis.set_xticks([], minor=True)
     axis.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return figure

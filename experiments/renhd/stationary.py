@@ -113,8 +113,8 @@ def _steps(case: Setting, times: float) -> int:
 
 def measured(case: Setting, found: Snapshots) -> Metrics:
     """Return moments of the snapshots over those of Theorem 1; standard errors are over groups of chains."""
-    heat = case.dt**2 * case.temperature
-    s_mean, s_var = (case.C + case.B) * case.dt / case.temperature, heat / case.dim
+    variance = case.dt**2 * case.temperature
+    s_mean, s_var = (case.C + case.B) * case.dt / case.temperature, variance / case.dim
     parts = [
         Snapshots(*part) for part in zip(*(np.array_split(array, GROUPS) for array in found), strict=True)
     ]
@@ -124,7 +124,7 @@ def measured(case: Setting, found: Snapshots) -> Metrics:
 
     return {
         "theta_variance": over(lambda p: (p.theta**2).mean() * case.curvature / case.temperature),
-        "p_variance": over(lambda p: (p.momentum**2).mean() / heat),
+        "p_variance": over(lambda p: (p.momentum**2).mean() / variance),
         "p_kurtosis": over(lambda p: (p.momentum**4).mean() / (p.momentum**2).mean() ** 2 / 3),
         "xi_mean": over(lambda p: p.thermostat.mean() / s_mean),
         "xi_variance": over(lambda p: p.thermostat.var() / s_var),

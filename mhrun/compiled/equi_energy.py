@@ -181,12 +181,12 @@ def _gap(to: Any, origin: Any, grad: Any, step: Any, pulled: Any) -> Any:
 
 
 @piece
-def _set_levels(levels: Any, lowest: Any, spacing: Any, heat: Any, first: Any) -> None:
+def _set_levels(levels: Any, lowest: Any, spacing: Any, temperature: Any, first: Any) -> None:
     """Set the levels: the lowest energy, each next `spacing` temperatures of the colder rung above it, infinity."""
     rungs = len(levels) - 1
     levels[0] = lowest
     for r in range(1, rungs):
-        levels[r] = levels[r - 1] + spacing * heat[first + r - 1]
+        levels[r] = levels[r - 1] + spacing * temperature[first + r - 1]
     levels[rungs] = np.inf
 
 
@@ -248,7 +248,7 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
         differences, lowest, at_anchor, anchored = arguments.anchor
         theta, energy, grad, stamp = arguments.chains
         bank_theta, bank_energy, bank_stamp, bank_seen = arguments.banks
-        step_size, heat, noise = arguments.schedule
+        step_size, temperature, noise = arguments.schedule
         model, all_weights = arguments.args
         out = arguments.out
         out_theta, out_accepted, out_log_ratio, out_var, out_size = out[:5]
@@ -263,13 +263,13 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
         for ladder in range(first_ladder, last_ladder):
             for k in range(steps):
                 step = first_step + u64(k)
-                _set_levels(levels, lowest, spacing, heat[k], ladder * rungs)
+                _set_levels(levels, lowest, spacing, temperature[k], ladder * rungs)
                 # From cold to hot: a jump must not see what the hotter rung adds in this step.
                 for r in range(rungs):
                     c, m = ladder * rungs + r, sizes[r]
                     draw, full = Draw(key, step, u64(c)), m == np.int64(n)
                     steps_done = np.int64(step) - (rungs - 1 - r) * stagger
-                    t, e, floor = heat[k, c], step_size[k, c], levels[r]
+                    t, e, floor = temperature[k, c], step_size[k, c], levels[r]
                     accept, log_ratio, var = False, np.nan, np.nan
                     n_lik, n_grad, exchange, bad = 0, 0, NEVER, False
                     place, row = -1, ladder * (rungs - 1) + r
@@ -325,7 +325,9 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
                                 new_energy = -total * (data / m) - base - prior
                             over = levels[r + 1]
                             log_ratio = (max(energy[c], floor) - max(new_energy, floor)) / t
-                            log_ratio -= (max(energy[c], over) - max(new_energy, over)) / heat[k, c + 1]
+                            log_ratio -= (max(energy[c], over) - max(new_energy, over)) / temperature[
+                                k, c + 1
+                            ]
                         else:
                             new_energy = -total * (data / m) - base - prior
                             var = 0.0 if full else np.nan

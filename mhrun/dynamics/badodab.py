@@ -33,23 +33,23 @@ class Badodab(SGNHT):
         self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the next theta, momenta (C, D) and thermostats (C,)."""
-        heat = controls.step_size * controls.noise_temperature
-        momentum = refreshed(aux["momentum"], heat, self.refresh, draws)
+        variance = controls.step_size * controls.noise_temperature
+        momentum = refreshed(aux["momentum"], variance, self.refresh, draws)
         s = aux["thermostat"]
         if not self.keep and due(self.refresh, draws):
             s = each(self.thermostat, theta)
         kick = controls.step_size
         if due(self.refresh, draws):  # the kick's first half went with the old momenta
-            kick = torch.where(heat > 0, kick / 2, kick)
+            kick = torch.where(variance > 0, kick / 2, kick)
         momentum = momentum + kick[:, None] * grad
         theta = theta + momentum / 2
         warm = controls.noise_temperature > 0
-        s = torch.where(warm, s + (momentum.square().mean(-1) - heat) / (2 * self.inertia), s)
+        s = torch.where(warm, s + (momentum.square().mean(-1) - variance) / (2 * self.inertia), s)
         z = draws.normal(Purpose.NOISE, theta.shape[1], dtype=theta.dtype)
         share = torch.where(s == 0, 2.0, -torch.expm1(-2 * s) / torch.where(s == 0, 1.0, s))
-        spread = (each(self.friction, theta) * heat * share).sqrt()
+        spread = (each(self.friction, theta) * variance * share).sqrt()
         momentum = torch.exp(-s)[:, None] * momentum + spread[:, None].to(theta.dtype) * z
-        s = torch.where(warm, s + (momentum.square().mean(-1) - heat) / (2 * self.inertia), s)
+        s = torch.where(warm, s + (momentum.square().mean(-1) - variance) / (2 * self.inertia), s)
         return theta + momentum / 2, {"momentum": momentum, "thermostat": s}
 
     def native(self) -> NativeDynamics:
@@ -61,14 +61,14 @@ class Badodab(SGNHT):
 def _move(args: Any, theta: Any, grad: Any, vectors: Any, scalars: Any, controls: Any, draw: Any) -> None:
     momentum, thermostat, (step_size, temperature) = vectors[0], scalars, controls
     frictions, inertia, every, starts, keep = args
-    heat = step_size * temperature
-    refresh(momentum, math.sqrt(heat), every, draw)
+    variance = step_size * temperature
+    refresh(momentum, math.sqrt(variance), every, draw)
     fresh = every > 0 and (draw.step - np.uint64(1)) % np.uint64(every) == 0
     if not keep and fresh:
         thermostat[0] = starts[int(draw.chain) % len(starts)]
     number = theta.dtype.type
     half, drift = number(0.5), number(step_size)
-    if fresh and heat > 0:  # the kick's first half went with the old momenta
+    if fresh and variance > 0:  # the kick's first half went with the old momenta
         drift *= half
     square = 0.0
     for d in range(len(theta)):
@@ -76,10 +76,10 @@ def _move(args: Any, theta: Any, grad: Any, vectors: Any, scalars: Any, controls
         theta[d] += half * momentum[d]
         square += np.float64(momentum[d]) ** 2
     if temperature > 0:
-        thermostat[0] += (square / len(theta) - heat) / (2 * inertia)
+        thermostat[0] += (square / len(theta) - variance) / (2 * inertia)
     s = thermostat[0]
     share = 2.0 if s == 0.0 else -math.expm1(-2 * s) / s
-    noise = number(math.sqrt(frictions[int(draw.chain) % len(frictions)] * heat * share))
+    noise = number(math.sqrt(frictions[int(draw.chain) % len(frictions)] * variance * share))
     slower = number(math.exp(-s))
     z = np.empty_like(theta)
     fill_normals(z, NOISE, draw)
@@ -89,4 +89,4 @@ def _move(args: Any, theta: Any, grad: Any, vectors: Any, scalars: Any, controls
         theta[d] += half * momentum[d]
         square += np.float64(momentum[d]) ** 2
     if temperature > 0:
-        thermostat[0] += (square / len(theta) - heat) / (2 * inertia)
+        thermostat[0] += (square / len(theta) - variance) / (2 * inertia)

@@ -60,10 +60,10 @@ class SGHMC(Dynamics):
         self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the next theta and momenta (C, D)."""
-        heat = controls.step_size * controls.noise_temperature
-        momentum = refreshed(aux["momentum"], heat, self.refresh, draws)
+        variance = controls.step_size * controls.noise_temperature
+        momentum = refreshed(aux["momentum"], variance, self.refresh, draws)
         z = draws.normal(Purpose.NOISE, theta.shape[1], dtype=theta.dtype)
-        spread = 2 * (self.friction - self.noise_estimate) * heat
+        spread = 2 * (self.friction - self.noise_estimate) * variance
         momentum = (
             (1 - self.friction) * momentum + controls.step_size[:, None] * grad + spread.sqrt()[:, None] * z
         )

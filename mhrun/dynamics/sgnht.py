@@ -101,8 +101,8 @@ class SGNHT(Dynamics):
         self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the next theta, momenta (C, D) and thermostats (C,)."""
-        heat = controls.step_size * controls.noise_temperature
-        momentum = refreshed(aux["momentum"], heat, self.refresh, draws)
+        variance = controls.step_size * controls.noise_temperature
+        momentum = refreshed(aux["momentum"], variance, self.refresh, draws)
         thermostat = aux["thermostat"]
         if not self.keep and due(self.refresh, draws):
             thermostat = each(self.thermostat, theta)
@@ -110,9 +110,9 @@ class SGNHT(Dynamics):
         momentum = (
             (1 - thermostat)[:, None] * momentum
             + controls.step_size[:, None] * grad
-            + (2 * each(self.friction, theta) * heat).sqrt()[:, None] * z
+            + (2 * each(self.friction, theta) * variance).sqrt()[:, None] * z
         )
-        change = (momentum.square().mean(-1) - heat) / self.inertia
+        change = (momentum.square().mean(-1) - variance) / self.inertia
         thermostat = torch.where(controls.noise_temperature > 0, thermostat + change, thermostat)
         return theta + momentum, {"momentum": momentum, "thermostat": thermostat}
 
@@ -161,13 +161,13 @@ def _placed(values: tuple[float, ...], dtype: torch.dtype, device: torch.device)
 def _move(args: Any, theta: Any, grad: Any, vectors: Any, scalars: Any, controls: Any, draw: Any) -> None:
     momentum, thermostat, (step_size, temperature) = vectors[0], scalars, controls
     frictions, inertia, every, starts, keep = args
-    heat = step_size * temperature
-    refresh(momentum, math.sqrt(heat), every, draw)
+    variance = step_size * temperature
+    refresh(momentum, math.sqrt(variance), every, draw)
     if not keep and (draw.step - np.uint64(1)) % np.uint64(every) == 0:
         thermostat[0] = starts[int(draw.chain) % len(starts)]
     friction = frictions[int(draw.chain) % len(frictions)]
     number = theta.dtype.type
-    noise = number(math.sqrt(2 * friction * heat))
+    noise = number(math.sqrt(2 * friction * variance))
     keep_momentum, drift = number(1 - thermostat[0]), number(step_size)
     z = np.empty_like(theta)
     fill_normals(z, NOISE, draw)
@@ -177,4 +177,4 @@ def _move(args: Any, theta: Any, grad: Any, vectors: Any, scalars: Any, controls
         theta[d] += momentum[d]
         square += np.float64(momentum[d]) ** 2
     if temperature > 0:
-        thermostat[0] += (square / len(theta) - heat) / inertia
+        thermostat[0] += (square / len(theta) - variance) / inertia

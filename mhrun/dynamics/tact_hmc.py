@@ -101,9 +101,9 @@ class TACTHMC(Dynamics):
     def coupling(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return lambda(x) and its derivative, each like x."""
         rise = ((x.abs() - self.flat) / (1 - self.flat)).clamp_min(0.0)
-        heat = 1 + (self.hottest - 1) * rise**3
+        temperature = 1 + (self.hottest - 1) * rise**3
         derivative = 3 * (self.hottest - 1) * rise.square() / (1 - self.flat) * x.sign()
-        return 1 / heat, -derivative / heat.square()
+        return 1 / temperature, -derivative / temperature.square()
 
     def move(
         self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
@@ -117,9 +117,9 @@ class TACTHMC(Dynamics):
         energy = -aux["log_density"].double() / temperature
         x, w = aux["x"], aux["momentum_of_x"]
         coupled, derivative = self.coupling(x)
-        heat = step * temperature
-        momentum = refreshed(aux["momentum"], heat.to(theta.dtype), self.refresh, draws)
-        thermostat = aux["thermostat"] + coupled.square() * (momentum.square().mean(-1).double() - heat)
+        variance = step * temperature
+        momentum = refreshed(aux["momentum"], variance.to(theta.dtype), self.refresh, draws)
+        thermostat = aux["thermostat"] + coupled.square() * (momentum.square().mean(-1).double() - variance)
         thermostat_of_x = aux["thermostat_of_x"] + derivative.square() * (w.square() - h)
 
         place = (x.abs() * self.bins).long().clamp(0, self.bins - 1)[:, None]
@@ -136,7 +136,7 @@ class TACTHMC(Dynamics):
             + derivative * (2 * self.friction_of_x * h) ** 0.5 * z[:, -1].double()
         )
         keep, drift = 1 - coupled.square() * thermostat, step * coupled
-        spread = coupled * (2 * self.friction * heat).sqrt()
+        spread = coupled * (2 * self.friction * variance).sqrt()
         keep, drift, spread = (factor.to(theta.dtype)[:, None] for factor in (keep, drift, spread))
         momentum = keep * momentum + drift * grad + spread * z[:, :-1]
         next_x = x + w

@@ -29,7 +29,14 @@ class Adapted(NamedTuple):
 
 
 def adapt(
-    method: Method, scale: Scale, theta: Tensor, heat: Tensor, key: int, *, length: float | None, known: bool
+    method: Method,
+    scale: Scale,
+    theta: Tensor,
+    temperature: Tensor,
+    key: int,
+    *,
+    length: float | None,
+    known: bool,
 ) -> Adapted:
     """Tune the step size, and take the scale from the draws until it fits them, in at most `ROUNDS` rounds.
 
@@ -42,16 +49,16 @@ def adapt(
         method: whose proposal follows trajectories.
         scale: to begin with.
         theta: where chains begin (C, D).
-        heat: temperature of each chain (C,).
+        temperature: temperature of each chain (C,).
         key: of the random numbers.
         length: of trajectories at the known curvature, if their number of steps is open; after a change it is pi/2.
         known: whether chains begin at modes, whose curvature the scale has. Covariances are then those within the
             chains, else those of all draws.
     """
-    tuning = tune(method, scale, theta, heat, key, length if known else None)
+    tuning = tune(method, scale, theta, temperature, key, length if known else None)
     for k in range(ROUNDS + 1):
         assert tuning.draws is not None
-        phi = scale.to_phi(tuning.draws) / heat.sqrt().cpu()[:, None, None]
+        phi = scale.to_phi(tuning.draws) / temperature.sqrt().cpu()[:, None, None]
         phi = phi - (phi.mean(1, keepdim=True) if known else phi.mean((0, 1)))
         flat = phi.reshape(-1, phi.shape[-1])
         covariance = flat.T @ flat / len(flat)
@@ -65,7 +72,7 @@ def adapt(
         share = effective / (effective + len(covariance))
         scale = _changed(scale, share * covariance, 1 - share, tuning.draws.mean((0, 1)))
         round_key = derive_key(key, f"round {k}")
-        tuned = tune(method, scale, tuning.theta, heat, round_key, None if length is None else QUARTER)
+        tuned = tune(method, scale, tuning.theta, temperature, round_key, None if length is None else QUARTER)
         facts = tuned.facts | {name: tuned.facts[name] + tuning.facts[name] for name in ("n_lik", "n_grad")}
         tuning = tuned._replace(facts=facts)
     return Adapted(tuning, scale, k, fits)

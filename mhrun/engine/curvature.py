@@ -62,12 +62,12 @@ class Surface:
         return torch.cat([value for value, _ in parts]), torch.cat([grad for _, grad in parts])
 
     def _part(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        heat = torch.full((len(theta),), self.temperature, dtype=torch.float64, device=theta.device)
-        point = self.target.evaluate(theta, self._index, heat)
+        temperature = torch.full((len(theta),), self.temperature, dtype=torch.float64, device=theta.device)
+        point = self.target.evaluate(theta, self._index, temperature)
         assert point.grad is not None
         assert point.log_lik_mean is not None
         self.n_grad += len(theta) * self.size
-        prior = self.target.prior_power(heat) * heat * point.log_prior
+        prior = self.target.prior_power(temperature) * temperature * point.log_prior
         return (self.target.n * point.log_lik_mean + prior).double(), point.grad.double()
 
     def single_gradients(self, points: Tensor, count: int) -> Tensor:
@@ -210,9 +210,9 @@ def on_all_data(
     offsets = (starts - starts[best]) @ scaled.T
     starts[offsets.norm(dim=1) < error] = starts[best].clone()
     points, indices = starts.unique(dim=0, return_inverse=True)
-    heat = torch.full((len(points),), surface.temperature, dtype=torch.float64, device=modes.device)
+    temperature = torch.full((len(points),), surface.temperature, dtype=torch.float64, device=modes.device)
     for _ in range(_NEWTON):
-        grad = target.gradients.full(points.to(modes), heat).double().cpu()
+        grad = target.gradients.full(points.to(modes), temperature).double().cpu()
         surface.n_grad += len(points) * target.n
         step = ((grad @ vectors) / eigenvalues) @ vectors.T
         distances = (step @ scaled.T).norm(dim=1)

@@ -31,7 +31,7 @@ def step_of_dynamics(
     theta: Tensor,
     scale: Scale | None,
     curvature: Tensor | None,
-    heat: float,
+    temperature: float,
     facts: dict[str, Any],
 ) -> tuple[Tensor, int | None]:
     """Return the step size of a dynamics and its minibatch size, if that is open.
@@ -59,21 +59,21 @@ def step_of_dynamics(
     place = theta[0] if scale is None else scale.center.to(theta)
     spread = torch.zeros(1, target.dim, dtype=torch.float64)
     if target.n > 1 and size < target.n:
-        points = place[None] if target.surrogate is None else _around(theta, scale, heat, method.seed)
+        points = place[None] if target.surrogate is None else _around(theta, scale, temperature, method.seed)
         single = surface.single_gradients(points, _SINGLE).cpu()
         single = single if scale is None else scale.pull(single)
         freedom = max(1, single.shape[1] - 1) * len(points)
         spread = ((single - single.mean(1, keepdim=True)) / math.sqrt(freedom)).flatten(0, 1)
     share = float(torch.as_tensor(target.batches.error_share(size))) * target.n**2 / size
     if curvature is not None:
-        total = bending * curvature.double() + gain / heat * share * spread.T @ spread
-        total += gain / heat * target.gradient_noise * torch.eye(len(total), dtype=torch.float64)
+        total = bending * curvature.double() + gain / temperature * share * spread.T @ spread
+        total += gain / temperature * target.gradient_noise * torch.eye(len(total), dtype=torch.float64)
         largest = float(torch.linalg.eigvalsh(total).max())
         bound = float(torch.linalg.eigvalsh(curvature.double()).max())
     else:
         bound = largest_curvature(surface, place)
         noise = float(torch.linalg.eigvalsh(spread @ spread.T).max()) * share + target.gradient_noise
-        largest = bending * bound + gain / heat * noise
+        largest = bending * bound + gain / temperature * noise
     if not 0 < largest < math.inf:
         if scheduled_step is not None:
             facts["why"] = f"the curvature of the log posterior is {largest:g} where chains begin."
@@ -111,9 +111,9 @@ def _largest_step_size(method: Method) -> Tensor:
     return torch.stack([plan.controls(memory, int(step), 1).step_size[0] for step in steps]).amax(0)
 
 
-def _around(theta: Tensor, scale: Scale | None, heat: float, seed: int) -> Tensor:
+def _around(theta: Tensor, scale: Scale | None, temperature: float, seed: int) -> Tensor:
     """Return points (P, D) one standard deviation about the mode: a control variate has no noise at the mode itself."""
     if scale is None:
         return theta[:_POINTS]
     z = Streams(derive_key(seed, "noise"), _POINTS, theta.device).at(0).normal(Purpose.INIT, theta.shape[1])
-    return scale.to_theta(heat**0.5 * z).to(theta)
+    return scale.to_theta(temperature**0.5 * z).to(theta)

@@ -201,12 +201,12 @@ def pilot(method: Method) -> Found:
     method = replace(method, kernel=kernel)
     target, chains = method.target, method.shape.chains
     key = derive_key(method.seed, f"{method.name}/pilot")
-    heat = method.plan.controls(method.plan.start(), method.shape.total, 1).temperature[0]
-    surface = Surface(target, float(heat.min()), method.seed)
+    temperature = method.plan.controls(method.plan.start(), method.shape.total, 1).temperature[0]
+    surface = Surface(target, float(temperature.min()), method.seed)
     theta = method.first_points()
     facts: dict[str, Any] = {"given": not method.plan.is_open}
     try:
-        theta, scale, curvature = _reference(method, surface, theta, key, facts, heat)
+        theta, scale, curvature = _reference(method, surface, theta, key, facts, temperature)
     except UserError as error:
         if not method.kernel.decides:
             raise
@@ -215,31 +215,31 @@ def pilot(method: Method) -> Found:
         scale, curvature, facts["why"] = None, None, f"{reason}, so that there is no scale; "
     spent = {"n_lik": 0, "n_grad": 0}
     if facts.get("flat") and scale is not None and _allows_trajectories(method):
-        adapted = _scale_from_draws(method, scale, heat, key)
+        adapted = _scale_from_draws(method, scale, temperature, key)
         spent["n_grad"] = adapted.tuning.facts["n_grad"]  # the likelihoods come from the same passes
         if adapted.fits:
-            theta, scale, curvature = adapted.tuning.theta, adapted.scale, _curvature_of(adapted, heat)
+            theta, scale, curvature = adapted.tuning.theta, adapted.scale, _curvature_of(adapted, temperature)
             facts |= {"condition": scale.condition, "rounds": adapted.rounds, "flat": False}
     if isinstance(method.kernel, MetropolisHastings):
         length = _length(curvature) if _leapfrog_is_open(method.kernel) else None
         if scale is not None and method.kernel.proposal.follows:
             tuning, scale, rounds, _ = adapt(
-                method, scale, theta, heat, key, length=length, known=curvature is not None
+                method, scale, theta, temperature, key, length=length, known=curvature is not None
             )
             if rounds or curvature is None:
                 facts |= {"condition": scale.condition, "rounds": rounds}
         else:
-            tuning = tune(method, scale, theta, heat, key, length)
+            tuning = tune(method, scale, theta, temperature, key, length)
         step, theta, m, count = tuning.step_size, tuning.theta, tuning.m, tuning.leapfrog_steps
         facts |= tuning.facts | {"why": facts.get("why", "") + tuning.facts["why"]}
         acceptance = tuning.acceptance
     elif isinstance(method.kernel, ZigZag):
-        step, m, acceptance, count = _ZIG_ZAG * heat.sqrt(), None, None, None
+        step, m, acceptance, count = _ZIG_ZAG * temperature.sqrt(), None, None, None
         facts["why"] = facts.get("why", "") + (
             "a zig-zag draw every standard deviation of the tempered posterior."
         )
     else:
-        step, m = step_of_dynamics(method, surface, theta, scale, curvature, float(heat.min()), facts)
+        step, m = step_of_dynamics(method, surface, theta, scale, curvature, float(temperature.min()), facts)
         acceptance, count = None, None
     facts |= {name: facts.get(name, 0) + count for name, count in spent.items()}
     facts["n_grad"] += surface.n_grad
@@ -269,7 +269,7 @@ def line(name: str, facts: dict[str, Any]) -> str:
 
 
 def _reference(
-    method: Method, surface: Surface, theta: Tensor, key: int, facts: dict[str, Any], heat: Tensor
+    method: Method, surface: Surface, theta: Tensor, key: int, facts: dict[str, Any], temperature: Tensor
 ) -> tuple[Tensor, Scale | None, Tensor | None]:
     """Return points for the chains to begin at, the scale, and the curvature in scaled coordinates, if it is known."""
     dim = method.target.dim
@@ -298,8 +298,8 @@ def _reference(
     )  # else coordinates have different units
     root = torch.linalg.cholesky(vectors @ torch.diag(1 / eigenvalues) @ vectors.T)
     z = Streams(key, len(theta)).at(0).normal(Purpose.INIT, dim).cpu()
-    offsets = _SPREAD * heat.sqrt()[:, None] * (z @ root.T)
-    expected = 0.5 * _SPREAD**2 * heat.cpu() * z.square().sum(1)
+    offsets = _SPREAD * temperature.sqrt()[:, None] * (z @ root.T)
+    expected = 0.5 * _SPREAD**2 * temperature.cpu() * z.square().sum(1)
     points = _inside(surface, modes.theta.double().cpu(), offsets, theta, expected)
     if kind == "none":
         del facts["condition"]
@@ -319,22 +319,22 @@ def _allows_trajectories(method: Method) -> bool:
     return not noise and target.surrogate is None and target.n <= _MOST_DATA and gradients_of(target)
 
 
-def _scale_from_draws(method: Method, scale: Scale, heat: Tensor, key: int) -> Adapted:
+def _scale_from_draws(method: Method, scale: Scale, temperature: Tensor, key: int) -> Adapted:
     """Return a scale of the same kind from draws of Hamiltonian Monte Carlo, and where its chains have come to."""
     kernel = MetropolisHastings(HamiltonianProposal(), Full(), Metropolis())
-    step_size = Fixed(step_size=AUTO, temperature=heat.tolist())
-    plan = Plan({"step_size": step_size}, len(heat), 0, method.shape.total)
+    step_size = Fixed(step_size=AUTO, temperature=temperature.tolist())
+    plan = Plan({"step_size": step_size}, len(temperature), 0, method.shape.total)
     hmc = replace(method, kernel=kernel, plan=plan, monitor=None)
     dim, hmc_key = method.target.dim, derive_key(key, "trajectories")
     unit = Scale(torch.zeros(dim), torch.eye(dim) if scale.dense else torch.ones(dim))
-    return adapt(hmc, unit, method.first_points(), heat, hmc_key, length=_length(None), known=False)
+    return adapt(hmc, unit, method.first_points(), temperature, hmc_key, length=_length(None), known=False)
 
 
-def _curvature_of(adapted: Adapted, heat: Tensor) -> Tensor:
+def _curvature_of(adapted: Adapted, temperature: Tensor) -> Tensor:
     """Return the inverse covariance (D, D) of draws in scaled coordinates, which is shrunk towards the identity."""
     draws = adapted.tuning.draws
     assert draws is not None
-    phi = adapted.scale.to_phi(draws) / heat.sqrt().cpu()[:, None, None]
+    phi = adapted.scale.to_phi(draws) / temperature.sqrt().cpu()[:, None, None]
     flat = (phi - phi.mean((0, 1))).reshape(-1, phi.shape[-1])
     effective = len(flat) / AUTOCORRELATION
     share = effective / (effective + flat.shape[1])

@@ -63,13 +63,13 @@ class _Chains:
         method: Method,
         kernel: MetropolisHastings,
         theta: Tensor,
-        heat: Tensor,
+        temperature: Tensor,
         key: int,
         length: float | None,
     ) -> None:
-        self.method, self.kernel, self.heat, self.length = method, kernel, heat, length
+        self.method, self.kernel, self.temperature, self.length = method, kernel, temperature, length
         last = method.plan.controls(method.plan.start(), method.shape.total, 1)
-        self.noise_heat = last.noise_temperature[0]
+        self.noise_temperature = last.noise_temperature[0]
         self.key = key
         self.streams = Streams(derive_key(key, "tune"), len(theta), theta.device)
         self.draws = self.streams.at(0)
@@ -86,7 +86,9 @@ class _Chains:
     def with_kernel(self, kernel: MetropolisHastings) -> _Chains:
         """Return the chains with another kernel, from where they are."""
         theta = self.state.evaluation.theta
-        chains = _Chains(self.method, kernel, theta, self.heat, derive_key(self.key, "again"), self.length)
+        chains = _Chains(
+            self.method, kernel, theta, self.temperature, derive_key(self.key, "again"), self.length
+        )
         chains.n_lik, chains.n_grad = self.n_lik, self.n_grad
         return chains
 
@@ -99,7 +101,7 @@ class _Chains:
         point = target.evaluate(theta, target.batches.draw(self.streams.at(self.step), m))
         self.n_lik += len(theta) * m
         error = target.differences.unpaired(point, point, m).error
-        return float(((target.n / self.heat.to(error)) ** 2 * error).mean())
+        return float(((target.n / self.temperature.to(error)) ** 2 * error).mean())
 
     @torch.no_grad()
     def window(self, step_size: Tensor) -> tuple[float, float]:
@@ -108,7 +110,7 @@ class _Chains:
             count = min(_TUNED_LEAPFROG_STEPS, leapfrog_steps(self.length, step_size))
             self.kernel = with_leapfrog_steps(self.kernel, count)
         device, dtype = self.method.target.device, self.method.dtype
-        controls = Controls(step_size, self.heat, self.noise_heat).each(
+        controls = Controls(step_size, self.temperature, self.noise_temperature).each(
             lambda c: c.to(device=device, dtype=dtype)
         )
         accepted, noise, count = 0.0, 0.0, 0
@@ -130,7 +132,7 @@ def tune(
     method: Method,
     scale: Scale | None,
     theta: Tensor,
-    heat: Tensor,
+    temperature: Tensor,
     key: int,
     length: float | None = None,
 ) -> Tuning:
@@ -146,7 +148,7 @@ def tune(
         method: whose kernel it is.
         scale: of its proposal, or None.
         theta: where chains begin (C, D).
-        heat: temperature of each chain (C,).
+        temperature: temperature of each chain (C,).
         key: of the random numbers.
         length: of trajectories, step size times their steps, if their number of steps is open: it changes with the
             step size.
@@ -157,7 +159,7 @@ def tune(
     wanted_rate = next((s.wanted for s in method.plan.schedules.values() if isinstance(s, Tuned)), None)
     best = efficient_acceptance(kernel, method.target.dim)
     aim = wanted_rate if wanted_rate is not None else best.best if best is not None else 0.3
-    chains = _Chains(method, kernel, theta, heat, key, length)
+    chains = _Chains(method, kernel, theta, temperature, key, length)
     facts: dict[str, Any] = {"aim": aim}
     measured = _first_found(chains, aim)
     count = None
@@ -201,13 +203,17 @@ def _first_found(chains: _Chains, aim: float) -> _Step:
         rate, noise = chains.window(step_size)
         return _Step(step_size, rate, aim, noise, True, 1, _why(rate, aim))
     first = chains.kernel.proposal.first_step_size(method.target.dim)
-    log_step, rate, noise, settled, windows = _search(chains, math.log(first), _by_heat(chains), aim)
-    return _Step(math.exp(log_step) * _by_heat(chains), rate, aim, noise, settled, windows, _why(rate, aim))
+    log_step, rate, noise, settled, windows = _search(chains, math.log(first), _size_by_chain(chains), aim)
+    return _Step(
+        math.exp(log_step) * _size_by_chain(chains), rate, aim, noise, settled, windows, _why(rate, aim)
+    )
 
 
-def _by_heat(chains: _Chains) -> Tensor:
+def _size_by_chain(chains: _Chains) -> Tensor:
     """Return by what the step sizes of the chains (C,) differ: random walks take longer steps on a flatter target."""
-    return torch.ones_like(chains.heat) if chains.kernel.proposal.gradients else chains.heat.sqrt()
+    return (
+        torch.ones_like(chains.temperature) if chains.kernel.proposal.gradients else chains.temperature.sqrt()
+    )
 
 
 def _whole_steps(
@@ -233,11 +239,11 @@ def _open_size(
     noise = chains.noise_of_points() if base.pairing.keeps_batch else measured.noise
     m = _size(method, chains.kernel, noise)
     if method.plan.is_open and chains.length is None and not method.plan.adapts:
-        by_heat = _by_heat(chains)
+        size_by_chain = _size_by_chain(chains)
         chains = chains.with_kernel(_scaled(with_m(base, m), scale))
-        last = math.log(float((measured.step / by_heat)[0]))
-        log_step, rate, _, settled, more_windows = _search(chains, last, by_heat, measured.aim)
-        step, reason = math.exp(log_step) * by_heat, _why(rate, measured.aim)
+        last = math.log(float((measured.step / size_by_chain)[0]))
+        log_step, rate, _, settled, more_windows = _search(chains, last, size_by_chain, measured.aim)
+        step, reason = math.exp(log_step) * size_by_chain, _why(rate, measured.aim)
         measured = _Step(
             step, rate, measured.aim, measured.noise, settled, measured.windows + more_windows, reason
         )
@@ -296,13 +302,13 @@ def with_leapfrog_steps(kernel: MetropolisHastings, count: int) -> MetropolisHas
 
 
 def _search(
-    chains: _Chains, log_step: float, by_heat: Tensor, aim: float
+    chains: _Chains, log_step: float, size_by_chain: Tensor, aim: float
 ) -> tuple[float, float, float, bool, int]:
     """Return the logarithm of the step size, acceptance and noise at it, whether it settled, and windows."""
     rates, logs, noises = list[float](), list[float](), list[float]()
     decaying = 0
     while len(rates) < LIMIT:
-        rate, noise = chains.window(math.exp(log_step) * by_heat)
+        rate, noise = chains.window(math.exp(log_step) * size_by_chain)
         rates.append(rate)
         logs.append(log_step)
         noises.append(noise)

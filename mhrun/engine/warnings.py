@@ -63,10 +63,10 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
 
 def _temperature_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line if chains that should sample one distribution have different temperatures."""
-    heats = summary["temperature"][:: method.kernel.rungs]
-    low, high = min(heats), max(heats)
+    temperatures = summary["temperature"][:: method.kernel.rungs]
+    low, high = min(temperatures), max(temperatures)
     if low < high:
-        count = heats.count(low)
+        count = temperatures.count(low)
         yield (
             f"{method.name}: chains have different temperatures, {_number(low)} to {_number(high)}: a report "
             f"diagnoses the {f'{count} chains' if count > 1 else 'chain'} at T = {_number(low)} only. Make each "

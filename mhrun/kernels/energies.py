@@ -173,12 +173,17 @@ class Energies:
         return -(before + total) * (target.n / (known + index.shape[1])) - base - log_prior
 
     def noise(
-        self, target: Target, one: dict[int, Tensor], two: dict[int, Tensor], local: Tensor, heat: Tensor
+        self,
+        target: Target,
+        one: dict[int, Tensor],
+        two: dict[int, Tensor],
+        local: Tensor,
+        temperature: Tensor,
     ) -> Tensor:
         """Return the estimated variance of the log-ratio over minibatches (C,): 0 for all data, NaN without a move."""
         var = torch.where(local, 0.0, torch.nan).double()
         for m, first in one.items():
             at = (local & (self.each(len(local), local.device) == m)).nonzero()[:, 0]
             spread = (two[m].double() - first).var(1) if m > 1 else torch.full_like(var[at], torch.nan)
-            var[at] = (target.n / heat[at]) ** 2 * spread / m * target.batches.error_share(m)
+            var[at] = (target.n / temperature[at]) ** 2 * spread / m * target.batches.error_share(m)
         return var

@@ -105,16 +105,16 @@ class Firefly(MetropolisHastings):
 
     def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
         """Move every chain by one step."""
-        origin, heat = state.evaluation, controls.temperature.double()
-        gaps, n_tried, violations = self._redrawn(target, state, heat, draws)
+        origin, temperature = state.evaluation, controls.temperature.double()
+        gaps, n_tried, violations = self._redrawn(target, state, temperature, draws)
         rows, place, index, is_listed = _listed(gaps != DARK)
 
         theta = self.proposal.sample(origin, controls, draws)
         candidate = target.prior(theta)
         new_gaps, wrong = _gaps(target, theta, index, is_listed)
-        change = _log_odds(new_gaps, heat) - _log_odds(gaps.gather(1, index), heat)
-        bound = (_bounds(target).total(theta) - _bounds(target).total(origin.theta)) / heat
-        scale = target.n / heat
+        change = _log_odds(new_gaps, temperature) - _log_odds(gaps.gather(1, index), temperature)
+        bound = (_bounds(target).total(theta) - _bounds(target).total(origin.theta)) / temperature
+        scale = target.n / temperature
         offset = target.prior_power(controls.temperature) * (candidate.log_prior - origin.log_prior)
         if (densities := self.proposal.log_density_ratio(origin, candidate, controls)) is not None:
             offset = offset + densities
@@ -140,17 +140,19 @@ class Firefly(MetropolisHastings):
         return State(choose(verdict.accepted, candidate, origin, on_host=draws.on_host), {GAPS: gaps}), info
 
     def _redrawn(
-        self, target: Target, state: State, heat: Tensor, draws: Draws
+        self, target: Target, state: State, temperature: Tensor, draws: Draws
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the gaps (C, n) after z has changed, how many data were evaluated for it, and violations, (C,)."""
         gaps, theta = state.aux[GAPS], state.evaluation.theta
         n, none = target.n, torch.zeros(len(gaps), dtype=torch.int64, device=gaps.device)
         if draws.before(1):  # from p(z | theta): all gaps are known
             everything = torch.arange(n, device=gaps.device).expand(len(gaps), -1)
-            dark = draws.uniforms_at(Purpose.ARRIVALS, everything, use=1) < (-gaps / heat[:, None]).exp()
+            dark = (
+                draws.uniforms_at(Purpose.ARRIVALS, everything, use=1) < (-gaps / temperature[:, None]).exp()
+            )
             return torch.where(dark, DARK, gaps), none + n, none
         rows, place, index, is_listed = _listed(gaps != DARK)
-        odds = _log_odds(gaps.gather(1, index), heat)
+        odds = _log_odds(gaps.gather(1, index), temperature)
         uniform = draws.uniforms_at(Purpose.ARRIVALS, index, use=1)
         darkens = is_listed & (uniform.log() < math.log(self.share) - odds)
 
@@ -159,7 +161,7 @@ class Firefly(MetropolisHastings):
         at_rows, at_place, at_index, at_there = _listed_of(tries, at)
         tried_gaps, wrong = _gaps(target, theta, at_index, at_there)
         coin = coin[at_rows, _position(tries)]
-        brightens = coin.log() < _log_odds(tried_gaps, heat)[at_rows, at_place] - math.log(self.share)
+        brightens = coin.log() < _log_odds(tried_gaps, temperature)[at_rows, at_place] - math.log(self.share)
 
         listed_gaps = gaps[rows, index[rows, place]]
         gaps = gaps.index_put(
@@ -195,9 +197,9 @@ def _bounds(target: Target) -> LowerBound:
     return target.surrogate
 
 
-def _log_odds(gaps: Tensor, heat: Tensor) -> Tensor:
+def _log_odds(gaps: Tensor, temperature: Tensor) -> Tensor:
     """Return log((L - B) / B) = log(exp(gap / T) - 1), (C, k); of a dark datum some number."""
-    x = gaps.clamp_min(LEAST) / heat[:, None]
+    x = gaps.clamp_min(LEAST) / temperature[:, None]
     return torch.where(x > 30.0, x, x.clamp_max(30.0).expm1().log())
 
 

@@ -98,8 +98,8 @@ class ZigZag(Kernel):
 
     def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
         """Follow the process of every chain for a time of `step_size`."""
-        quadratic, heat = target.quadratic, controls.temperature.double()
-        power = target.prior_power(heat)
+        quadratic, temperature = target.quadratic, controls.temperature.double()
+        power = target.prior_power(temperature)
         phi, velocity = quadratic.whitened(state.evaluation.theta), state.aux[VELOCITY].clone()
         time_left = controls.step_size.double().clone()
         reads, violations = (
@@ -109,7 +109,7 @@ class ZigZag(Kernel):
         rows, event, per = torch.arange(len(phi), device=phi.device), 0, target.dim + 1
         while len(rows):
             marks = draws.arrivals(target.n, event * per, (event + 1) * per, rows if event else None)
-            at, v, beta, row_power = phi[rows], velocity[rows], heat[rows], power[rows]
+            at, v, beta, row_power = phi[rows], velocity[rows], temperature[rows], power[rows]
             first, second = (
                 v * quadratic.gradient(at, beta, row_power),
                 v * quadratic.change(v, beta, row_power),
@@ -155,7 +155,7 @@ class ZigZag(Kernel):
         index: Tensor,
         uniform: Tensor,
         rate: Tensor,
-        heat: Tensor,
+        temperature: Tensor,
     ) -> Tensor:
         """Turn at most one coordinate of some `chains` (A,) at the data `index` (A,), in place.
 
@@ -172,7 +172,7 @@ class ZigZag(Kernel):
         root, weight = target.quadratic.root, target.bounded.bounds.weights[index]
         gradient = remainder_grad @ root
         bound = weight * slope(theta) * (1 + SLACK) + ROUNDING * (log_lik_grad @ root).norm(dim=-1)
-        share = (total / (weight * heat[chains] * rate[chains]))[:, None]
+        share = (total / (weight * temperature[chains] * rate[chains]))[:, None]
         cumulative = (share * (-velocity[chains] * gradient).clamp_min(0)).cumsum(1)
         coordinate = torch.searchsorted(cumulative, uniform[:, None], right=True)[:, 0]
         turned = coordinate < target.dim

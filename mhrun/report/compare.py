@@ -227,16 +227,18 @@ def _mentioned(records: Mapping[str, Mapping[str, Any]], reference: str, has_dou
 
 def _tempered(rows: Sequence[Row], reference: Row | None) -> list[str]:
     """Return a line on methods that sample at a temperature above 1, and what that means for distances."""
-    heats = {row.name: row.run.samples(row.method).temperature for row in rows}
-    hot = {name: heat for name, heat in heats.items() if heat > 1}
+    temperatures = {row.name: row.run.samples(row.method).temperature for row in rows}
+    hot = {name: temperature for name, temperature in temperatures.items() if temperature > 1}
     if not hot:
         return []
-    names = ", ".join(f"{name} (T = {shown(heat)})" for name, heat in hot.items())
+    names = ", ".join(f"{name} (T = {shown(temperature)})" for name, temperature in hot.items())
     line = (
         f"Tempered: {names}: draws follow the target at T, not the posterior, with standard deviations up to sqrt(T) "
         "times as large; an ESS there is one for that target."
     )
-    if reference is not None and any(heat != heats.get(reference.name) for heat in heats.values()):
+    if reference is not None and any(
+        temperature != temperatures.get(reference.name) for temperature in temperatures.values()
+    ):
         line += " Distances between different T measure the temperature too."
     return [line]
 
@@ -299,9 +301,9 @@ def _by_reason(reasons: Mapping[str, str]) -> list[str]:
 
 def _another(reference: Row, row: Row) -> list[str]:
     """Return what makes the target of a row another than the reference's, a few words each."""
-    heat, base = (r.run.samples(r.method).temperature for r in (row, reference))
+    temperature, base = (r.run.samples(r.method).temperature for r in (row, reference))
     parts = [part for part in unlike(reference, row) if part != "temperature"]
-    return ([f"T = {shown(heat)} (reference: {shown(base)})"] if heat != base else []) + [
+    return ([f"T = {shown(temperature)} (reference: {shown(base)})"] if temperature != base else []) + [
         f"another {part}" for part in parts
     ]
 

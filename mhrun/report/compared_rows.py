@@ -130,13 +130,13 @@ def _target(row: Row) -> dict[str, str]:
     parts = parts_of(row.run.config, row.method)
     # Of the target's settings only this one changes its density; the others are of the computation.
     parts["target"] = {"temper": (parts["target"] or {}).get("temper", "posterior")}
-    heats = [_heat(s, row.run.rungs(row.method)) for s in node["schedules"].values()]
+    temperatures = [_temperature(s, row.run.rungs(row.method)) for s in node["schedules"].values()]
     # A method without a temperature is at 1.
-    parts["temperature"] = [heat for heat in heats if heat is not None] or [1.0]
+    parts["temperature"] = [temperature for temperature in temperatures if temperature is not None] or [1.0]
     return {part: json.dumps(setting, sort_keys=True, default=str) for part, setting in parts.items()}
 
 
-def _heat(schedule: Mapping[str, Any], rungs: int) -> Any:
+def _temperature(schedule: Mapping[str, Any], rungs: int) -> Any:
     """Return the temperature of the draws that a schedule sets, if it is one number for all chains, else None."""
     setting = schedule.get("temperature")
     if (

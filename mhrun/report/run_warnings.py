@@ -85,14 +85,14 @@ def _target_warnings(run: Run) -> list[str]:
     """Return a line for methods that sample at a temperature above 1, and one for those below 1."""
     all_samples = {m: run.samples(m) for m in run.methods}
     lines = []
-    if heats := {m: of.temperature for m, of in all_samples.items() if of.tempered}:
+    if tempered := {m: of.temperature for m, of in all_samples.items() if of.tempered}:
         lines.append(
-            f"Not the posterior: {_named(run, list(heats), heats)} sample{'s' * (len(heats) == 1)} the target at the "
-            "temperature T in brackets, with standard deviations up to sqrt(T) times as large."
+            f"Not the posterior: {_named(run, list(tempered), tempered)} sample{'s' * (len(tempered) == 1)} the target "
+            "at the temperature T in brackets, with standard deviations up to sqrt(T) times as large."
         )
-    if colds := {m: of.temperature for m, of in all_samples.items() if of.is_cold}:
+    if cold := {m: of.temperature for m, of in all_samples.items() if of.is_cold}:
         lines.append(
-            f"Colder than the posterior: {_named(run, list(colds), colds)} sample{'s' * (len(colds) == 1)} the target "
+            f"Colder than the posterior: {_named(run, list(cold), cold)} sample{'s' * (len(cold) == 1)} the target "
             "at the temperature T in brackets, with standard deviations down to sqrt(T) times as large."
         )
     return lines

@@ -39,15 +39,15 @@ class Quadratic(NamedTuple):
         """Return theta (C, D), float64, of phi (C, D)."""
         return self.about + phi @ self.root.T
 
-    def gradient(self, phi: Tensor, heat: Tensor, power: Tensor) -> Tensor:
+    def gradient(self, phi: Tensor, temperature: Tensor, power: Tensor) -> Tensor:
         """Return the gradient (C, D) at phi (C, D), temperatures (C,) and powers of the prior (C,)."""
-        return (self.slope + phi @ self.curvature) / heat[:, None] + power[:, None] * (
+        return (self.slope + phi @ self.curvature) / temperature[:, None] + power[:, None] * (
             self.prior_slope + phi @ self.prior_curvature
         )
 
-    def change(self, velocity: Tensor, heat: Tensor, power: Tensor) -> Tensor:
+    def change(self, velocity: Tensor, temperature: Tensor, power: Tensor) -> Tensor:
         """Return the rate of change (C, D) of the gradient at this velocity (C, D) of phi."""
-        return (velocity @ self.curvature) / heat[:, None] + power[:, None] * (
+        return (velocity @ self.curvature) / temperature[:, None] + power[:, None] * (
             velocity @ self.prior_curvature
         )
 

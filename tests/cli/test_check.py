@@ -102,7 +102,7 @@ def test_firefly_monte_carlo_holds_on_targets_with_lower_bounds():
 
 
 def test_firefly_without_the_odds_of_bright_data_fails(monkeypatch):
-    monkeypatch.setattr("mhrun.kernels.firefly._log_odds", lambda gaps, heat: 0.9 * gaps)
+    monkeypatch.setattr("mhrun.kernels.firefly._log_odds", lambda gaps, temperature: 0.9 * gaps)
     found = failing(
         lambda n, m: Firefly(RandomWalk(), 0.2), "invariance", surrogate="lower_bound", chains=1500
     )

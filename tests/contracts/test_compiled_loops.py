@@ -85,13 +85,16 @@ def test_a_compiled_update_of_many_parameters_changes_nothing_else(ladder):
     fast = with_compiled_update(kernel)
     assert type(fast) is type(kernel) if ladder else isinstance(fast, Unadjusted)
     draws = Streams(3, 2, compiled=True).at(0)
-    size, heat = torch.full((2,), 1e-2, dtype=torch.float64), torch.tensor([1.0, 2.0], dtype=torch.float64)
+    size, temperature = (
+        torch.full((2,), 1e-2, dtype=torch.float64),
+        torch.tensor([1.0, 2.0], dtype=torch.float64),
+    )
     found = []
     for one in (kernel, fast):
         state = one.start(wide, wide.model.init(2, draws), draws)
         for k in (1, 2, 3):
             draws.step = k
-            state, info = one.step(wide, state, Controls(size, heat, heat), draws)
+            state, info = one.step(wide, state, Controls(size, temperature, temperature), draws)
         found.append((state.evaluation.theta, state.aux["momentum"], info.accepted))
     for a, b in zip(*found, strict=True):
         assert torch.allclose(a.double(), b.double(), rtol=1e-10)

@@ -40,8 +40,8 @@ def records(target, kernel):
         method = Method("one", kernel, target, plan, shape, 3, torch.float64)
         draws = Streams(method.key, CHAINS).at(0)
         state = kernel.start(target, target.model.init(CHAINS, draws), draws)
-        heat = torch.tensor([1.0, 1.5] * 2, dtype=torch.float64).expand(STEPS, CHAINS).contiguous()
-        controls = Controls(torch.full_like(heat, 0.05), heat, heat)
+        temperature = torch.tensor([1.0, 1.5] * 2, dtype=torch.float64).expand(STEPS, CHAINS).contiguous()
+        controls = Controls(torch.full_like(temperature, 0.05), temperature, temperature)
         found.append(choose_executor(method, choice, None, 1).advance(state, 1, controls)[1])
     return found
 

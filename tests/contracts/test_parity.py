@@ -146,7 +146,7 @@ CASES = {  # target, minibatch size, chains, temperatures, step size
 
 def ran(name, case, wish):
     """Return the record and the last state of a few steps; None if the parts and the target do not go together."""
-    make, m, chains, heat, step_size = CASES[case]
+    make, m, chains, lowest, step_size = CASES[case]
     target = make()
     try:
         kernel = build(sized(nodes_of_kernels()[name], target.n, m), "kernel")
@@ -158,7 +158,7 @@ def ran(name, case, wish):
     rungs = kernel.rungs
     chains = max(1, chains // rungs) * rungs
     shape = Shape(chains, target.model.names, 0, STEPS, 1, 1)
-    temperature = torch.tensor([heat * 2.0 ** (c % rungs) for c in range(chains)], dtype=torch.float64)
+    temperature = torch.tensor([lowest * 2.0 ** (c % rungs) for c in range(chains)], dtype=torch.float64)
     plan = Plan({"all": mhrun.Fixed(step_size=step_size, temperature=temperature.tolist())}, chains, 0, STEPS)
     method = Method("one", kernel, target, plan, shape, 3, torch.float64)
     if kernel.refuses(target):
@@ -187,14 +187,14 @@ def ran(name, case, wish):
 def test_torch_and_compiled_agree_in_every_field(name, interpreted):
     """To rounding; the scale of a log-ratio is that of its terms, n/T times 1."""
     compared = 0
-    for case, (make, _, _, heat, _) in CASES.items():
+    for case, (make, _, _, temperature, _) in CASES.items():
         fast = ran(name, case, "compiled")
         if fast is None:
             continue
         compared += 1
         plain = ran(name, case, "torch")
         assert set(plain) == set(fast), (case, set(plain) ^ set(fast))
-        rounding = 1e-9 + 1e-12 * make().n / heat
+        rounding = 1e-9 + 1e-12 * make().n / temperature
         for field, value in plain.items():
             assert value.dtype == fast[field].dtype, (case, field)
             close = np.allclose(value, fast[field], rtol=2e-6, atol=rounding, equal_nan=True)

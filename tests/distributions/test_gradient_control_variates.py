@@ -59,16 +59,16 @@ def test_the_mean_over_all_minibatches_is_the_full_gradient(name, order):
     target = Target(model, Dataset.of(data), temper="likelihood", surrogate=f"taylor{order}")
     away = torch.from_numpy(0.1 * np.random.default_rng(1).normal(size=(1, target.dim)))
     theta = (target.surrogate.reference.theta + away).repeat(target.n, 1)
-    heat = torch.full((target.n,), 3.0, dtype=torch.float64)
+    temperature = torch.full((target.n,), 3.0, dtype=torch.float64)
     index = torch.arange(target.n)[:, None]
-    single = target.gradients.reduced(theta, index, heat)
-    plain = target.gradients.minibatch(theta, index, heat)
-    full = target.gradients.full(theta[:1], heat[:1])
+    single = target.gradients.reduced(theta, index, temperature)
+    plain = target.gradients.minibatch(theta, index, temperature)
+    full = target.gradients.full(theta[:1], temperature[:1])
     assert torch.allclose(single.mean(0), full[0], rtol=0, atol=1e-10 * target.n)
     assert torch.allclose(plain.mean(0), full[0], rtol=0, atol=1e-10 * target.n)
     # About the mode the noise vanishes like the distance, or its square.
     assert float(single.var(0).sum()) < (0.3, 0.1)[order - 1] * float(plain.var(0).sum())
-    common = target.gradients.reduced(theta[:3], index[:2].T, heat[:3])  # one minibatch for all chains
+    common = target.gradients.reduced(theta[:3], index[:2].T, temperature[:3])  # one minibatch for all chains
     assert torch.allclose(common[0], single[:2].mean(0))
 
 
@@ -121,10 +121,10 @@ def test_a_dynamics_that_needs_energies_gets_the_reduced_gradient_and_the_same_e
     model, data = MODELS["logistic"]
     plain, reduced = (Target(model, Dataset.of(data), surrogate=name) for name in ("none", "taylor1"))
     index = torch.arange(5)[None]
-    theta, heat = torch.zeros(1, D, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-    grad, energy = Unadjusted._with_energy(reduced, theta, index, heat)
-    assert torch.equal(energy, Unadjusted._with_energy(plain, theta, index, heat)[1])
-    assert torch.equal(grad, reduced.gradients.reduced(theta, index, heat))
+    theta, temperature = torch.zeros(1, D, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    grad, energy = Unadjusted._with_energy(reduced, theta, index, temperature)
+    assert torch.equal(energy, Unadjusted._with_energy(plain, theta, index, temperature)[1])
+    assert torch.equal(grad, reduced.gradients.reduced(theta, index, temperature))
     kernel = Unadjusted(TACTHMC(), 5)
     state, draws = begin(kernel, reduced, np.zeros((3, D)), KEY)
     _, _, infos = advance(kernel, reduced, state, controls(1e-3, 1.0, chains=3), draws, 3)

@@ -88,9 +88,9 @@ def end_of(proposal, theta, momentum, control):
 
 def test_a_trajectory_is_the_leapfrog_of_a_plain_loop(rng):
     """Neal (2011), equations 2.28 to 2.30, for each chain by itself, with its own step size and temperature."""
-    steps, heat = np.array([0.05, 0.1, 0.2]), np.array([1.0, 2.0, 4.0])
+    steps, temperature = np.array([0.05, 0.1, 0.2]), np.array([1.0, 2.0, 4.0])
     theta, momentum = rng.normal(size=(2, 3, 2))
-    control = controls(steps, heat, chains=3)
+    control = controls(steps, temperature, chains=3)
     to, last, ratio = end_of(HamiltonianProposal(5, 0.0), *map(torch.from_numpy, (theta, momentum)), control)
 
     def gradient(q):
@@ -105,7 +105,7 @@ def test_a_trajectory_is_the_leapfrog_of_a_plain_loop(rng):
             p += e / 2 * gradient(q)
         assert to[c].numpy() == pytest.approx(q)
         assert last[c].numpy() == pytest.approx(p)
-        wanted = (momentum[c] @ momentum[c] - p @ p) / (2 * heat[c])
+        wanted = (momentum[c] @ momentum[c] - p @ p) / (2 * temperature[c])
         assert float(ratio[c]) == pytest.approx(wanted)
 
 
@@ -166,8 +166,8 @@ def draws_of(kernel, target, theta, control, steps=25):
     return thetas, float(accepted.mean())
 
 
-def assert_normals(thetas, heat=1.0):
-    for d, sd in enumerate(SCALES.numpy() * math.sqrt(heat)):
+def assert_normals(thetas, temperature=1.0):
+    for d, sd in enumerate(SCALES.numpy() * math.sqrt(temperature)):
         assert_mean(thetas[..., d].mean(1), 0.0, f"mean {d}")
         assert_mean((thetas[..., d] ** 2).mean(1), sd**2, f"variance {d}")
 
@@ -177,23 +177,23 @@ def normals():
 
 
 @pytest.mark.parametrize(
-    ("rule", "heat", "scaled"),
+    ("rule", "temperature", "scaled"),
     [(Metropolis(), 1.0, False), (Metropolis(), 5.0, True), (Barker(), 5.0, False)],
     ids=["Metropolis", "tempered and scaled", "Barker, tempered"],
 )
-def test_a_product_of_normals_is_kept(rng, rule, heat, scaled):
+def test_a_product_of_normals_is_kept(rng, rule, temperature, scaled):
     target, kernel = normals(), hmc(6, rule=rule)
     if scaled:
         kernel = preconditioned(kernel, Scale(torch.zeros(3), SCALES))
     step = 1.1 if scaled else 0.11
-    theta = torch.from_numpy(rng.normal(size=(2000, 3))) * SCALES * heat**0.5
-    thetas, accepted = draws_of(kernel, target, theta, controls(step, heat, chains=2000))
+    theta = torch.from_numpy(rng.normal(size=(2000, 3))) * SCALES * temperature**0.5
+    thetas, accepted = draws_of(kernel, target, theta, controls(step, temperature, chains=2000))
     assert 0.3 < accepted < 0.97
-    assert_normals(thetas, heat)
+    assert_normals(thetas, temperature)
 
 
-def begun_on_banana(rng, heat):
-    one, two = rng.normal(size=(2, 2000)) * math.sqrt(heat)
+def begun_on_banana(rng, temperature):
+    one, two = rng.normal(size=(2, 2000)) * math.sqrt(temperature)
     return torch.from_numpy(np.column_stack([one, BEND * one**2 + WIDTH * two]))
 
 
@@ -206,16 +206,19 @@ def moments(thetas):
     )
 
 
-@pytest.mark.parametrize("heat", [1.0, 3.0])
-def test_a_banana_is_kept_at_temperatures_and_step_sizes_of_each_chain(rng, heat):
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+def test_a_banana_is_kept_at_temperatures_and_step_sizes_of_each_chain(rng, temperature):
     """theta_1 ~ N(0, T) and theta_2 ~ N(BEND theta_1^2, T WIDTH^2): moments in closed form."""
     step = np.where(np.arange(2000) % 2 == 0, 0.25, 0.45)
     thetas, accepted = draws_of(
-        hmc(4), density(banana, 2), begun_on_banana(rng, heat), controls(step, heat, chains=2000)
+        hmc(4),
+        density(banana, 2),
+        begun_on_banana(rng, temperature),
+        controls(step, temperature, chains=2000),
     )
     assert 0.4 < accepted < 0.95
-    square = 3 * (BEND * heat) ** 2 + heat * WIDTH**2
-    for found, expected in zip(moments(thetas), (0.0, heat, BEND * heat, square), strict=True):
+    square = 3 * (BEND * temperature) ** 2 + temperature * WIDTH**2
+    for found, expected in zip(moments(thetas), (0.0, temperature, BEND * temperature, square), strict=True):
         assert_mean(found, expected)
 
 
@@ -246,11 +249,11 @@ def test_these_tests_see_a_wrong_trajectory(rng):
 
 def test_a_tempered_likelihood_has_its_prior_whole(rng):
     x = rng.normal(1.6, 1.0, 60)
-    target, heat, sd = Target(GaussianMean(0.64), Dataset.of(x), temper="likelihood"), 20.0, 0.8
-    precision = 60 / heat + 1 / sd**2
-    mean = 60 / heat * x.mean() / precision
+    target, temperature, sd = Target(GaussianMean(0.64), Dataset.of(x), temper="likelihood"), 20.0, 0.8
+    precision = 60 / temperature + 1 / sd**2
+    mean = 60 / temperature * x.mean() / precision
     theta = torch.from_numpy(mean + rng.normal(size=(2000, 1)) * precision**-0.5)
-    thetas, _ = draws_of(hmc(3), target, theta, controls(0.08, heat, chains=2000))
+    thetas, _ = draws_of(hmc(3), target, theta, controls(0.08, temperature, chains=2000))
     assert_mean(thetas[..., 0].mean(1), mean)
     assert_mean(((thetas[..., 0] - mean) ** 2).mean(1), 1 / precision)
 

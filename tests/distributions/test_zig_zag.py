@@ -96,19 +96,21 @@ def test_draws_of_the_posterior_remain_draws_of_it(name, surrogate, step, temper
 
 def test_rungs_of_a_ladder_keep_their_targets():
     """An exchange leaves velocities where they are: they are independent of theta."""
-    target, ladders, heats = made("logistic", "taylor2"), 3000, [1.0, 4.0]
+    target, ladders, temperatures = made("logistic", "taylor2"), 3000, [1.0, 4.0]
     kernel = ReplicaExchange(ZigZag(), Full(), Metropolis(), rungs=2)
     rng, theta = np.random.default_rng(9), np.empty((2 * ladders, 1))
-    cdfs = [quadrature(target, heat) for heat in heats]
+    cdfs = [quadrature(target, temperature) for temperature in temperatures]
     for k, (grid, cdf) in enumerate(cdfs):
         theta[k::2, 0] = np.interp(rng.random(ladders), cdf, grid)
     state, _ = begin(kernel, target, theta, KEY)
     draws = Streams(KEY, 2 * ladders).at(1)
-    _, thetas, infos = advance(kernel, target, state, ladder_controls(heats, ladders, [1.0, 2.0]), draws, 5)
+    _, thetas, infos = advance(
+        kernel, target, state, ladder_controls(temperatures, ladders, [1.0, 2.0]), draws, 5
+    )
     assert sum(int((info.exchange == MADE).sum()) for info in infos) > ladders
     for k, (grid, cdf) in enumerate(cdfs):
         found = stats.kstest(thetas[k::2, -1, 0], lambda x, g=grid, c=cdf: np.interp(x, g, c))
-        assert found.pvalue > ALPHA, heats[k]
+        assert found.pvalue > ALPHA, temperatures[k]
 
 
 def test_two_correlated_weights_have_the_posterior_of_a_grid():

@@ -206,9 +206,9 @@ def test_a_step_is_that_of_the_authors_code(data, name, alpha, temperature):
         state.aux["momentum"] = buf
     full = torch.full((C,), lr / n, dtype=torch.float64)
     moved = {}
-    for heat in (0.0, temperature):
-        step = Controls(full, torch.ones_like(full), torch.full_like(full, heat))
-        moved[heat] = kernel.step(target, state, step, streams.at(1))[0].evaluation.theta
+    for noise in (0.0, temperature):
+        step = Controls(full, torch.ones_like(full), torch.full_like(full, noise))
+        moved[noise] = kernel.step(target, state, step, streams.at(1))[0].evaluation.theta
     point = theta.clone().requires_grad_()
     loss = -target.model.log_lik(point, target.data.part(0, n)).mean(-1).sum() + 0.005 * point.square().sum()
     (gbar,) = torch.autograd.grad(loss, point)
@@ -226,13 +226,14 @@ def test_a_prior_whose_gradient_is_known_needs_no_other(data, variance, temper):
         def log_prior(self, theta):
             return super().log_prior(theta)
 
-    heat = torch.tensor([1.0, 2.0, 7.0], dtype=torch.float64)
+    temperature = torch.tensor([1.0, 2.0, 7.0], dtype=torch.float64)
     theta = Perceptron(LAYERS).init(C, Streams(derive_key(2, "prior"), C).at(0)).double()
     one, two = (Target(model(LAYERS, variance), data[0], temper=temper) for model in (Perceptron, Other))
     assert native_form(two.model, "log_prior_grad", "log_prior") is None
-    assert torch.allclose(one.gradients.full(theta, heat), two.gradients.full(theta, heat))
+    assert torch.allclose(one.gradients.full(theta, temperature), two.gradients.full(theta, temperature))
     assert (variance is None) == torch.equal(
-        one.gradients.full(theta, heat), Target(Perceptron(LAYERS), data[0]).gradients.full(theta, heat)
+        one.gradients.full(theta, temperature),
+        Target(Perceptron(LAYERS), data[0]).gradients.full(theta, temperature),
     )
 
 

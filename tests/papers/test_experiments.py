@@ -399,7 +399,7 @@ CASES = {
     "out_of_distribution": Case(FEW_LETTERS),
     "out_of_distribution_t1": Case(FEW_LETTERS),
     "out_of_distribution_noise": Case(FEW_LETTERS),
-    "preserved_optima": Case(("batches=60", "n=1200", "m=200", "sizes=[50,200]", "heats=[5.0,20.0]")),
+    "preserved_optima": Case(("batches=60", "n=1200", "m=200", "sizes=[50,200]", "temperatures=[5.0,20.0]")),
     "rsgld_acceptance": Case(
         ("dim=3", "data.n=300", "m=50", "chains=7", "steps=24"),
         r"\w+\.(eps_(half|tenth)|gain)",  # which no learning rate may have

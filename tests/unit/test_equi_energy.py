@@ -268,13 +268,13 @@ HEATS = [1.0, 3.0, 9.0]
 SIZES = [0.8, 1.5, 3.0]
 
 
-def exact(spacing, heats=HEATS):
+def exact(spacing, temperatures=HEATS):
     """Return a grid, its energies, and its probabilities on each rung, with the energy floor and without."""
     x = np.linspace(-60, 60, 120_001)
     h = -MODES.log_lik(torch.from_numpy(x)[:, None], {"x": torch.zeros(1, 1, 1)})[:, 0].numpy()
-    levels = h[np.abs(x - 3).argmin()] + np.append(0.0, spacing * np.cumsum(heats[:-1]))
+    levels = h[np.abs(x - 3).argmin()] + np.append(0.0, spacing * np.cumsum(temperatures[:-1]))
     densities, free = [], []
-    for t, level in zip(heats, levels, strict=True):
+    for t, level in zip(temperatures, levels, strict=True):
         for kept, energy in ((densities, np.maximum(h, level)), (free, h)):
             p = np.exp(-(energy - h.min()) / t)
             kept.append(p / p.sum())

@@ -29,8 +29,8 @@ def data(rng):
 
 
 def controls(temperature, step_size):
-    heat = torch.full((C,), temperature, dtype=torch.float64)
-    return Controls(torch.full_like(heat, step_size), heat, heat)
+    temperature = torch.full((C,), temperature, dtype=torch.float64)
+    return Controls(torch.full_like(temperature, step_size), temperature, temperature)
 
 
 def moved(kernel, target, step_size, *, forget):
@@ -90,13 +90,16 @@ def test_an_exchange_gives_each_gradient_the_temperature_of_its_new_rung(data):
     )
     streams = Streams(KEY, C)
     start = torch.tensor([[0.5, 0.0], [-0.5, 0.2]] * 2, dtype=torch.float64)
-    heat = torch.tensor([1.0, 2.0] * 2, dtype=torch.float64)
+    temperature = torch.tensor([1.0, 2.0] * 2, dtype=torch.float64)
     state, exchanged = ladder.start(target, start, streams.at(0)), 0
     for step in range(1, 30):
         state, info = ladder.step(
-            target, state, Controls(torch.full_like(heat, 0.01), heat, heat), streams.at(step)
+            target,
+            state,
+            Controls(torch.full_like(temperature, 0.01), temperature, temperature),
+            streams.at(step),
         )
         exchanged += int((info.exchange == MADE).sum()) if info.exchange is not None else 0
-        exact = target.gradients.full(state.evaluation.theta, heat)
+        exact = target.gradients.full(state.evaluation.theta, temperature)
         assert state.evaluation.grad.numpy() == pytest.approx(exact.numpy(), abs=1e-9)
     assert exchanged > 0

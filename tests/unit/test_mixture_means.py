@@ -73,11 +73,11 @@ def test_compiled_sums_of_all_data_are_the_plain_ones(rng):
     (a, b), (c, d) = model.full_value_and_grad(data.fields)(theta), model._value_and_grad(data.fields)(theta)
     assert a.numpy() == pytest.approx(c.numpy(), rel=1e-12)
     assert b.numpy() == pytest.approx(d.numpy(), rel=1e-9, abs=1e-7)
-    target, heat = Target(model, data), torch.ones(5, dtype=torch.float64)
-    found = target.evaluate_full(theta, heat)
+    target, temperature = Target(model, data), torch.ones(5, dtype=torch.float64)
+    found = target.evaluate_full(theta, temperature)
     assert (found.n_lik, found.n_grad) == (2000, 2000)
     assert (found.log_lik_mean * 2000).numpy() == pytest.approx(a.numpy())
-    assert torch.equal(found.grad, target.gradients.full(theta, heat))
+    assert torch.equal(found.grad, target.gradients.full(theta, temperature))
 
 
 @pytest.mark.parametrize(

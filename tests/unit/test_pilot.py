@@ -494,8 +494,8 @@ def test_a_ladder_of_a_dynamics_gets_a_stable_step_size(dynamics):
     assert about["m"] == N // 5
     assert 0 < about["step_size"] < 0.11 * about["stability_bound"]
     exact = exact_variances()
-    for number, heat in enumerate([1.0, 1.5]):
+    for number, temperature in enumerate([1.0, 1.5]):
         draws = mhrun.rung(trace, number)["posterior"]["theta"].values
-        ratio = draws.reshape(-1, D).var(0) / exact / heat
+        ratio = draws.reshape(-1, D).var(0) / exact / temperature
         assert (ratio > 0.75).all(), number
         assert (ratio < 1.35).all(), number

@@ -63,15 +63,17 @@ def rms(value):
 )
 def test_gradients_in_bf16_are_those_in_fp32_to_a_hundredth(evaluation, norm):
     """The parameters, the gradient and the buffers stay in float32."""
-    found, heat = [], torch.ones(C)
+    found, temperature = [], torch.ones(C)
     for precision in ("fp32", "bf16"):
         where = target(precision, network(evaluation, norm))
         theta, index = point(where)
         if where.has_buffers:
-            grad, log_lik, buffers = where.gradients.train(theta, index, heat, where.first_buffers(theta))
+            grad, log_lik, buffers = where.gradients.train(
+                theta, index, temperature, where.first_buffers(theta)
+            )
             assert {b.dtype for b in buffers.values() if b.is_floating_point()} == {torch.float32}
         else:
-            log_lik, grad = where.gradients.log_lik_and_reduced(theta, index, heat)
+            log_lik, grad = where.gradients.log_lik_and_reduced(theta, index, temperature)
         assert (log_lik.dtype, grad.dtype) == (torch.float32, torch.float32)
         found.append(grad)
     plain, low = found
@@ -111,10 +113,10 @@ def log_lik_difference(one):
     theta, _ = point(one.target)
     kernel, draws = one.kernel, one.streams().at(1)
     controls = one.plan.controls(one.plan.start(), 1, 1).each(lambda c: c[0].float())
-    heat = controls.temperature if kernel.proposal.gradients else None
+    temperature = controls.temperature if kernel.proposal.gradients else None
     with torch.no_grad():
         origin = kernel.pairing.current(
-            one.target, kernel.start(one.target, theta, draws).evaluation, draws, heat
+            one.target, kernel.start(one.target, theta, draws).evaluation, draws, temperature
         )
         _, contest = kernel.contest(one.target, origin, theta + 0.01, controls, draws)
     return contest.difference.mean
