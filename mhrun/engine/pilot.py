@@ -4,9 +4,10 @@
    (`mhrun.engine.curvature`). They read up to 20,000 data; with more, Newton steps on all data follow where the mode
    of the part may be off by more than half a standard deviation of the target.
 2. The scale: a Cholesky factor S of H^-1 (``dense``) or 1 / sqrt(diag H) (``diagonal``). Proposals and dynamics then
-   move in coordinates phi, theta = mode + S phi, in which the posterior at T = 1 has unit variance. Where some
-   directions have no curvature at a mode that is none of the posterior's bulk, as in a hierarchical model in centred
-   form, the scale comes from the draws of trajectories (`mhrun.engine.adaptation`), if it comes to fit them.
+   move in coordinates phi, theta = mode + S phi, in which the posterior at T = 1 has unit variance. Where that may not
+   hold, as in a hierarchical model, because some directions have no curvature at the mode or the posterior is far from
+   normal about it (`mhrun.engine.normality`), draws of trajectories judge the scale, and change it if it does not fit
+   them (`mhrun.engine.adaptation`).
 3. With trajectories of an open number of leapfrog steps: their length is a quarter of the longest period of the scaled
    target, pi/2 times its largest standard deviation, so that coordinates of a normal target end independent of where
    they began.
@@ -35,7 +36,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mhrun.engine.adaptation import AUTOCORRELATION, QUARTER, Adapted, adapt
+from mhrun.engine.adaptation import adapt
 from mhrun.engine.curvature import (
     Surface,
     find_curved_modes,
@@ -46,18 +47,15 @@ from mhrun.engine.curvature import (
 from mhrun.engine.defaults import gradients_of
 from mhrun.engine.dynamics_step import step_of_dynamics
 from mhrun.engine.method import Method
+from mhrun.engine.normality import spread_of_log_ratio
+from mhrun.engine.scale_from_draws import Reference, allows_trajectories, judged, quarter_period
 from mhrun.engine.threads import limited
 from mhrun.engine.tuning import tune, with_leapfrog_steps, with_m
 from mhrun.errors import UserError
 from mhrun.kernels import AdaptiveBackward, Firefly, MetropolisHastings, ReplicaExchange, Unadjusted, ZigZag
 from mhrun.kernels.preconditioned import Scale, preconditioned
-from mhrun.pairing.full import Full
-from mhrun.parts import AUTO, Kernel
-from mhrun.proposals.hamiltonian import HamiltonianProposal
+from mhrun.parts import Kernel
 from mhrun.random import Purpose, Streams, derive_key
-from mhrun.rules.metropolis import Metropolis
-from mhrun.schedules.fixed import Fixed
-from mhrun.schedules.plan import Plan
 from mhrun.store.blocks import load_block
 from mhrun.store.files import write_whole
 from mhrun.store.sharing import PILOT
@@ -65,11 +63,15 @@ from mhrun.store.sharing import PILOT
 SCALES = ("auto", "dense", "diagonal", "none")
 
 _LARGEST_CONDITION = 1e7  # condition number above which some directions have no curvature but for rounding
-_MOST_DATA = 10_000  # data up to which trajectories find a scale where the mode has none
-_ILL_CONDITIONED = (
-    " Some directions have no curvature at the mode that was found, as in a hierarchical model in centred form or with "
-    "parameters that nothing determines: the scale may be far off in them. hmc takes its scale from draws."
+_LARGEST_SPREAD = (
+    2.0  # of the log-ratio to a normal density, in nats; of posteriors that are nearly normal it is < 0.5
 )
+_DOUBTS = {
+    "flat": " Some directions have no curvature at the mode that was found, as in a hierarchical model in centred form "
+    "or with parameters that nothing determines: the scale may be far off in them. hmc takes its scale from draws.",
+    "skewed": " The posterior is far from normal about the mode that was found, as of a hierarchical model in "
+    "non-centred form: the scale may be far off. hmc takes its scale from draws.",
+}
 _DENSE, _DIAGONAL = 50, 200  # most parameters for which a scale of this kind is the default
 _ZIG_ZAG = 1.0  # time between draws of the zig-zag sampler, in standard deviations
 _SPREAD = 2.0  # posterior standard deviations of the points that chains begin at, about their modes
@@ -206,22 +208,23 @@ def pilot(method: Method) -> Found:
     theta = method.first_points()
     facts: dict[str, Any] = {"given": not method.plan.is_open}
     try:
-        theta, scale, curvature = _reference(method, surface, theta, key, facts, temperature)
+        reference = _reference(method, surface, theta, key, facts, temperature)
     except UserError as error:
         if not method.kernel.decides:
             raise
         reason = f"the search for a mode failed ({str(error).rstrip('.')})"
         reason = reason if gradients_of(target) else "the model has no gradients"
-        scale, curvature, facts["why"] = None, None, f"{reason}, so that there is no scale; "
-    spent = {"n_lik": 0, "n_grad": 0}
-    if facts.get("flat") and scale is not None and _allows_trajectories(method):
-        adapted = _scale_from_draws(method, scale, temperature, key)
-        spent["n_grad"] = adapted.tuning.facts["n_grad"]  # the likelihoods come from the same passes
-        if adapted.fits:
-            theta, scale, curvature = adapted.tuning.theta, adapted.scale, _curvature_of(adapted, temperature)
-            facts |= {"condition": scale.condition, "rounds": adapted.rounds, "flat": False}
+        reference, facts["why"] = Reference(theta), f"{reason}, so that there is no scale; "
+    n_grad = 0
+    if reference.doubt is not None and allows_trajectories(method):
+        reference, rounds, n_grad = judged(method, reference, temperature, key)
+        if rounds:
+            assert reference.scale is not None
+            facts |= {"condition": reference.scale.condition, "rounds": rounds}
+    facts["doubt"] = reference.doubt
+    theta, scale, curvature, _ = reference
     if isinstance(method.kernel, MetropolisHastings):
-        length = _length(curvature) if _leapfrog_is_open(method.kernel) else None
+        length = quarter_period(curvature) if _leapfrog_is_open(method.kernel) else None
         if scale is not None and method.kernel.proposal.follows:
             tuning, scale, rounds, _ = adapt(
                 method, scale, theta, temperature, key, length=length, known=curvature is not None
@@ -241,8 +244,7 @@ def pilot(method: Method) -> Found:
     else:
         step, m = step_of_dynamics(method, surface, theta, scale, curvature, float(temperature.min()), facts)
         acceptance, count = None, None
-    facts |= {name: facts.get(name, 0) + count for name, count in spent.items()}
-    facts["n_grad"] += surface.n_grad
+    facts |= {"n_lik": facts.get("n_lik", 0), "n_grad": facts.get("n_grad", 0) + n_grad + surface.n_grad}
     facts |= {"step_size": float(step.log().mean().exp()), "m": m, "acceptance": acceptance}
     facts |= {} if count is None else {"leapfrog_steps": count}
     facts["step_size_by_chain"] = step.expand(chains).tolist()
@@ -264,13 +266,13 @@ def line(name: str, facts: dict[str, Any]) -> str:
         for key, word in (("n_lik", "likelihoods"), ("n_grad", "gradients"))
         if facts.get(key)
     )
-    flat = _ILL_CONDITIONED if facts.get("flat") and "scale" in facts else ""
-    return f"{name}: pilot: {', '.join(words)}: {facts['why'].strip()} It took {cost}.{flat}"
+    doubt = _DOUBTS.get(facts.get("doubt") or "", "")
+    return f"{name}: pilot: {', '.join(words)}: {facts['why'].strip()} It took {cost}.{doubt}"
 
 
 def _reference(
     method: Method, surface: Surface, theta: Tensor, key: int, facts: dict[str, Any], temperature: Tensor
-) -> tuple[Tensor, Scale | None, Tensor | None]:
+) -> Reference:
     """Return points for the chains to begin at, the scale, and the curvature in scaled coordinates, if it is known."""
     dim = method.target.dim
     if dim > _DIAGONAL:
@@ -278,9 +280,9 @@ def _reference(
     else:
         modes, curvature, proper = find_curved_modes(surface, theta)
     if not bool(modes.theta.isfinite().all()):
-        return theta, None, None
+        return Reference(theta)
     if curvature is None:
-        return modes.theta.to(theta.dtype), None, None
+        return Reference(modes.theta.to(theta.dtype))
     eigenvalues, vectors = spectrum(curvature, proper=proper)
     kind = "none" if isinstance(method.kernel, ZigZag) else method.precondition or "auto"
     if kind == "auto":
@@ -289,58 +291,30 @@ def _reference(
     if follows and kind != "none" and not proper:
         facts["scale"] = kind
         unit = torch.eye(dim) if kind == "dense" else torch.ones(dim)
-        return theta, Scale(torch.zeros(dim), unit), None
+        return Reference(theta, Scale(torch.zeros(dim), unit))
+    root = torch.linalg.cholesky(vectors @ torch.diag(1 / eigenvalues) @ vectors.T)
+    highest = modes.theta[modes.best].to(theta.dtype)  # of the data that the surface has
     modes = modes._replace(theta=on_all_data(surface, modes.theta, modes.best, curvature, proper=proper))
     best = modes.theta[modes.best].to(theta.dtype)
-    facts["condition"] = float(eigenvalues.max() / eigenvalues.min())
-    facts["flat"] = (
-        not proper and facts["condition"] > _LARGEST_CONDITION
-    )  # else coordinates have different units
-    root = torch.linalg.cholesky(vectors @ torch.diag(1 / eigenvalues) @ vectors.T)
     z = Streams(key, len(theta)).at(0).normal(Purpose.INIT, dim).cpu()
     offsets = _SPREAD * temperature.sqrt()[:, None] * (z @ root.T)
     expected = 0.5 * _SPREAD**2 * temperature.cpu() * z.square().sum(1)
     points = _inside(surface, modes.theta.double().cpu(), offsets, theta, expected)
     if kind == "none":
-        del facts["condition"]
-        return points, None, curvature
-    facts["scale"] = kind
+        return Reference(points, None, curvature)
+    condition = float(eigenvalues.max() / eigenvalues.min())
+    facts |= {"scale": kind, "condition": condition}
+    doubt = None
+    if not proper and condition > _LARGEST_CONDITION:  # else coordinates have different units
+        doubt = "flat"
+    elif not follows and spread_of_log_ratio(surface, highest, root, key) > _LARGEST_SPREAD:
+        doubt = "skewed"
     # A diagonal scale has the curvature of each coordinate with the others held fixed.
     diagonal = curvature.diagonal().abs().clamp_min(float(eigenvalues.min())).rsqrt()
     scale = Scale(best.cpu(), root if kind == "dense" else diagonal)
     factor = scale.factor if scale.dense else torch.diag(scale.factor)
-    return points, scale, factor.T @ (vectors @ torch.diag(eigenvalues) @ vectors.T) @ factor
-
-
-def _allows_trajectories(method: Method) -> bool:
-    """Return whether trajectories on all data can find the scale of a method: no noise, no remainders, not too many."""
-    target = method.target
-    noise = target.energy_noise or target.gradient_noise
-    return not noise and target.surrogate is None and target.n <= _MOST_DATA and gradients_of(target)
-
-
-def _scale_from_draws(method: Method, scale: Scale, temperature: Tensor, key: int) -> Adapted:
-    """Return a scale of the same kind from draws of Hamiltonian Monte Carlo, and where its chains have come to."""
-    kernel = MetropolisHastings(HamiltonianProposal(), Full(), Metropolis())
-    step_size = Fixed(step_size=AUTO, temperature=temperature.tolist())
-    plan = Plan({"step_size": step_size}, len(temperature), 0, method.shape.total)
-    hmc = replace(method, kernel=kernel, plan=plan, monitor=None)
-    dim, hmc_key = method.target.dim, derive_key(key, "trajectories")
-    unit = Scale(torch.zeros(dim), torch.eye(dim) if scale.dense else torch.ones(dim))
-    return adapt(hmc, unit, method.first_points(), temperature, hmc_key, length=_length(None), known=False)
-
-
-def _curvature_of(adapted: Adapted, temperature: Tensor) -> Tensor:
-    """Return the inverse covariance (D, D) of draws in scaled coordinates, which is shrunk towards the identity."""
-    draws = adapted.tuning.draws
-    assert draws is not None
-    phi = adapted.scale.to_phi(draws) / temperature.sqrt().cpu()[:, None, None]
-    flat = (phi - phi.mean((0, 1))).reshape(-1, phi.shape[-1])
-    effective = len(flat) / AUTOCORRELATION
-    share = effective / (effective + flat.shape[1])
-    return torch.linalg.inv(
-        share * flat.T @ flat / len(flat) + (1 - share) * torch.eye(flat.shape[1]).double()
-    )
+    scaled = factor.T @ (vectors @ torch.diag(eigenvalues) @ vectors.T) @ factor
+    return Reference(points, scale, scaled, doubt)
 
 
 def _inside(surface: Surface, modes: Tensor, offsets: Tensor, like: Tensor, expected: Tensor) -> Tensor:
@@ -360,12 +334,6 @@ def _inside(surface: Surface, modes: Tensor, offsets: Tensor, like: Tensor, expe
         share[bad] /= 2
     share[bad] = 0.0
     return (modes + share * offsets).to(like)
-
-
-def _length(curvature: Tensor | None) -> float:
-    """Return a quarter of the longest period, from the curvature (D, D) in the coordinates that chains move in."""
-    least = 1.0 if curvature is None else float(torch.linalg.eigvalsh(curvature.double()).min())
-    return QUARTER * max(least, 1e-300) ** -0.5
 
 
 def _save(settings: Found, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The scale that a pilot takes from a mode, or from draws where the mode has no curvature in some directions."""
+"""The scale that a pilot takes from a mode, or from draws where the posterior is not normal about it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = short_run
 @pytest.mark.parametrize(("flat", "data"), [(True, 10), (True, 500), (False, 10)])
 def test_a_direction_that_nothing_determines_is_named(flat, data, capsys, monkeypatch):
     """A parameter that nothing determines, and the same with a prior."""
-    monkeypatch.setattr("mhrun.engine.pilot._MOST_DATA", data)
+    monkeypatch.setattr("mhrun.engine.scale_from_draws._MOST_DATA", data)
     x = torch.linspace(-1, 1, 500)
     prior = {} if flat else {"log_prior": lambda theta: -0.5 * (theta[1] / 3) ** 2}
     kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
@@ -126,7 +126,7 @@ def test_what_the_trajectories_cost_is_counted(monkeypatch):
     """A method without gradients has those of the trajectories, and no likelihoods besides its own."""
     kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
     with_draws = found(hierarchical(kernel))
-    monkeypatch.setattr("mhrun.engine.pilot._MOST_DATA", 10)
+    monkeypatch.setattr("mhrun.engine.scale_from_draws._MOST_DATA", 10)
     without = found(hierarchical(kernel))
     assert "rounds" in with_draws
     assert "rounds" not in without
@@ -149,3 +149,78 @@ def test_a_ladder_gets_a_scale_at_its_temperatures():
     assert max(rhat(cold[..., g]) for g in range(8)) < 1.1
     means, of_groups = cold.mean((0, 1)), np.array([Y[g == GROUP].mean() for g in range(8)])
     assert 0.3 < means @ of_groups / (of_groups @ of_groups) < 1.0
+
+
+NON_CENTRED = {"tau": "HalfNormal(1)", "effects": {"shape": 8, "prior": "Normal(0, 1)"}}
+
+
+def non_centred(kernel, **settings):
+    return mhrun.sample(
+        lambda theta, rows: -0.5 * (rows.y - theta.tau * theta.effects[rows.group.long()]) ** 2,
+        {"y": Y, "group": GROUP},
+        kernel,
+        parameters=NON_CENTRED,
+        **({"steps": 20, "warmup": 50, "seed": 1} | settings),
+    )
+
+
+KERNELS = {
+    "random walk": lambda: mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()),
+    "langevin": lambda: mhrun.MetropolisHastings(mhrun.LangevinProposal(), mhrun.Full(), mhrun.Metropolis()),
+    "dynamics": lambda: mhrun.Unadjusted(mhrun.SGLD(), m=80),
+}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_hierarchical_model_in_non_centred_form_gets_its_scale_from_draws(kernel, capsys):
+    """Its mode is proper, but one standard deviation of the curvature there is far from one of the posterior."""
+    trace = non_centred(KERNELS[kernel](), steps=8_000, warmup=1_000)
+    facts = found(trace)
+    assert facts["rounds"] >= 1
+    assert facts["doubt"] is None
+    assert "dense scale, from draws" in capsys.readouterr().err
+    tau, effects = trace["posterior"]["tau"].values, trace["posterior"]["effects"].values
+    of_group = tau[..., None] * effects
+    assert max(rhat(of_group[..., g]) for g in range(8)) < 1.05
+    assert rhat(tau) < 1.05
+    shrunk = of_group.mean((0, 1)) @ (means := np.array([Y[g == GROUP].mean() for g in range(8)]))
+    assert 0.5 < shrunk / (means @ means) < 1.0
+
+
+def test_of_many_data_the_pilot_says_that_the_scale_may_be_far_off(capsys, monkeypatch):
+    monkeypatch.setattr("mhrun.engine.scale_from_draws._MOST_DATA", 100)
+    facts = found(non_centred(KERNELS["random walk"]()))
+    assert facts["doubt"] == "skewed"
+    assert "rounds" not in facts
+    assert "The posterior is far from normal about the mode that was found" in capsys.readouterr().err
+
+
+def test_hmc_is_not_told_to_take_hmc(capsys):
+    trace = non_centred(None)
+    assert found(trace)["doubt"] is None
+    assert "far from normal" not in capsys.readouterr().err
+
+
+def test_a_scale_that_fits_draws_stays(monkeypatch):
+    """Of a nearly normal posterior nobody asks; if asked, draws change nothing but the count of gradients."""
+    x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def facts_of_run():
+        return mhrun.sample(
+            lambda theta, rows: rows[:, 0] * theta[0] - torch.nn.functional.softplus(rows @ theta),
+            x,
+            KERNELS["random walk"](),
+            start=[0.0, 0.0, 0.0],
+            log_prior=lambda theta: -theta.square().sum() / 8,
+            steps=20,
+            warmup=50,
+        )
+
+    unasked = facts_of_run()
+    monkeypatch.setattr("mhrun.engine.pilot._LARGEST_SPREAD", 0.0)
+    asked = facts_of_run()
+    assert np.array_equal(unasked["posterior"]["theta"].values, asked["posterior"]["theta"].values)
+    assert found(asked)["n_grad"] > found(unasked)["n_grad"] + 50 * 4 * 175
+    assert {k: v for k, v in found(asked).items() if k != "n_grad"} == {
+        k: v for k, v in found(unasked).items() if k != "n_grad"
+    }

@@ -1,0 +1,109 @@
+"""Draws of trajectories judge the scale that a mode gives, and change it where it does not fit them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mhrun.engine.adaptation import AUTOCORRELATION, QUARTER, Adapted, adapt
+from mhrun.engine.defaults import gradients_of
+from mhrun.engine.method import Method
+from mhrun.kernels import MetropolisHastings
+from mhrun.kernels.preconditioned import Scale
+from mhrun.pairing.full import Full
+from mhrun.parts import AUTO
+from mhrun.proposals.hamiltonian import HamiltonianProposal
+from mhrun.random import derive_key
+from mhrun.rules.metropolis import Metropolis
+from mhrun.schedules.fixed import Fixed
+from mhrun.schedules.plan import Plan
+
+_MOST_DATA = 10_000
+
+
+class Reference(NamedTuple):
+    """Where chains begin, and the scale of what they sample."""
+
+    theta: Tensor  # (C, D)
+    scale: Scale | None = None
+    curvature: Tensor | None = None  # in scaled coordinates (D, D), if it is known
+    doubt: str | None = None  # why the scale may be far off: "flat" or "skewed"
+
+
+class Judged(NamedTuple):
+    """A reference after draws have judged it."""
+
+    reference: Reference  # the one before, with its doubt, if no scale came to fit the draws
+    rounds: int  # in which the scale was changed; 0: it stays
+    n_grad: int  # gradients of single data evaluated; the likelihoods come from the same passes
+
+
+def allows_trajectories(method: Method) -> bool:
+    """Return whether trajectories on all data can judge a scale: no noise, no surrogate, and up to 10,000 data."""
+    target = method.target
+    noise = target.energy_noise or target.gradient_noise
+    return not noise and target.surrogate is None and target.n <= _MOST_DATA and gradients_of(target)
+
+
+def judged(method: Method, reference: Reference, temperature: Tensor, key: int) -> Judged:
+    """Return the reference whose scale fits draws of Hamiltonian Monte Carlo.
+
+    Where directions are flat at the mode nothing is known, and chains begin at their first points with a scale of 1.
+
+    Args:
+        method: any, on a target that `allows_trajectories`.
+        reference: with a scale; it stays if the scale fits, or if none comes to fit.
+        temperature: of each chain (C,).
+        key: of the random numbers.
+    """
+    assert reference.scale is not None
+    kernel = MetropolisHastings(HamiltonianProposal(), Full(), Metropolis())
+    step_size = Fixed(step_size=AUTO, temperature=temperature.tolist())
+    plan = Plan({"step_size": step_size}, len(temperature), 0, method.shape.total)
+    hmc = replace(method, kernel=kernel, plan=plan, monitor=None)
+    known = reference.doubt != "flat"
+    begun = reference if known else Reference(method.first_points(), _unit_like(reference.scale))
+    assert begun.scale is not None
+    adapted = adapt(
+        hmc,
+        begun.scale,
+        begun.theta,
+        temperature,
+        derive_key(key, "trajectories"),
+        length=quarter_period(begun.curvature),
+        known=known,
+    )
+    n_grad = adapted.tuning.facts["n_grad"]
+    if not adapted.fits:
+        return Judged(reference, 0, n_grad)
+    if not adapted.rounds:
+        return Judged(reference._replace(doubt=None), 0, n_grad)
+    curvature = _curvature_of(adapted, temperature)
+    return Judged(Reference(adapted.tuning.theta, adapted.scale, curvature), adapted.rounds, n_grad)
+
+
+def quarter_period(curvature: Tensor | None) -> float:
+    """Return a quarter of the longest period, from the curvature (D, D) in the coordinates that chains move in."""
+    least = 1.0 if curvature is None else float(torch.linalg.eigvalsh(curvature.double()).min())
+    return QUARTER * max(least, 1e-300) ** -0.5
+
+
+def _unit_like(scale: Scale) -> Scale:
+    dim = len(scale.center)
+    return Scale(torch.zeros(dim), torch.eye(dim) if scale.dense else torch.ones(dim))
+
+
+def _curvature_of(adapted: Adapted, temperature: Tensor) -> Tensor:
+    """Return the inverse covariance (D, D) of draws in scaled coordinates, which is shrunk towards the identity."""
+    draws = adapted.tuning.draws
+    assert draws is not None
+    phi = adapted.scale.to_phi(draws) / temperature.sqrt().cpu()[:, None, None]
+    flat = (phi - phi.mean((0, 1))).reshape(-1, phi.shape[-1])
+    effective = len(flat) / AUTOCORRELATION
+    share = effective / (effective + flat.shape[1])
+    return torch.linalg.inv(
+        share * flat.T @ flat / len(flat) + (1 - share) * torch.eye(flat.shape[1]).double()
+    )
