@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mhrun.errors import UserError, first_line, is_of_launcher, nearest
+from mhrun.numbers import is_number, whole_number
 from mhrun.paths import PACKAGE, import_from_folders, user_folders
 
 T = TypeVar("T")
@@ -250,17 +251,14 @@ def _as(annotation: Any, value: Any, setting: str) -> Any:
     kind, _, optional = " | ".join(kinds).partition(" | ")
     if (optional and optional != "None") or (value is None and optional):
         return value
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if kind == "int":
-        if not is_number or value != value or abs(value) == float("inf") or value != int(value):
-            raise UserError(f"{setting} = {value!r} must be a whole number.")
-        return int(value)
+        return whole_number(setting, value)
     if kind in _PARTS and (value is None or isinstance(value, dict | list | str | int | float)):
         place, group = setting.replace(": ", "."), kind.lower()
         if isinstance(value, str) and group in _GROUPS and value.isidentifier():
             raise UserError(f"{setting} = {value} is a name, not a part; write {group}@{place}={value}.")
         raise UserError(no_part(setting, f"+{group}@{place}=NAME" if group in _GROUPS else ""))
-    kinds = {"float": (is_number, "a number"), "bool": (isinstance(value, bool), "true or false")}
+    kinds = {"float": (is_number(value), "a number"), "bool": (isinstance(value, bool), "true or false")}
     kinds["str"] = (isinstance(value, str), "a word")
     fits, description = kinds.get(kind, (True, ""))
     if not fits:

@@ -11,13 +11,13 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from numbers import Integral
 from typing import Any, Self
 
 from torch import Tensor
 
 from mhrun.errors import Refusal
 from mhrun.native import NativeDecision, NativeDynamics, NativePairing, NativeProposal, NativeTest, Piece
+from mhrun.numbers import whole_number
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import (
@@ -47,9 +47,7 @@ def minibatch_size(m: Any) -> int:
     """
     if isinstance(m, str) and m == AUTO:
         return AUTO_M
-    if isinstance(m, bool) or not isinstance(m, Integral | float) or not m % 1 == 0:
-        raise Refusal(f"m = {m!r} must be a whole number, or auto.")
-    return int(m)
+    return whole_number("m", m, other=AUTO)
 
 
 DIFFERENCE, SUPPLY, ARRIVALS, ESTIMATES = "difference", "supply", "arrivals", "estimates"

@@ -10,6 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 from mhrun.cli.hydra_errors import cause
 from mhrun.cli.resolution import bounded
 from mhrun.errors import UserError, reason
+from mhrun.numbers import is_number, is_whole
 
 if TYPE_CHECKING:
     from mhrun.check.subject import Subject
@@ -21,12 +22,11 @@ _LEAST = {"seed": 0, "chains": 200, "n": 1, "m": 1, "effective": 1}  # fewer cha
 
 
 def _number(config: DictConfig, key: str) -> Any:
-    value, is_whole = config[key], key != "effective"
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not _LEAST[key] <= value < float("inf") or (is_whole and value != int(value)):
-        form = "a whole number" if is_whole else "a number"
+    value, whole = config[key], key != "effective"
+    if not is_number(value) or not _LEAST[key] <= value < float("inf") or (whole and not is_whole(value)):
+        form = "a whole number" if whole else "a number"
         raise UserError(f"{key} = {value!r} must be {form}, at least {_LEAST[key]}.")
-    return int(value) if is_whole else float(value)
+    return int(value) if whole else float(value)
 
 
 def subject_of(config: DictConfig, name: str) -> Subject:

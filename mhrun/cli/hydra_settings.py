@@ -14,6 +14,7 @@ from hydra.core.override_parser.types import Override
 
 from mhrun.errors import UserError
 from mhrun.names import is_name
+from mhrun.numbers import is_number
 
 _COUNTS = frozenset(  # of launchers; numbers
     (
@@ -90,10 +91,10 @@ def check_node(
     """
     for path, value in _differences(node, plain, "hydra"):
         name = path.removeprefix("hydra.launcher.")
-        is_number = value is None or isinstance(value, int | float)
+        is_count = value is None or is_number(value)
         if (
             path.startswith(_FILLED_IN)
-            or (name in _COUNTS and is_number)
+            or (name in _COUNTS and is_count)
             or (name in _QUEUES and isinstance(value, str) and all(map(is_name, value.split(","))))
         ):
             continue

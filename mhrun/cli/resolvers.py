@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from mhrun import units
 from mhrun.cli.resolution import decoded, environment, name_part, power
 from mhrun.errors import UserError
+from mhrun.numbers import is_number
 
 
 def register_resolvers() -> None:
@@ -46,7 +47,7 @@ def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def checked(*values: Any) -> Any:
         for name, value in zip(names, values, strict=True):
-            if isinstance(value, bool) or not isinstance(value, int | float):
+            if not is_number(value):
                 raise UserError(
                     f"{name} = {value!r} must be a number."
                     if len(name) > 1

@@ -9,6 +9,7 @@ from typing import Any
 
 from mhrun.errors import UserError, cut, nearest
 from mhrun.names import checked_name
+from mhrun.numbers import is_number
 from mhrun.store.identity import COUNTS
 
 _KINDS: dict[str, tuple[type | UnionType, str]] = {
@@ -133,14 +134,15 @@ def _check_runtime(runtime: Mapping[str, Any]) -> None:
     """Refuse threads, jobs and block_seconds that mean nothing, whether the run is there already or not."""
     for name in ("threads", "jobs"):
         count = runtime[name]
-        is_count = isinstance(count, int) and not isinstance(count, bool) and count > 0
-        if not is_count and count is not None and not _refers(count):
+        if (
+            not (isinstance(count, int) and is_number(count) and count > 0)
+            and count is not None
+            and not _refers(count)
+        ):
             raise UserError(f"runtime.{name} = {_short(count)} must be a whole number, at least 1, or null.")
     seconds = runtime["block_seconds"]
-    if not _refers(seconds):
-        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-        if not is_number or not 0 <= seconds < float("inf"):
-            raise UserError(f"runtime.block_seconds = {_short(seconds)} must be a number, at least 0.")
+    if not _refers(seconds) and not (is_number(seconds) and 0 <= seconds < float("inf")):
+        raise UserError(f"runtime.block_seconds = {_short(seconds)} must be a number, at least 0.")
 
 
 def _refers(value: Any) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from mhrun.engine.starts import Starts, starts_of
 from mhrun.errors import Refusal, UserError
 from mhrun.models.parameters import parameters_of
 from mhrun.monitors import Monitor
+from mhrun.numbers import whole_number
 from mhrun.parts import Kernel
 from mhrun.schedules import Plan, Schedule
 from mhrun.store.blocks import done
@@ -113,7 +113,7 @@ def assembled(
         UserError: a part is not of its kind.
     """
     chains, warmup, steps, seed = (
-        _whole_number(key, counts[key]) for key in ("chains", "warmup", "steps", "seed")
+        whole_number(key, counts[key]) for key in ("chains", "warmup", "steps", "seed")
     )
     if not all(abs(count) < 2**31 for count in (chains, warmup, steps)):
         raise Refusal("chains, warmup and steps must be below 2^31.")
@@ -128,7 +128,7 @@ def assembled(
         check_kind("schedule", schedule, Schedule, f"{where}schedules.{quantity}")
     plan = Plan(schedules, chains, warmup, steps)
     names = () if thin is None else target.model.names
-    thin_stats = None if stats_setting is None else _whole_number("thin_stats", stats_setting)
+    thin_stats = None if stats_setting is None else whole_number("thin_stats", stats_setting)
     shape = Shape(chains, names, warmup, steps, plan.kept(thin), thin_stats, parameters_of(target.model))
     if monitor is not None:
         check_kind("monitor", monitor, Monitor, f"{where}monitor")
@@ -272,13 +272,7 @@ def _thin(value: Any) -> int | tuple[int, ...] | None:
     if value is None:
         return None
     return (
-        tuple(_whole_number("thin", step) for step in value)
+        tuple(whole_number("thin", step) for step in value)
         if isinstance(value, list)
-        else _whole_number("thin", value)
+        else whole_number("thin", value)
     )
-
-
-def _whole_number(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral | float) or value % 1 != 0:  # NaN for inf
-        raise Refusal(f"{name} = {value!r} must be a whole number.")
-    return int(value)

@@ -22,6 +22,7 @@ from mhrun.engine.method import Method
 from mhrun.engine.monitoring import Monitoring
 from mhrun.engine.threads import limited, torch_threads
 from mhrun.errors import Interrupted, Refusal, UserError, after_step
+from mhrun.numbers import is_number, whole_number
 from mhrun.random import MANY
 from mhrun.schedules.plan import Memory
 from mhrun.store.blocks import Checkpoint, TraceWriter, clear, damage, done
@@ -99,9 +100,9 @@ class Settings:
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:
             raise Refusal(f"executor = '{self.executor}' is unknown; choose {', '.join(EXECUTORS)}.")
-        if self.threads is not None and (not isinstance(self.threads, int) or self.threads < 1):
-            raise Refusal(f"runtime.threads = {self.threads!r} must be a whole number, at least 1, or null.")
-        if not isinstance(self.block_seconds, int | float) or not self.block_seconds >= 0:  # NaN neither
+        if self.threads is not None:
+            whole_number("runtime.threads", self.threads, least=1, other="null")
+        if not is_number(self.block_seconds) or not self.block_seconds >= 0:  # NaN neither
             raise Refusal(f"runtime.block_seconds = {self.block_seconds!r} must be a number, at least 0.")
 
 

@@ -18,6 +18,7 @@ from mhrun.errors import UserError
 from mhrun.models.function import Named, explained
 from mhrun.models.module import ModuleModel
 from mhrun.models.parameters import parameters_of
+from mhrun.numbers import is_whole, whole_number
 from mhrun.store.draws import validity
 from mhrun.store.netcdf import flat_draws
 from mhrun.target.fields import ambiguous_bytes
@@ -65,9 +66,8 @@ def predict(
 
     if not isinstance(trace, xr.DataTree) or "posterior" not in trace.children:
         raise UserError("predict needs a trace with draws, as mhrun.sample returns it; thin=None keeps none.")
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise UserError(f"every = {every!r} must be a whole number, at least 1.")
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 63:
+    every = whole_number("every", every, least=1)
+    if not is_whole(seed) or not 0 <= seed < 1 << 63:
         raise UserError(f"seed = {seed!r} must be a whole number from 0 to 2^63 - 1.")
     trace = rung(trace)
     data = Dataset.of(x)
@@ -79,7 +79,7 @@ def predict(
     quantity, names = _quantity(trace, model, x, data)
     chains, draws = valid.shape
     prediction: Array | None = None
-    with _seeded(seed):
+    with _seeded(int(seed)):
         for start, values in _in_parts(quantity, chains * draws, trace, every):
             kept = valid.reshape(-1)[start : start + len(values)].reshape(-1, *[1] * (values.ndim - 1))
             values = np.where(kept, values, np.nan if each else 0.0)

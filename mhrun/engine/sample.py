@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +36,7 @@ from mhrun.engine.warnings import draws_warnings, warnings_of
 from mhrun.errors import UserError
 from mhrun.models.parameters import parameters_of
 from mhrun.monitors import Monitor
+from mhrun.numbers import is_number, whole_number
 from mhrun.parts import AUTO, Kernel
 from mhrun.schedules import Schedule
 from mhrun.schedules.fixed import Fixed
@@ -148,8 +148,7 @@ def sample(
             trace of another call.
     """
     _check_device(device, dtype)
-    if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
-        raise UserError(f"threads = {threads!r} must be a whole number, at least 1, or None.")
+    threads = None if threads is None else whole_number("threads", threads, least=1, other="None")
     inputs = user_model(model, data, start=start, log_prior=log_prior, parameters=parameters)
     points = inputs.points
     with_surrogate = partial(
@@ -281,7 +280,7 @@ def _step_size(step_size: float | str | Schedule, acceptance: float | None, kern
     if is_auto(step_size):
         aim = AUTO if acceptance is None else acceptance
         return Tuned(AUTO, aim) if kernel.decides else Fixed(step_size=AUTO)
-    if isinstance(step_size, Real) and _is_number(step_size):
+    if is_number(step_size):
         if not 0 < float(step_size) < math.inf:
             raise UserError(
                 f"step_size = {step_size} must be positive and finite, or auto: then a pilot finds it."
@@ -335,7 +334,7 @@ def _is_number(value: Any) -> bool:
     """Return whether a value is a number, also one of NumPy's or a tensor (), and not true or false."""
     if isinstance(value, torch.Tensor | np.ndarray):
         return value.ndim == 0 and _is_number(value.item())
-    return isinstance(value, Real) and not isinstance(value, bool)
+    return is_number(value)
 
 
 def _print(line: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from mhrun.errors import Refusal
+from mhrun.numbers import is_number
 
 _TAKEN = ("chain", "draw", "step", "parameter")  # dimensions of traces
 
@@ -58,7 +59,7 @@ def _labels(setting: Any, where: str) -> tuple[Label, ...] | None:
         return None
     if not isinstance(setting, list | tuple) or not setting:
         raise Refusal(f"{where} = {setting!r} must be a list of labels.")
-    if not all(isinstance(label, str | int | float) and not isinstance(label, bool) for label in setting):
+    if not all(isinstance(label, str) or is_number(label) for label in setting):
         raise Refusal(
             f"{where} = {list(setting)!r} must be names or numbers; quote words such as yes and no."
         )

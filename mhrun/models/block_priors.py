@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.numbers import is_number
 from mhrun.types import Block
 
 
@@ -64,7 +65,7 @@ def in_words(variances: Mapping[str, float | None]) -> str:
 def _variance(value: Any, what: str) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+    if not is_number(value) or not 0 < value < float("inf"):
         raise Refusal(
             f"ModuleModel needs a positive prior_variance, or null for a flat prior; {what} = {value!r}."
         )

@@ -14,6 +14,7 @@ from torch.distributions.constraints import Constraint
 from mhrun.errors import Refusal, nearest
 from mhrun.models.axes import Axis, axes_of, check_shape, shape_from
 from mhrun.models.prior_text import constraint_of, prior_of
+from mhrun.numbers import is_whole
 
 _TAKEN = ("chain", "draw", "step")
 _SETTINGS = ("shape", "prior", "constraint", "dims")
@@ -139,9 +140,9 @@ def _prior(setting: Any, where: str) -> Distribution | None:
 
 def _shape(where: str, setting: Any, *, labelled: bool = False) -> tuple[int, ...]:
     sizes = setting if isinstance(setting, list | tuple) else [setting]
-    if not all(isinstance(k, int) and not isinstance(k, bool) and k >= 1 for k in sizes):
+    if not all(is_whole(k) and k >= 1 for k in sizes):
         raise Refusal(f"{where} = {setting!r} is not a size; give 1 for a number, k or [k, l] for more.")
-    return () if setting == 1 and not labelled else tuple(sizes)
+    return () if setting == 1 and not labelled else tuple(map(int, sizes))
 
 
 def _fitted(

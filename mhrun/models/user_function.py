@@ -12,6 +12,7 @@ from mhrun.build import trusted_object
 from mhrun.errors import Refusal
 from mhrun.models.bounds import constant_bounds
 from mhrun.models.function import FunctionModel, Named
+from mhrun.numbers import is_number
 from mhrun.types import BOUND_KINDS, Bounds, Reference, Rows
 
 __all__ = ["Named", "UserFunction"]
@@ -71,7 +72,7 @@ class UserFunction(FunctionModel):
             start = _points(0.0 if start is None else start, dim)
         named = {"lipschitz": lipschitz, "curvature": curvature, "third": third}
         for name, value in named.items():
-            if isinstance(value, int | float) and not 0 <= value < math.inf:
+            if is_number(value) and not 0 <= value < math.inf:
                 raise Refusal(f"{name} = {value:g} bounds a norm; it must be a finite number, at least 0.")
         constants = [trusted_object(v, name) if isinstance(v, str) else v for name, v in named.items()]
         kinds = [kind for kind, constant in zip(BOUND_KINDS, constants, strict=True) if constant is not None]

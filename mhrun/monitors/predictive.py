@@ -15,6 +15,7 @@ from torch import Tensor
 from mhrun.data import Dataset
 from mhrun.errors import Refusal
 from mhrun.monitors import Monitor
+from mhrun.numbers import whole_number
 from mhrun.target import Source, Target
 from mhrun.target.fields import ambiguous_bytes
 
@@ -53,15 +54,12 @@ class Predictive(Monitor):
         collect: int | None = None,
         after: int = 0,
     ) -> None:
-        for name, count in (("every", every), ("average", average), ("collect", collect)):
-            if count is not None and (not isinstance(count, int) or count < 1):
-                raise Refusal(f"{name} = {count!r} must be a whole number of steps, at least 1.")
         if after < 0:
             raise Refusal(f"after = {after} must be at least 0.")
         self._source = Dataset.of(data) if isinstance(data, Mapping) else data
-        self.every = every
-        self.average = average
-        self.collect = collect
+        self.every = whole_number("every", every, least=1)
+        self.average = None if average is None else whole_number("average", average, least=1)
+        self.collect = None if collect is None else whole_number("collect", collect, least=1)
         self.after = after
         self._memo: dict[tuple[int, str], Dataset] = {}
         self._steps: npt.NDArray[np.int64] | None = None

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.numbers import whole_number
 from mhrun.parts import AUTO, TrajectoryProposal
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls, Evaluation, Trajectory
@@ -43,10 +44,7 @@ class HamiltonianProposal(TrajectoryProposal):
         if leapfrog_steps == AUTO:
             self.leapfrog_is_open = True
             leapfrog_steps = _OPEN
-        if isinstance(leapfrog_steps, bool) or not isinstance(leapfrog_steps, int) or leapfrog_steps < 1:
-            raise Refusal(
-                f"leapfrog_steps = {leapfrog_steps!r} must be a whole number of at least 1, or auto."
-            )
+        leapfrog_steps = whole_number("leapfrog_steps", leapfrog_steps, least=1, other=AUTO)
         if not 0 <= jitter < 1:
             raise Refusal(f"jitter = {jitter:g} must be at least 0 and below 1.")
         self.leapfrog_steps = leapfrog_steps

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from mhrun.errors import UserError
+from mhrun.numbers import is_number
 from mhrun.report.efficiency import named
 from mhrun.report.run import Run
 from mhrun.store.folder import RunFolder
@@ -143,4 +144,4 @@ def _temperature(schedule: Mapping[str, Any], rungs: int) -> Any:
         isinstance(setting, list) and "at" not in schedule
     ):  # by chain; a ladder's draws are those of its coldest rung
         setting = setting[::rungs] if len(set(setting[::rungs])) > 1 else setting[0]
-    return float(setting) if isinstance(setting, int | float) else setting
+    return float(setting) if is_number(setting) else setting

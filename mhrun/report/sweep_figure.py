@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mhrun.diagnostics.grid import Estimate
+from mhrun.numbers import is_number
 from mhrun.report.style import LINES, method_styles
 from mhrun.report.sweep_words import BESIDES, SHORT
 
@@ -210,7 +211,7 @@ def _over_decades(values: pd.Series) -> bool:
 def _number(value: Any) -> float:
     if isinstance(value, Estimate):
         return value.value
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else float("nan")
+    return float(value) if is_number(value) else float("nan")
 
 
 def _error(value: Any) -> float:

@@ -10,6 +10,7 @@ import pandas as pd
 from scipy import stats
 
 from mhrun.diagnostics.grid import Estimate
+from mhrun.numbers import is_number
 from mhrun.report.declared import Measure, measure_of
 from mhrun.report.efficiency import ESS, RHAT
 from mhrun.report.summary import MARK
@@ -155,4 +156,4 @@ def sweep_warnings(frame: pd.DataFrame, of_runs: Iterable[tuple[str, Sequence[st
 def _number(value: Any) -> float:
     if isinstance(value, Estimate):
         return value.value
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    return float(value) if is_number(value) else math.nan

@@ -8,6 +8,7 @@ import math
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.numbers import is_number
 from mhrun.schedules.plan import Memory, Stateless, is_auto, numbers, on_grid
 
 _FALL = 4.0  # the first step size over the last, where a pilot finds them
@@ -44,7 +45,7 @@ class Polynomial(Stateless):
         self._open = is_auto(start) or is_auto(end)
         if self._open:
             for name, value in (("start", start), ("end", end)):
-                if isinstance(value, int | float) and value <= 0:
+                if is_number(value) and value <= 0:
                     raise Refusal(f"{name} = {value:g} must be positive, or auto.")
             if not (is_auto(start) and (is_auto(end) or end is None)):
                 raise Refusal("start = auto goes with end = auto or end = null: a pilot finds both.")

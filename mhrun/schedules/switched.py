@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from mhrun.errors import Refusal
+from mhrun.numbers import is_whole
 from mhrun.schedules.plan import Memory, Stateless, numbers
 
 
@@ -40,9 +41,7 @@ class Switched(Stateless):
         noise_temperature: list[float] | None = None,
         samples: int | None = None,
     ) -> None:
-        if not at or not all(
-            isinstance(step, int | float) and step >= 1 and step == int(step) for step in at
-        ):
+        if not at or not all(is_whole(step) and step >= 1 for step in at):
             raise Refusal(f"at = {list(at)} must be whole numbers of steps, at least 1.")
         self._at = torch.as_tensor(at, dtype=torch.int64)
         if (self._at.diff() <= 0).any():

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.numbers import is_number
 from mhrun.schedules.plan import Memory, Schedule, is_auto
 
 
@@ -36,7 +37,7 @@ class Tuned(Schedule):
     ) -> None:
         self._open = is_auto(start)
         self._any_rate = is_auto(acceptance)
-        if isinstance(start, int | float) and not 0 < start < math.inf:
+        if is_number(start) and not 0 < start < math.inf:
             raise Refusal(f"start = {start:g} must be positive and finite: it is a step size.")
         if self._any_rate and not self._open:
             raise Refusal("acceptance = auto goes with start = auto: a pilot finds both.")

@@ -1,0 +1,38 @@
+"""Which settings are numbers, and whole ones."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any, TypeGuard
+
+from mhrun.errors import Refusal
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Return whether a value is a real number, also NaN, infinite, or one of NumPy's, and not true or false."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def is_whole(value: Any) -> TypeGuard[int]:
+    """Return whether a value is a whole number, also one like 1e6, and not true or false."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    return isinstance(value, Integral) or bool(value % 1 == 0)  # NaN for infinity
+
+
+def whole_number(name: str, value: Any, least: int | None = None, *, other: str = "") -> int:
+    """Return a setting as a whole number.
+
+    Args:
+        name: of the setting, for the message.
+        value: of the setting.
+        least: that it may be; None: any.
+        other: what else the caller takes, for the message, such as ``auto``.
+
+    Raises:
+        Refusal: it is none, or less than `least`.
+    """
+    if is_whole(value) and (least is None or value >= least):
+        return int(value)
+    bound = "" if least is None else f", at least {least}"
+    raise Refusal(f"{name} = {value!r} must be a whole number{bound}{f', or {other}' if other else ''}.")
