@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mhrun.models.logistic_native import _log_prior, _total, log_sigmoid
+from mhrun.models.logistic_native import log_lik_of_all, log_prior, log_sigmoid
 from mhrun.native import NativeBounds, NativeLowerBound, piece
 from mhrun.native.maths import exp_negative_64
 
@@ -49,7 +49,7 @@ def bound_pieces(
         eta,
     )
     gradients = (_slope, _remainder) if order else ()
-    return NativeBounds(args, _log_prior, _width, _terms, _total, _taylor_difference, *gradients)
+    return NativeBounds(args, log_prior, _width, _terms, log_lik_of_all, _taylor_difference, *gradients)
 
 
 def lower_bound_pieces(
@@ -77,7 +77,7 @@ def lower_bound_pieces(
     xi = np.full(len(x), untuned) if untuned else np.maximum(np.abs(eta.astype(np.float64)), least)
     tangent = np.stack((xi, np.tanh(xi / 2) / (4 * xi), -np.log1p(np.exp(-xi))), -1)
     args = (np.ascontiguousarray(x), y, tangent, scale, precision, anchor, gradient, hessian)
-    return NativeLowerBound(args, _log_prior, _gap, _total_bound)
+    return NativeLowerBound(args, log_prior, _gap, _total_bound)
 
 
 @piece

@@ -27,10 +27,10 @@ def pieces(x: npt.NDArray[Any], y: npt.NDArray[Any], scale: float, precision: fl
     args = (np.ascontiguousarray(x), y, zero, scale, precision)
     return NativeModel(
         args,
-        log_prior=_log_prior,
+        log_prior=log_prior,
         difference=_difference,
         moments=_moments,
-        total=_total,
+        total=log_lik_of_all,
         gradient=_gradient,
         prior_gradient=_prior_gradient,
         terms=_terms,
@@ -45,7 +45,8 @@ def log_sigmoid(z: Any) -> Any:
 
 
 @piece
-def _log_prior(args: Any, theta: Any) -> Any:
+def log_prior(args: Any, theta: Any) -> Any:
+    """Return the log density of the normal prior, without its constant."""
     square = 0.0
     for d in range(len(theta)):
         square += theta[d] * theta[d]
@@ -197,7 +198,8 @@ def _moments(args: Any, index: Any, m: Any, theta: Any) -> Any:
 
 
 @piece
-def _total(args: Any, theta: Any) -> Any:
+def log_lik_of_all(args: Any, theta: Any) -> Any:
+    """Return the log-likelihood of all data."""
     n = len(args[0])
     index = np.empty(_TILE, np.int64)
     total = 0.0
