@@ -16,7 +16,7 @@ from mhrun.random import derive_key
 QUARTER = math.pi / 2  # a quarter of the period of a standard normal target
 ROUNDS = 4
 _FITS = 3.0  # largest ratio of a variance to what the scale makes of it
-AUTOCORRELATION = 4  # draws that count as one in the estimate of a covariance
+_AUTOCORRELATION = 4  # draws that count as one in the estimate of a covariance
 
 
 class Adapted(NamedTuple):
@@ -58,24 +58,37 @@ def adapt(
     tuning = tune(method, scale, theta, temperature, key, length if known else None)
     for k in range(ROUNDS + 1):
         assert tuning.draws is not None
-        phi = scale.to_phi(tuning.draws) / temperature.sqrt().cpu()[:, None, None]
-        phi = phi - (phi.mean(1, keepdim=True) if known else phi.mean((0, 1)))
-        flat = phi.reshape(-1, phi.shape[-1])
-        covariance = flat.T @ flat / len(flat)
+        covariance = scaled_covariance(scale, tuning.draws, temperature, within=known)
         if not scale.dense:
             covariance = torch.diag(covariance.diagonal())
         eigenvalues = torch.linalg.eigvalsh(covariance)
         fits = bool(((eigenvalues < _FITS) & (eigenvalues > 1 / _FITS)).all())
         if k == ROUNDS or ((known or k) and fits):
             break
-        effective = len(flat) / AUTOCORRELATION
-        share = effective / (effective + len(covariance))
+        share = share_of_draws(tuning.draws)
         scale = _changed(scale, share * covariance, 1 - share, tuning.draws.mean((0, 1)))
         round_key = derive_key(key, f"round {k}")
         tuned = tune(method, scale, tuning.theta, temperature, round_key, None if length is None else QUARTER)
         facts = tuned.facts | {name: tuned.facts[name] + tuning.facts[name] for name in ("n_lik", "n_grad")}
         tuning = tuned._replace(facts=facts)
     return Adapted(tuning, scale, k, fits)
+
+
+def scaled_covariance(scale: Scale, draws: Tensor, temperature: Tensor, *, within: bool) -> Tensor:
+    """Return the covariance (D, D) of draws (C, S, D) in scaled coordinates, at T = 1.
+
+    It is about the mean of each chain (`within`) or of all.
+    """
+    phi = scale.to_phi(draws) / temperature.sqrt().cpu()[:, None, None]
+    phi = phi - (phi.mean(1, keepdim=True) if within else phi.mean((0, 1)))
+    flat = phi.reshape(-1, phi.shape[-1])
+    return flat.T @ flat / len(flat)
+
+
+def share_of_draws(draws: Tensor) -> float:
+    """Return w = s / (s + D), the weight of the covariance of draws (C, S, D) beside the identity; s is C S / 4."""
+    effective = draws[..., 0].numel() / _AUTOCORRELATION
+    return effective / (effective + draws.shape[-1])
 
 
 def _changed(scale: Scale, covariance: Tensor, ridge: float, center: Tensor) -> Scale:

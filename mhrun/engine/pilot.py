@@ -48,7 +48,7 @@ from mhrun.engine.defaults import gradients_of
 from mhrun.engine.dynamics_step import step_of_dynamics
 from mhrun.engine.method import Method
 from mhrun.engine.normality import spread_of_log_ratio
-from mhrun.engine.scale_from_draws import Reference, allows_trajectories, judged, quarter_period
+from mhrun.engine.scale_from_draws import ScaledStart, allows_trajectories, judged, quarter_period
 from mhrun.engine.threads import limited
 from mhrun.engine.tuning import tune, with_leapfrog_steps, with_m
 from mhrun.errors import UserError
@@ -208,21 +208,21 @@ def pilot(method: Method) -> Found:
     theta = method.first_points()
     facts: dict[str, Any] = {"given": not method.plan.is_open}
     try:
-        reference = _reference(method, surface, theta, key, facts, temperature)
+        start = _scaled_start(method, surface, theta, key, facts, temperature)
     except UserError as error:
         if not method.kernel.decides:
             raise
         reason = f"the search for a mode failed ({str(error).rstrip('.')})"
         reason = reason if gradients_of(target) else "the model has no gradients"
-        reference, facts["why"] = Reference(theta), f"{reason}, so that there is no scale; "
+        start, facts["why"] = ScaledStart(theta), f"{reason}, so that there is no scale; "
     n_grad = 0
-    if reference.doubt is not None and allows_trajectories(method):
-        reference, rounds, n_grad = judged(method, reference, temperature, key)
+    if start.doubt is not None and allows_trajectories(method):
+        start, rounds, n_grad = judged(method, start, temperature, key)
         if rounds:
-            assert reference.scale is not None
-            facts |= {"condition": reference.scale.condition, "rounds": rounds}
-    facts["doubt"] = reference.doubt
-    theta, scale, curvature, _ = reference
+            assert start.scale is not None
+            facts |= {"condition": start.scale.condition, "rounds": rounds}
+    facts["doubt"] = start.doubt
+    theta, scale, curvature, _ = start
     if isinstance(method.kernel, MetropolisHastings):
         length = quarter_period(curvature) if _leapfrog_is_open(method.kernel) else None
         if scale is not None and method.kernel.proposal.follows:
@@ -270,9 +270,9 @@ def line(name: str, facts: dict[str, Any]) -> str:
     return f"{name}: pilot: {', '.join(words)}: {facts['why'].strip()} It took {cost}.{doubt}"
 
 
-def _reference(
+def _scaled_start(
     method: Method, surface: Surface, theta: Tensor, key: int, facts: dict[str, Any], temperature: Tensor
-) -> Reference:
+) -> ScaledStart:
     """Return points for the chains to begin at, the scale, and the curvature in scaled coordinates, if it is known."""
     dim = method.target.dim
     if dim > _DIAGONAL:
@@ -280,9 +280,9 @@ def _reference(
     else:
         modes, curvature, proper = find_curved_modes(surface, theta)
     if not bool(modes.theta.isfinite().all()):
-        return Reference(theta)
+        return ScaledStart(theta)
     if curvature is None:
-        return Reference(modes.theta.to(theta.dtype))
+        return ScaledStart(modes.theta.to(theta.dtype))
     eigenvalues, vectors = spectrum(curvature, proper=proper)
     kind = "none" if isinstance(method.kernel, ZigZag) else method.precondition or "auto"
     if kind == "auto":
@@ -291,7 +291,7 @@ def _reference(
     if follows and kind != "none" and not proper:
         facts["scale"] = kind
         unit = torch.eye(dim) if kind == "dense" else torch.ones(dim)
-        return Reference(theta, Scale(torch.zeros(dim), unit))
+        return ScaledStart(theta, Scale(torch.zeros(dim), unit))
     root = torch.linalg.cholesky(vectors @ torch.diag(1 / eigenvalues) @ vectors.T)
     highest = modes.theta[modes.best].to(theta.dtype)  # of the data that the surface has
     modes = modes._replace(theta=on_all_data(surface, modes.theta, modes.best, curvature, proper=proper))
@@ -301,7 +301,7 @@ def _reference(
     expected = 0.5 * _SPREAD**2 * temperature.cpu() * z.square().sum(1)
     points = _inside(surface, modes.theta.double().cpu(), offsets, theta, expected)
     if kind == "none":
-        return Reference(points, None, curvature)
+        return ScaledStart(points, None, curvature)
     condition = float(eigenvalues.max() / eigenvalues.min())
     facts |= {"scale": kind, "condition": condition}
     doubt = None
@@ -314,7 +314,7 @@ def _reference(
     scale = Scale(best.cpu(), root if kind == "dense" else diagonal)
     factor = scale.factor if scale.dense else torch.diag(scale.factor)
     scaled = factor.T @ (vectors @ torch.diag(eigenvalues) @ vectors.T) @ factor
-    return Reference(points, scale, scaled, doubt)
+    return ScaledStart(points, scale, scaled, doubt)
 
 
 def _inside(surface: Surface, modes: Tensor, offsets: Tensor, like: Tensor, expected: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mhrun.engine.adaptation import AUTOCORRELATION, QUARTER, Adapted, adapt
+from mhrun.engine.adaptation import QUARTER, Adapted, adapt, scaled_covariance, share_of_draws
 from mhrun.engine.defaults import gradients_of
 from mhrun.engine.method import Method
 from mhrun.kernels import MetropolisHastings
@@ -24,7 +24,7 @@ from mhrun.schedules.plan import Plan
 _MOST_DATA = 10_000
 
 
-class Reference(NamedTuple):
+class ScaledStart(NamedTuple):
     """Where chains begin, and the scale of what they sample."""
 
     theta: Tensor  # (C, D)
@@ -34,9 +34,9 @@ class Reference(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A reference after draws have judged it."""
+    """A start after draws have judged it."""
 
-    reference: Reference  # the one before, with its doubt, if no scale came to fit the draws
+    start: ScaledStart  # the one before, with its doubt, if no scale came to fit the draws
     rounds: int  # in which the scale was changed; 0: it stays
     n_grad: int  # gradients of single data evaluated; the likelihoods come from the same passes
 
@@ -48,24 +48,24 @@ def allows_trajectories(method: Method) -> bool:
     return not noise and target.surrogate is None and target.n <= _MOST_DATA and gradients_of(target)
 
 
-def judged(method: Method, reference: Reference, temperature: Tensor, key: int) -> Judged:
-    """Return the reference whose scale fits draws of Hamiltonian Monte Carlo.
+def judged(method: Method, start: ScaledStart, temperature: Tensor, key: int) -> Judged:
+    """Return the start whose scale fits draws of Hamiltonian Monte Carlo.
 
     Where directions are flat at the mode nothing is known, and chains begin at their first points with a scale of 1.
 
     Args:
         method: any, on a target that `allows_trajectories`.
-        reference: with a scale; it stays if the scale fits, or if none comes to fit.
+        start: with a scale; it stays if the scale fits, or if none comes to fit.
         temperature: of each chain (C,).
         key: of the random numbers.
     """
-    assert reference.scale is not None
+    assert start.scale is not None
     kernel = MetropolisHastings(HamiltonianProposal(), Full(), Metropolis())
     step_size = Fixed(step_size=AUTO, temperature=temperature.tolist())
     plan = Plan({"step_size": step_size}, len(temperature), 0, method.shape.total)
     hmc = replace(method, kernel=kernel, plan=plan, monitor=None)
-    known = reference.doubt != "flat"
-    begun = reference if known else Reference(method.first_points(), _unit_like(reference.scale))
+    known = start.doubt != "flat"
+    begun = start if known else ScaledStart(method.first_points(), _unit_like(start.scale))
     assert begun.scale is not None
     adapted = adapt(
         hmc,
@@ -78,11 +78,11 @@ def judged(method: Method, reference: Reference, temperature: Tensor, key: int) 
     )
     n_grad = adapted.tuning.facts["n_grad"]
     if not adapted.fits:
-        return Judged(reference, 0, n_grad)
+        return Judged(start, 0, n_grad)
     if not adapted.rounds:
-        return Judged(reference._replace(doubt=None), 0, n_grad)
-    curvature = _curvature_of(adapted, temperature)
-    return Judged(Reference(adapted.tuning.theta, adapted.scale, curvature), adapted.rounds, n_grad)
+        return Judged(start._replace(doubt=None), 0, n_grad)
+    curvature = _curvature_of(adapted, temperature, within=known)
+    return Judged(ScaledStart(adapted.tuning.theta, adapted.scale, curvature), adapted.rounds, n_grad)
 
 
 def quarter_period(curvature: Tensor | None) -> float:
@@ -96,14 +96,14 @@ def _unit_like(scale: Scale) -> Scale:
     return Scale(torch.zeros(dim), torch.eye(dim) if scale.dense else torch.ones(dim))
 
 
-def _curvature_of(adapted: Adapted, temperature: Tensor) -> Tensor:
+def _curvature_of(adapted: Adapted, temperature: Tensor, *, within: bool) -> Tensor:
     """Return the inverse covariance (D, D) of draws in scaled coordinates, which is shrunk towards the identity."""
     draws = adapted.tuning.draws
     assert draws is not None
-    phi = adapted.scale.to_phi(draws) / temperature.sqrt().cpu()[:, None, None]
-    flat = (phi - phi.mean((0, 1))).reshape(-1, phi.shape[-1])
-    effective = len(flat) / AUTOCORRELATION
-    share = effective / (effective + flat.shape[1])
+    covariance, share = (
+        scaled_covariance(adapted.scale, draws, temperature, within=within),
+        share_of_draws(draws),
+    )
     return torch.linalg.inv(
-        share * flat.T @ flat / len(flat) + (1 - share) * torch.eye(flat.shape[1]).double()
+        share * covariance + (1 - share) * torch.eye(len(covariance), dtype=torch.float64)
     )

@@ -241,7 +241,7 @@ def test_a_search_that_fails_is_named_and_a_step_size_is_found_without_a_scale(m
     def failing(*arguments):
         raise UserError("log_lik failed: it is not defined there.")
 
-    monkeypatch.setattr("mhrun.engine.pilot._reference", failing)
+    monkeypatch.setattr("mhrun.engine.pilot._scaled_start", failing)
     about = found(run(full(), steps=20))
     assert about["why"].startswith(
         "the search for a mode failed (log_lik failed: it is not defined there), so that there is no scale; "
