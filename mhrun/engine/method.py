@@ -19,9 +19,10 @@ from mhrun.pairing.full import Full
 from mhrun.parts import Kernel
 from mhrun.random import MANY, Streams, derive_key
 from mhrun.schedules import Plan
-from mhrun.store.netcdf import Shape
+from mhrun.store.netcdf import FIELDS, Shape
 from mhrun.store.sharing import DIGEST
 from mhrun.target import Target
+from mhrun.target.fields import fields_read
 from mhrun.target.precision import FP32, TF32, exact_products
 from mhrun.types import BUFFER, Model, State, prior_summary_of
 
@@ -247,15 +248,21 @@ def prior_attribute(model: Model) -> dict[str, str]:
     return {} if summary is None else {"prior": summary}
 
 
+def model_attributes(target: Target) -> dict[str, str]:
+    """Return what traces keep of a model: its prior, and the fields of the data that it reads, where it says so."""
+    fields = fields_read(target.model, target.data)
+    return prior_attribute(target.model) | ({} if fields is None else {FIELDS: " ".join(fields)})
+
+
 def trace_attributes(config: Mapping[str, Any], run: str, method: Method, digest: str) -> dict[str, str]:
-    """Return the attributes of a method's trace: experiment, method, the digests of run and method, and the prior."""
+    """Return the attributes of a method's trace: experiment, method, digests of run and method, and of the model."""
     attributes = {
         "experiment": str(config["experiment"]),
         "method": method.name,
         "digest": run,
         DIGEST: digest,
     }
-    return attributes | prior_attribute(method.target.model)
+    return attributes | model_attributes(method.target)
 
 
 def _finite(values: Tensor, quantity: str, fields: Mapping[str, Tensor]) -> None:

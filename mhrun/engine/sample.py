@@ -28,7 +28,7 @@ from mhrun.engine.defaults import (
     default_surrogate,
     gradients_of,
 )
-from mhrun.engine.method import Method, prior_attribute
+from mhrun.engine.method import Method, model_attributes
 from mhrun.engine.pilot import piloted
 from mhrun.engine.progress import Progress
 from mhrun.engine.starts import starts_of
@@ -197,7 +197,7 @@ def sample(
     if reason:
         _print(f"no kernel was named: {reason}.")
     settings = Settings(executor=executor, threads=threads)
-    attributes: dict[str, Any] = {"seed": method.seed} | prior_attribute(inputs.model)
+    attributes: dict[str, Any] = {"seed": method.seed} | model_attributes(target)
     if precision != FP32:
         attributes["arithmetic"] = method.arithmetic
     if folder is None:

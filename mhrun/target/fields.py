@@ -24,15 +24,11 @@ def unfit(model: Model, data: Dataset) -> str | None:
     """
     if reason := ambiguous_bytes(model, data):
         return reason
-    # log_lik of a subclass may read other fields
-    if (of_data := native_form(model, "fields_of", "log_lik")) is not None:
-        try:
-            fields: Mapping[str, Field] = of_data(data.fields)
-        except UserError as error:
-            return str(error)
-    elif native_form(model, "fields", "log_lik") is not None:
-        fields = model.fields  # type: ignore[attr-defined]
-    else:
+    try:
+        fields = fields_read(model, data)
+    except UserError as error:
+        return str(error)
+    if fields is None:
         return None
     name, data_fields = type(model).__name__, data.fields
     if _EXPOSURE in data_fields and _EXPOSURE not in fields and isinstance(model, Regression):
@@ -52,6 +48,21 @@ def unfit(model: Model, data: Dataset) -> str | None:
         if need.values and (wrong := _wrong(need, data_fields[field])) is not None:
             remedy = f" {need.remedy}" if need.remedy else ""
             return f"{name} needs {field} {_values(need)}; the data have {wrong:g}.{remedy}"
+    return None
+
+
+def fields_read(model: Model, data: Dataset) -> Mapping[str, Field] | None:
+    """Return the model's requirements on the fields that it reads of these data; None if it declares none.
+
+    Raises:
+        UserError: a field that may be a misspelt one.
+    """
+    # log_lik of a subclass may read other fields
+    if (of_data := native_form(model, "fields_of", "log_lik")) is not None:
+        fields: Mapping[str, Field] = of_data(data.fields)
+        return fields
+    if native_form(model, "fields", "log_lik") is not None:
+        return model.fields  # type: ignore[attr-defined]
     return None
 
 
