@@ -14,7 +14,7 @@ import yaml
 from mhrun.build import call
 from mhrun.cli.starting_hints import hints_of
 from mhrun.cli.starting_models import flow, part_text, regression_of
-from mhrun.data.table import Table, features_of, outcome_of, units_in_words
+from mhrun.data.table import Table, check_word, features_of, outcome_of, units_in_words
 from mhrun.errors import UserError, nearest
 from mhrun.paths import CONF
 
@@ -72,8 +72,11 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
     if table_settings.get("exposure") and regression.word != "Poisson":
         raise UserError(f"exposure={table_settings['exposure']} goes with counts: add model=poisson.")
     table_settings |= {"target": target, **regression.table}
+    check_word(file.name, "the file")
     data = call(Table, table_settings, "the table").load()
     columns = features_of(data.facts)
+    for word in (*columns, *map(str, levels)):
+        check_word(word, f"{file.name}: the value")
     if "x" not in data.fields or not columns:
         raise UserError(f"{file.name} has no column but '{target}'; a regression needs features.")
     table_settings["file"] = file.name
@@ -160,6 +163,7 @@ def _table_settings(settings: Sequence[str]) -> dict[str, Any]:
                 f"'{word}' is not a setting of the table here.{nearest(key, names)} There are: "
                 f"{', '.join(sorted(names))}."
             )
+        check_word(value, key)
         try:
             by_key[key] = yaml.safe_load(value)
         except yaml.YAMLError as error:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mhrun.data.columns import CLASSES, few, is_label, levels_of, numbers, standardised
+from mhrun.data.columns import CLASSES, check_decimals, few, is_label, levels_of, numbers, standardised
 from mhrun.data.dataset import Dataset
 from mhrun.data.memory import check_memory
 from mhrun.data.table_file import COPIES, read_table
@@ -148,6 +148,8 @@ class Table:
         missing = table.isna()
         bad = missing.any(axis=1)
         if bad.any() and self.missing == "refuse":
+            for name in (*chosen, *self._others):
+                check_decimals(table[name], path)
             counts = {str(c): int(k) for c, k in missing.sum().items() if k}
             listing = ", ".join(f"{c}: {k:,}" for c, k in list(counts.items())[:5]) + ", ..." * (
                 len(counts) > 5
@@ -287,10 +289,12 @@ class Table:
         return values
 
     def _columns(self, names: list[str]) -> list[str]:
-        """Return the numerical features, after checking that all columns exist."""
+        """Return the numerical features, after checking that all columns exist and can be named in a configuration."""
         declared = [*(self.features or ()), *self.categorical, *self._others]
         for name in declared:
             if name not in names:
+                for column in names:  # the name may be what became of ${...}
+                    check_word(column, f"{self.file}: column")
                 hint = (
                     nearest(str(name), names)
                     or f" There are: {', '.join(names[:12])}{', ...' * (len(names) > 12)}."
@@ -302,9 +306,12 @@ class Table:
             roles = [name for name, columns in role.items() if repeated[0] in columns]
             roles += [name for name in ("exposure", "target") if getattr(self, name) == repeated[0]]
             raise UserError(f"{self.file}: '{repeated[0]}' is {' and '.join(roles)}; give it one role.")
-        if self.features is not None:
-            return self.features
-        return [name for name in names if name not in declared]
+        features = (
+            [name for name in names if name not in declared] if self.features is None else self.features
+        )
+        for name in (*features, *self.categorical, *self._others):
+            check_word(name, f"{self.file}: column")
+        return features
 
     def _for_training(self, n: int) -> npt.NDArray[np.bool_]:
         order = np.random.default_rng(self.seed).permutation(n)
@@ -345,6 +352,7 @@ def outcome_of(path: Path, target: str | None, separator: str | None = None) -> 
     if target not in names:
         hint = nearest(target, names) or f" There are: {', '.join(names[:12])}{', ...' * (len(names) > 12)}."
         raise UserError(f"{path.name} has no column '{target}'.{hint}")
+    check_decimals(frame[target], path)
     levels = levels_of(frame[target].dropna(), path)
     if len(levels) < 2:
         raise UserError(f"{path.name}: column '{target}' has no two values; choose another outcome.")
@@ -354,6 +362,19 @@ def outcome_of(path: Path, target: str | None, separator: str | None = None) -> 
             f"{CLASSES} categories, or numbers."
         )
     return target, levels[: CLASSES + 1]
+
+
+def check_word(word: str, what: str) -> None:
+    """Refuse a name that a configuration would read as something else.
+
+    Raises:
+        UserError: it has ``${``, which begins a reference to a setting, or is ``???``, a setting that is missing.
+    """
+    if "${" in word or word == "???":
+        raise UserError(
+            f"{what} '{word}' cannot be named in a configuration, where ${{...}} refers to a setting and ??? is a "
+            "missing one; rename it."
+        )
 
 
 _LISTED = 12  # columns whose units a line has

@@ -6,6 +6,7 @@ import csv
 import re
 import sys
 import warnings
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,6 +50,12 @@ def read_table(path: Path, separator: str | None) -> Any:
     except pd.errors.ParserWarning as error:
         raise UserError(
             f"{path.name}: its rows have more values than its first line has names; give each column a name."
+        ) from error
+    except UnicodeDecodeError as error:
+        encoding = "UTF-16" if error.object[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "LATIN1"
+        raise UserError(
+            f"{path.name} is not UTF-8 text (a byte {error.object[error.start]:#x}); save it as UTF-8, such as by "
+            f"iconv -f {encoding} -t UTF-8."
         ) from error
     except ImportError as error:
         package = (

@@ -221,6 +221,22 @@ def test_numbers_without_zero_are_no_counts(capsys):
         ({"y": lambda rng, rows: rng.normal(size=rows)}, ["model=poisson"], "'y' holds other numbers"),
         ({"y": lambda rng, rows: rng.normal(size=rows)}, ["model=logistic"], "is for two values"),
         ({"y": lambda rng, rows: rng.choice(["a", "b"], rows)}, ["model=linear"], "holds 'a' and 'b'"),
+        ({"${seed}": "Paris", "y": flags}, [], "column '${seed}' cannot be named in a configuration"),
+        (
+            {"y": flags},
+            ["categorical=[${seed}]"],
+            "categorical '[${seed}]' cannot be named in a configuration",
+        ),
+        (
+            {"y": lambda rng, rows: rng.choice(["a", "${b}"], rows)},
+            ["--outcome", "y"],
+            "my rows.csv: the value '${b}' cannot be named in a configuration",
+        ),
+        (
+            {"y": flags, "c": lambda rng, rows: rng.choice(["A", "a${b"], rows)},
+            ["--outcome", "y", "categorical=[c]"],
+            "my rows.csv: the value 'c=a${b' cannot be named in a configuration",
+        ),
     ],
 )
 def test_a_table_that_does_not_fit_gets_one_line(capsys, columns, words, message):

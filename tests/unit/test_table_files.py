@@ -47,7 +47,7 @@ def needs_pyarrow(frame, name):
 @pytest.mark.parametrize(
     ("cells", "words"),
     [
-        ({4: "1,5"}, "column 'b': '1,5' in data row 5 is not a number (299 others are)"),
+        ({4: "1.5.0"}, "column 'b': '1.5.0' in data row 5 is not a number (299 others are)"),
         ({4: "1,5", 7: "?"}, "column 'b': '1,5' in data row 5 and 1 more are not numbers (298 others are)"),
     ],
 )
@@ -59,6 +59,45 @@ def test_a_cell_that_is_no_number_is_named_with_its_row(tmp_path, cells, words):
         Table(str(tmp_path / "t.csv"), target="y").load()
     assert words in str(error.value)
     assert "categorical" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "rows", ["0,25;1\n1,5;2\n", "2;1\n1,5;2\n", "-1,5e3;1\n;2\n"], ids=["all", "some", "with a missing value"]
+)
+def test_decimal_commas_are_named(rows):
+    """As a feature and as an outcome, which would have few classes."""
+    Path("t.csv").write_text(f"dose;y\n{rows}")
+    for read in (
+        lambda: Table("t.csv", target="y").load(),
+        lambda: Table("t.csv", target="dose").load(),
+        lambda: table.outcome_of(Path("t.csv"), "dose"),
+    ):
+        with pytest.raises(
+            UserError, match=r"column 'dose' holds '.*,.*', .* a decimal comma; write decimal points"
+        ):
+            read()
+
+
+@pytest.mark.parametrize(("encoding", "name"), [("latin-1", "LATIN1"), ("utf-16", "UTF-16")])
+@pytest.mark.parametrize("place", ["first", "later"])
+def test_a_file_that_is_not_utf_8_is_named(encoding, name, place):
+    rows = "1;2\n" * (100_000 if place == "later" and encoding == "latin-1" else 1)
+    Path("t.csv").write_text(f"{'größe' if place == 'first' else 'a'};y\n{rows}2;ö\n", encoding=encoding)
+    with pytest.raises(
+        UserError, match=rf"t.csv is not UTF-8 text \(a byte 0x..\); .* iconv -f {name} -t UTF-8\."
+    ):
+        Table("t.csv", target="y").load()
+
+
+@pytest.mark.parametrize("name", ["${seed}", "a${b", "???"])
+def test_a_column_that_a_configuration_cannot_name_is_refused(name):
+    """Where it is used; a name that ${seed} became is that of no column."""
+    pd.DataFrame({name: [1.0, 2.0, 4.0], "b": [1.0, 3.0, 2.0], "y": [0, 1, 0]}).to_csv("t.csv", index=False)
+    for settings in ({}, {"features": [name]}, {"features": ["0"]}, {"features": ["b"], "exposure": name}):
+        with pytest.raises(UserError) as error:
+            Table("t.csv", target="y", **settings).load()
+        assert f"t.csv: column '{name}' cannot be named in a configuration" in str(error.value)
+    assert Table("t.csv", target="y", features=["b"]).n == 3
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz", "t.parquet"])
