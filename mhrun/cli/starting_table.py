@@ -152,18 +152,23 @@ def write_project(folder: Path, table: Path, project: Project) -> list[Path]:
 
 
 def _table_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """Return settings of the table from words KEY=VALUE."""
+    """Return settings of the table from words KEY=VALUE and baselines.COLUMN=VALUE."""
     names = set(inspect.signature(Table).parameters) - _SET
-    by_key = {}
+    by_key: dict[str, Any] = {}
     for word in settings:
         key, equals, value = word.partition("=")
-        key = key.removeprefix("data.")
-        if not equals or key not in names:
+        key, _, column = key.removeprefix("data.").partition(".")
+        if not equals or key not in names or (column and key != "baselines"):
             raise UserError(
                 f"'{word}' is not a setting of the table here.{nearest(key, names)} There are: "
                 f"{', '.join(sorted(names))}."
             )
         check_word(value, key)
+        if key == "baselines":
+            if not column:
+                raise UserError(f"{word} cannot be read; write baselines.COLUMN=VALUE.")
+            by_key.setdefault(key, {})[column] = value
+            continue
         try:
             by_key[key] = yaml.safe_load(value)
         except yaml.YAMLError as error:

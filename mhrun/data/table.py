@@ -33,7 +33,7 @@ class Table:
     """Rows of a table: ``x`` (n, D) float64, the features, and ``y`` (n,), the target.
 
     Columns of x: ones, with `intercept`; the numerical features, in their order; then, for each categorical column, an
-    indicator of each of its values but the first, in sorted order. With `exposure`, the field ``exposure`` (n,).
+    indicator of each of its values, in sorted order, but its baseline. With `exposure`, the field ``exposure`` (n,).
 
     Args:
         file: .csv, .tsv or .txt (also compressed), or .parquet (needs pyarrow); searched in the user's folders, then in
@@ -41,6 +41,8 @@ class Table:
         target: the column of y; None for a table without one.
         features: the numerical columns; None for all others.
         categorical: the columns that are categories, as text or numbers.
+        baselines: categorical column -> the value that has no indicator, with which the others are compared; of columns
+            that are not named, the first in sorted order.
         exposure: the column of the exposure of counts, positive numbers, such as times of observation: the mean of a
             count is proportional to it. Read by `PoissonRegression`, and by functions as ``rows.exposure``.
         outcome: type of y: ``number`` (float64); ``sign``, +1 or -1 of two values (int8); ``class``, 0 to K - 1 of K
@@ -66,6 +68,7 @@ class Table:
         target: str | None = None,
         features: Sequence[str] | None = None,
         categorical: Sequence[str] = (),
+        baselines: Mapping[str, Any] | None = None,
         exposure: str | None = None,
         outcome: Literal["number", "sign", "class"] = "number",
         positive: Any = None,
@@ -91,10 +94,15 @@ class Table:
             raise Refusal(f"seed = {seed} of the split must not be negative.")
         if standardise_target and outcome != "number":
             raise Refusal("standardise_target goes with outcome = number.")
+        if unknown := [name for name in baselines or {} if name not in (categorical or ())]:
+            raise Refusal(
+                f"baselines: '{unknown[0]}' is not in categorical = [{', '.join(categorical or ())}]; add it."
+            )
         self.file = file
         self.target = target
         self.features = None if features is None else list(features)
         self.categorical = list(categorical or ())
+        self.baselines = dict(baselines or {})
         self.exposure = exposure
         self.outcome = outcome
         self.positive = positive
@@ -165,7 +173,7 @@ class Table:
         if not kept.any() or not train.any():
             raise UserError(f"{path.name}: {len(table):,} rows leave none for part = {self.part}.")
 
-        levels = {name: levels_of(table[name], path) for name in self.categorical}
+        levels = {name: self._levels(table[name], path) for name in self.categorical}
         for name, values_of in levels.items():
             if is_label(len(values_of), len(table)):
                 raise UserError(
@@ -312,6 +320,20 @@ class Table:
         for name in (*features, *self.categorical, *self._others):
             check_word(name, f"{self.file}: column")
         return features
+
+    def _levels(self, column: Any, path: Path) -> list[Any]:
+        """Return the values of a categorical column, its baseline first, the others in sorted order."""
+        levels = levels_of(column, path)
+        if column.name not in self.baselines:
+            return levels
+        wanted = self.baselines[column.name]
+        # A word of the command line is a text, also if the column holds numbers
+        baseline = [level for level in levels if level == wanted or str(level) == str(wanted)]
+        if not baseline:
+            raise UserError(
+                f"{path.name}: column '{column.name}' has no value {wanted!r}, its baseline; it has {few(levels)}."
+            )
+        return [baseline[0], *(level for level in levels if level != baseline[0])]
 
     def _for_training(self, n: int) -> npt.NDArray[np.bool_]:
         order = np.random.default_rng(self.seed).permutation(n)

@@ -76,6 +76,20 @@ def test_two_values_give_a_logistic_regression(capsys):
     assert "is there already" in capsys.readouterr().err
 
 
+def test_a_baseline_is_chosen_by_its_column(capsys):
+    """Words that YAML reads as something else, in the column's name and in the value."""
+    table(y=flags, **{"is: it": lambda rng, rows: rng.choice(["no", "yes"], rows)})
+    words = ["--data", "my rows.csv", "--outcome", "y", "categorical=['is: it']"]
+    assert run(["init", "mine", *words, "baselines.is: it=yes"]) == 0
+    assert "units   baseline: is: it = yes\n" in capsys.readouterr().out
+    config = compose_config(["experiment=my_rows", "scale=smoke"], [Path("mine/conf")], compare=False)
+    assert config["model"]["names"] == ["intercept", "age", "bmi", "is: it=no"]
+    assert (
+        build(config["data"] | {"file": "mine/my rows.csv"}, "data").load().facts["columns"][-1]
+        == "is: it=no"
+    )
+
+
 def test_a_project_may_begin_in_the_folder_of_its_table_and_runs(capsys):
     """The outcome is the last column; a name that mhrun has is not taken."""
     table(y=flags)
@@ -211,6 +225,8 @@ def test_numbers_without_zero_are_no_counts(capsys):
             "'featurs=[age]' is not a setting of the table here. Did you mean 'features'?",
         ),
         ({"y": flags}, ["features=[age"], "write lists as features=[a,b]"),
+        ({"y": flags}, ["baselines=no"], "baselines=no cannot be read; write baselines.COLUMN=VALUE."),
+        ({"y": flags}, ["baselines.age=1"], "baselines: 'age' is not in categorical = []; add it."),
         ({"y": flags}, ["missing=keep"], "missing = 'keep' is unknown; choose refuse, drop"),
         ({"y": flags}, ["other"], "needs a folder and a table"),
         (

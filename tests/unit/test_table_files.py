@@ -120,6 +120,25 @@ def test_columns_have_roles(frame, name):
     assert bare[:, 0].tolist() == frame.b.tolist()
 
 
+def test_the_baseline_of_a_category_can_be_chosen(frame):
+    """A word of the command line names a number too; new rows have the same indicators."""
+    frame.to_csv("t.csv", index=False)
+    rest = {"target": "y", "features": ["a"], "categorical": ["kind", "grade"]}
+    chosen = Table("t.csv", **rest, baselines={"kind": "green", "grade": "2"})
+    data = chosen.load()
+    assert data.facts["columns"] == ["a", "kind=blue", "kind=red", "grade=1"]
+    assert data.facts["baselines"] == {"kind": "green", "grade": "2"}
+    assert data.fields["x"][:, 2].numpy() == pytest.approx((frame.kind == "red").astype(float))
+    new = chosen.prepared(frame.iloc[:9])
+    assert torch.equal(new.fields["x"], data.fields["x"][:9])
+    with pytest.raises(
+        UserError, match="column 'kind' has no value 'gren', its baseline; it has 'blue', 'green'"
+    ):
+        Table("t.csv", **rest, baselines={"kind": "gren"}).load()
+    with pytest.raises(Refusal, match=r"baselines: 'b' is not in categorical = \[kind, grade\]; add it\."):
+        Table("t.csv", **rest, baselines={"b": 2})
+
+
 def test_outcomes(frame):
     frame.to_csv("t.csv", index=False)
     rest = {"features": ["a"], "target": "sick"}
