@@ -33,7 +33,7 @@ from mhrun.engine.pilot import piloted
 from mhrun.engine.progress import Progress
 from mhrun.engine.starts import starts_of
 from mhrun.engine.user_model import user_model
-from mhrun.engine.warnings import draws_warnings, warnings_of
+from mhrun.engine.warnings import draws_warnings, fit_warnings, warnings_of
 from mhrun.errors import UserError
 from mhrun.models.parameters import parameters_of
 from mhrun.monitors import Monitor
@@ -349,7 +349,7 @@ def _pilot_attribute(facts: Mapping[str, Any] | None) -> dict[str, str]:
 
 def _warn(method: Method, summary: Mapping[str, Any], trace: xr.DataTree) -> None:
     """Warn of everything that makes the draws doubtful."""
-    lines = list(warnings_of(method, summary))
+    lines = [*warnings_of(method, summary), *fit_warnings(method, trace)]
     if "posterior" in trace.children:
         cold = rung(trace)
         draws = flat_draws(cold["posterior"])

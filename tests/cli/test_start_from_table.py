@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -314,7 +315,7 @@ def test_fewer_rows_than_weights_are_named(capsys):
 
 @pytest.mark.parametrize("size", [None, 0.7])
 def test_counts_with_more_variance_than_mean_are_named(capsys, size):
-    """Poisson counts, with rates that depend on a feature, and negative binomial ones of the same mean."""
+    """Poisson counts, with rates that depend on a feature, and negative binomial ones; before a run and after it."""
     rng = np.random.default_rng(5)
     frame = table(800, y=0)
     mean = np.exp(0.5 + 0.8 * frame.age)
@@ -326,6 +327,12 @@ def test_counts_with_more_variance_than_mean_are_named(capsys, size):
     assert (named is None) == (size is None)
     if named:
         assert 2 < float(named.group(1)) < 9
+    few = [f"~methods.{m}" for m in ("smh2", "mint", "mhminibatch", "sgld")]
+    few += ["steps=200", "warmup=200", "runtime.report=false"]
+    assert run(["--project", "mine", "my_rows", "scale=smoke", *few]) == 0
+    summary = json.loads(Path("outputs/my_rows/latest/summary.json").read_text())
+    lines = summary["methods"]["mcmc"]["fit_warnings"]
+    assert ["times their mean" in line for line in lines] == [True] * (size is not None)
 
 
 def test_few_whole_numbers_may_be_classes(capsys):
