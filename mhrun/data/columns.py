@@ -73,7 +73,8 @@ def numbers(column: Any, path: Path) -> Array:
         )
     values: Array = column.to_numpy(np.float64)
     if not np.isfinite(values).all():
-        raise UserError(f"{path.name}: column '{column.name}' holds an infinite number.")
+        row = column.index[int((~np.isfinite(values)).argmax())] + 1
+        raise UserError(f"{path.name}: column '{column.name}' holds an infinite number in data row {row:,}.")
     return values
 
 

@@ -248,17 +248,24 @@ class Table:
             frame = new
         else:
             raise UserError(f"New rows of {self.file} are a DataFrame, a mapping of its columns, or a file.")
-        frame = frame.rename(columns=str)
+        frame = frame.rename(columns=str).reset_index(drop=True)  # messages name rows by their place
         indicators = {f"{name}={level}" for name in self.categorical for level in levels[name]}
         numerical = [name for name in features_of(facts) if name not in indicators]
-        for name in (*numerical, *self.categorical):
+        if self.exposure and self.exposure not in frame:
+            raise UserError(
+                f"{path.name}: there is no column '{self.exposure}', the exposure, which counts are proportional to."
+            )
+        exposure = [self.exposure] if self.exposure else []
+        for name in (*numerical, *self.categorical, *exposure):
             if name not in frame:
                 raise UserError(
                     f"{path.name}: there is no column '{name}'.{nearest(name, map(str, frame.columns))}"
                 )
-            if missing := int(frame[name].isna().sum()):
+            if (missing := frame[name].isna().to_numpy()).any():
+                count = int(missing.sum())
                 raise UserError(
-                    f"{path.name}: column '{name}' lacks a value in {missing:,} row{'s' * (missing != 1)}."
+                    f"{path.name}: column '{name}' lacks a value in {count:,} row{'s' * (count != 1)}, first in data "
+                    f"row {int(missing.argmax()) + 1:,}."
                 )
         columns = [np.ones(len(frame))] if self.intercept else []
         for name in numerical:
@@ -272,10 +279,6 @@ class Table:
                 )
             columns += [(frame[name] == level).to_numpy(np.float64) for level in known[1:]]
         fields = {"x": np.column_stack(columns)}
-        if self.exposure and self.exposure not in frame:
-            raise UserError(
-                f"{path.name}: there is no column '{self.exposure}', the exposure, which counts are proportional to."
-            )
         if self.exposure:
             fields["exposure"] = self._exposure(frame, path).copy()  # pandas lends it read-only
         tensors = {name: torch.from_numpy(values) for name, values in fields.items()}
@@ -290,9 +293,10 @@ class Table:
         assert self.exposure is not None
         values = numbers(frame[self.exposure], path)
         if not (values > 0).all():
+            first = int((values <= 0).argmax())
             raise UserError(
-                f"{path.name}: the exposure '{self.exposure}' is {values[~(values > 0)][0]:g} in a row; it must be "
-                "positive. If it is a logarithm, take its exponential."
+                f"{path.name}: the exposure '{self.exposure}' is {values[first]:g} in data row "
+                f"{frame.index[first] + 1:,}; it must be positive. If it is a logarithm, take its exponential."
             )
         return values
 

@@ -103,7 +103,7 @@ def _parquet(path: Path) -> Any:
         _check_names(list(map(str, file.schema_arrow.names)), path)
         cells = metadata.num_rows * metadata.num_columns
         check_memory(COPIES * 8 * cells, f"{path.name}, {metadata.num_rows:,} rows,", _INSTEAD)
-    return pd.read_parquet(path)
+    return pd.read_parquet(path).reset_index(drop=True)  # messages name rows by their place
 
 
 def _check_text(path: Path) -> None:

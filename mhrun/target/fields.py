@@ -47,7 +47,7 @@ def unfit(model: Model, data: Dataset) -> str | None:
             return f"{name} needs {field} of real numbers; the data have {data_fields[field].dtype}."
         if need.values and (wrong := _wrong(need, data_fields[field])) is not None:
             remedy = f" {need.remedy}" if need.remedy else ""
-            return f"{name} needs {field} {_values(need)}; the data have {wrong:g}.{remedy}"
+            return f"{name} needs {field} {_values(need)}; the data have {wrong}.{remedy}"
     return None
 
 
@@ -91,8 +91,8 @@ def _values(need: Field) -> str:
     }[need.values]
 
 
-def _wrong(need: Field, values: Tensor) -> float | None:
-    """Return the first value that violates the requirement, or None."""
+def _wrong(need: Field, values: Tensor) -> str | None:
+    """Return in words the first value that violates the requirement and its row, or None."""
     rows = max(1, _BLOCK // max(1, values[:1].numel()))
     for start in range(0, len(values), rows):
         part = values[start : start + rows]
@@ -111,5 +111,6 @@ def _wrong(need: Field, values: Tensor) -> float | None:
                 | (part.frac() != 0 if part.is_floating_point() else False)
             )
         if bool(bad.any()):
-            return float(part[bad][0])
+            row = start + int(bad.nonzero()[0, 0])
+            return f"{float(part[bad][0]):g} in row {row:,} (counted from 0)"
     return None

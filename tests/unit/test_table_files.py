@@ -300,8 +300,25 @@ def test_an_exposure_is_a_field_of_its_own(frame):
             PoissonRegression(1), Dataset.of(data | {name: np.ones(3)})
         )
     assert unfit(PoissonRegression(1), Dataset.of(data | {"site": np.ones(3)})) is None
-    with pytest.raises(UserError, match="the exposure 'none' is 0 in a row; it must be positive"):
+    with pytest.raises(UserError, match="the exposure 'none' is 0 in data row 1; it must be positive"):
         Table("t.csv", target="y", features=["a"], exposure="none").load()
+    for first, words in ((-2.0, "is -2 in data row 8;"), (np.inf, "holds an infinite number in data row 8")):
+        days = [None, *[1.0] * 6, first, *[0.0] * 52]
+        frame.assign(days=days).to_csv("b.csv", index=False)
+        with pytest.raises(UserError, match=f"'days' {words}"):
+            Table("b.csv", target="y", features=["a"], exposure="days", missing="drop").load()
+        with pytest.raises(UserError, match=r"days: 1\), first in data rows 1;"):
+            Table("b.csv", target="y", features=["a"], exposure="days").load()
+        with pytest.raises(UserError, match=f"'days' {words}"):
+            rows.prepared(
+                pd.DataFrame({"a": 0.0, "days": [2.0, *days[1:]]}, index=[f"r{k}" for k in range(60)])
+            )
+    with pytest.raises(UserError, match="'days' lacks a value in 1 row, first in data row 2"):
+        rows.prepared({"a": [0.0, 1.0], "days": [7.0, np.nan]})
+    counts = Dataset.of({"x": np.ones((3, 1)), "y": np.ones(3), "exposure": np.array([1.0, 2.0, 0.0])})
+    assert "exposure to be positive; the data have 0 in row 2 (counted from 0)." in unfit(
+        PoissonRegression(1), counts
+    )
     with pytest.raises(UserError, match="'a' is feature and exposure; give it one role"):
         Table("t.csv", target="y", features=["a"], exposure="a").load()
     for model, message in ((RobustRegression(1), "has no exposure"), (PoissonRegression(1), None)):
