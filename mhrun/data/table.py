@@ -317,6 +317,11 @@ class Table:
             role = {"feature": self.features or (), "category": self.categorical}
             roles = [name for name, columns in role.items() if repeated[0] in columns]
             roles += [name for name in ("exposure", "target") if getattr(self, name) == repeated[0]]
+            if roles == ["feature", "category"]:
+                raise UserError(
+                    f"{self.file}: '{repeated[0]}' is in features and in categorical; leave it out of features, "
+                    "which are the numerical columns: x has its indicators after them."
+                )
             raise UserError(f"{self.file}: '{repeated[0]}' is {' and '.join(roles)}; give it one role.")
         features = (
             [name for name in names if name not in declared] if self.features is None else self.features
