@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -11,10 +13,10 @@ from mhrun.target import Target
 from mhrun.types import Model
 
 _READ = 1 << 16  # rows that are searched for NaN at a time
-_EVALUATED = (
-    1 << 10
-)  # rows whose log-likelihoods are searched at a time: a network needs much memory for each
+_EVALUATED = 1 << 10  # rows whose log-likelihoods are searched at a time: those of a network take memory
 _SHOWN = 4  # parameters in a message
+_LARGE = 1e3  # values of features from which they are named: exp of a predictor overflows at weights near 1
+_NO_FEATURES = ("y", "exposure")
 
 
 def check_start(target: Target, theta: Tensor, log_lik: Tensor) -> None:
@@ -38,8 +40,8 @@ def check_start(target: Target, theta: Tensor, log_lik: Tensor) -> None:
     point = theta[chain : chain + 1]
     raise Refusal(
         f"{int(bad.sum())} of {len(log_lik)} chains begin where the log-likelihood is not finite: chain {chain} has "
-        f"{_first_datum(target, point)} at {_values(target.model, point[0])}; choose other starting points, or fix the "
-        "model there."
+        f"{_first_datum(target, point)} at {_values(target.model, point[0])}; {_cause(target.data.fields)}choose other "
+        "starting points, or fix the model there."
     )
 
 
@@ -64,6 +66,20 @@ def _values(model: Model, theta: Tensor) -> str:
         f"{name} = {value:.3g}" for name, value in zip(model.names, values[:_SHOWN].tolist(), strict=False)
     ]
     return ", ".join(words) + f" and {len(values) - _SHOWN:,} more" * (len(values) > _SHOWN)
+
+
+def _cause(fields: Mapping[str, Tensor]) -> str:
+    """Return the features with the largest values and a remedy, in words, if they are large."""
+    features = {
+        name: field
+        for name, field in fields.items()
+        if name not in _NO_FEATURES and field.is_floating_point() and field.numel()
+    }
+    largest = {name: max(map(abs, map(float, field.aminmax()))) for name, field in features.items()}
+    name = max(largest, key=lambda name: largest[name], default=None)
+    if name is None or largest[name] < _LARGE:
+        return ""
+    return f"{name} has values up to {largest[name]:.2g}: standardise them, "
 
 
 def _not_a_number(name: str, field: Tensor) -> str:

@@ -255,8 +255,24 @@ def test_chains_that_begin_at_no_density_are_refused(value):
         mhrun.sample(log_lik, np.arange(3000.0), kernel, start=start, chains=2, step_size=1.0, steps=50)
     assert (
         f"1 of 2 chains begin where the log-likelihood is not finite: chain 1 has {value:g} in row 2,041 (counted from "
-        "0) at theta[0] = 1.25, theta[1] = 0, theta[2] = 0, theta[3] = 0 and 2 more; choose"
+        "0) at theta[0] = 1.25, theta[1] = 0, theta[2] = 0, theta[3] = 0 and 2 more; "
     ) in str(error.value)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e5])
+def test_features_in_large_units_are_named_where_a_likelihood_overflows(unit):
+    """A Poisson regression as a function, whose chains begin at draws from the prior; and one of another cause."""
+    x = unit * np.random.default_rng(0).normal(3.0, 1.0, (50, 1))
+
+    def log_lik(theta, rows):
+        rate = (theta.a + rows.x @ theta.b).exp() + (0.0 if unit > 1 else torch.inf)
+        return rows.y * rate.log() - rate
+
+    parameters = {"a": "Normal(0, 1)", "b": {"shape": [1], "prior": "Normal(0, 1)", "dims": "feature"}}
+    with pytest.raises(UserError) as error:
+        mhrun.sample(log_lik, {"x": x, "y": np.full(50, 1e6)}, parameters=parameters, step_size="auto")
+    assert ("x has values up to 5" in str(error.value)) == (unit > 1)
+    assert ("e+05: standardise them, choose other starting points" in str(error.value)) == (unit > 1)
 
 
 LADDER = mhrun.ReplicaExchange(
