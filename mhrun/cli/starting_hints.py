@@ -6,18 +6,17 @@ import warnings
 from collections.abc import Iterator
 
 import numpy as np
+import torch
 
 from mhrun.data.dataset import Dataset
 from mhrun.data.table import features_of
+from mhrun.models.poisson_regression import dispersion_warnings
 
 _FEW = 10  # values of a feature up to which they may be labels
 _INFLATION = 100.0  # of the variance of a weight by other features, from which it is named: R^2 above 0.99
 _NAMED = 3  # features of a line
 _WIDEST = 2_000  # features up to which their correlations are computed
 _ROWS = 100_000  # of which relations between columns are computed
-_DISPERSION = (
-    1.5  # variance over mean from which counts are named; intervals are then a fifth too narrow or more
-)
 
 
 def hints_of(data: Dataset, word: str) -> Iterator[str]:
@@ -80,22 +79,13 @@ def _overdispersed(data: Dataset) -> Iterator[str]:
 
     x, y = (_some_rows(data, name) for name in ("x", "y"))
     exposure = _some_rows(data, "exposure") if "exposure" in data.fields else np.ones(len(y))
-    free = len(y) - x.shape[1]
-    if free < 1 or not y.any():
+    if len(y) <= x.shape[1] or not y.any():
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         rates = PoissonRegressor(alpha=1e-8, fit_intercept=False, max_iter=300)
         mean = exposure * rates.fit(x, y / exposure, sample_weight=exposure).predict(x)
-    dispersion = float(((y - mean) ** 2 / mean).sum() / free)
-    spread = float(
-        ((2 + 1 / mean).mean() / free) ** 0.5
-    )  # of the statistic, whose mean is 1, of Poisson counts
-    if dispersion > max(_DISPERSION, 1 + 5 * spread):
-        yield (
-            f"the counts' variance is about {dispersion:.2g} times their mean: intervals of a Poisson regression are "
-            f"about {dispersion**0.5:.2g} times too narrow; a negative binomial is in docs/questions.md"
-        )
+    yield from dispersion_warnings(torch.from_numpy(y), torch.from_numpy(mean), x.shape[1])
 
 
 def _some_rows(data: Dataset, name: str) -> np.ndarray:

@@ -80,9 +80,9 @@ def _block(settings: Mapping[str, Any], indent: str = "") -> str:
     lines = []
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            lines.append(f"{indent}{key}:\n{_block(value, indent + '  ')}")
+            lines.append(f"{indent}{flow(key)}:\n{_block(value, indent + '  ')}")
         else:
-            lines.append(f"{indent}{key}: {flow(value)}\n")
+            lines.append(f"{indent}{flow(key)}: {flow(value)}\n")
     return "".join(lines)
 
 

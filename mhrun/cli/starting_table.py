@@ -14,7 +14,7 @@ import yaml
 from mhrun.build import call
 from mhrun.cli.starting_hints import hints_of
 from mhrun.cli.starting_models import flow, part_text, regression_of
-from mhrun.data.table import Table, features_of, outcome_of, units_in_words
+from mhrun.data.table import Table, check_word, features_of, outcome_of, units_in_words
 from mhrun.errors import UserError, nearest
 from mhrun.paths import CONF
 
@@ -72,8 +72,11 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
     if table_settings.get("exposure") and regression.word != "Poisson":
         raise UserError(f"exposure={table_settings['exposure']} goes with counts: add model=poisson.")
     table_settings |= {"target": target, **regression.table}
+    check_word(file.name, "the file")
     data = call(Table, table_settings, "the table").load()
     columns = features_of(data.facts)
+    for word in (*columns, *map(str, levels)):
+        check_word(word, f"{file.name}: the value")
     if "x" not in data.fields or not columns:
         raise UserError(f"{file.name} has no column but '{target}'; a regression needs features.")
     table_settings["file"] = file.name
@@ -149,17 +152,23 @@ def write_project(folder: Path, table: Path, project: Project) -> list[Path]:
 
 
 def _table_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """Return settings of the table from words KEY=VALUE."""
+    """Return settings of the table from words KEY=VALUE and baselines.COLUMN=VALUE."""
     names = set(inspect.signature(Table).parameters) - _SET
-    by_key = {}
+    by_key: dict[str, Any] = {}
     for word in settings:
         key, equals, value = word.partition("=")
-        key = key.removeprefix("data.")
-        if not equals or key not in names:
+        key, _, column = key.removeprefix("data.").partition(".")
+        if not equals or key not in names or (column and key != "baselines"):
             raise UserError(
                 f"'{word}' is not a setting of the table here.{nearest(key, names)} There are: "
                 f"{', '.join(sorted(names))}."
             )
+        check_word(value, key)
+        if key == "baselines":
+            if not column:
+                raise UserError(f"{word} cannot be read; write baselines.COLUMN=VALUE.")
+            by_key.setdefault(key, {})[column] = value
+            continue
         try:
             by_key[key] = yaml.safe_load(value)
         except yaml.YAMLError as error:

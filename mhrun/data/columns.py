@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +22,39 @@ CLASSES = 20
 _MOST_BAD = 0.2  # share of the cells of a column that are no numbers, above which it is text
 
 
+_DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+(e[+-]?\d+)?\s*", re.IGNORECASE)
+
+
+def check_decimals(column: Any, path: Path) -> None:
+    """Refuse a column whose cells that are no numbers would be with a decimal point.
+
+    Raises:
+        UserError: it is such a column.
+    """
+    if column.dtype.kind in "biuf":
+        return
+    text = (v for v in column.dropna().tolist() if not _is_number(v))
+    first = next(text, None)
+    if _has_comma(first) and all(map(_has_comma, text)):
+        raise UserError(
+            f"{path.name}: column '{column.name}' holds {first!r}, which looks like a number with a decimal comma; "
+            f"write decimal points ({first.strip().replace(',', '.')}), such as by pandas.read_csv(..., decimal=',')"
+            ".to_csv(..., index=False)."
+        )
+
+
+def _has_comma(value: Any) -> TypeGuard[str]:
+    """Return whether a value is the text of a number with a decimal comma."""
+    return isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value) is not None
+
+
 def numbers(column: Any, path: Path) -> Array:
     """Return a column as float64.
 
     Raises:
         UserError: it has text, or an infinite number.
     """
+    check_decimals(column, path)
     if column.dtype.kind not in "biuf":
         text = [v for v in column.tolist() if not isinstance(v, int | float)]
         bad = [(i, v) for i, v in zip(column.index, column.tolist(), strict=True) if not _is_number(v)]
@@ -45,7 +73,8 @@ def numbers(column: Any, path: Path) -> Array:
         )
     values: Array = column.to_numpy(np.float64)
     if not np.isfinite(values).all():
-        raise UserError(f"{path.name}: column '{column.name}' holds an infinite number.")
+        row = column.index[int((~np.isfinite(values)).argmax())] + 1
+        raise UserError(f"{path.name}: column '{column.name}' holds an infinite number in data row {row:,}.")
     return values
 
 

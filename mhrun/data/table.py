@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mhrun.data.columns import CLASSES, few, is_label, levels_of, numbers, standardised
+from mhrun.data.columns import CLASSES, check_decimals, few, is_label, levels_of, numbers, standardised
 from mhrun.data.dataset import Dataset
 from mhrun.data.memory import check_memory
 from mhrun.data.table_file import COPIES, read_table
@@ -33,7 +33,7 @@ class Table:
     """Rows of a table: ``x`` (n, D) float64, the features, and ``y`` (n,), the target.
 
     Columns of x: ones, with `intercept`; the numerical features, in their order; then, for each categorical column, an
-    indicator of each of its values but the first, in sorted order. With `exposure`, the field ``exposure`` (n,).
+    indicator of each of its values, in sorted order, but its baseline. With `exposure`, the field ``exposure`` (n,).
 
     Args:
         file: .csv, .tsv or .txt (also compressed), or .parquet (needs pyarrow); searched in the user's folders, then in
@@ -41,6 +41,8 @@ class Table:
         target: the column of y; None for a table without one.
         features: the numerical columns; None for all others.
         categorical: the columns that are categories, as text or numbers.
+        baselines: categorical column -> the value that has no indicator, with which the others are compared; of columns
+            that are not named, the first in sorted order.
         exposure: the column of the exposure of counts, positive numbers, such as times of observation: the mean of a
             count is proportional to it. Read by `PoissonRegression`, and by functions as ``rows.exposure``.
         outcome: type of y: ``number`` (float64); ``sign``, +1 or -1 of two values (int8); ``class``, 0 to K - 1 of K
@@ -66,6 +68,7 @@ class Table:
         target: str | None = None,
         features: Sequence[str] | None = None,
         categorical: Sequence[str] = (),
+        baselines: Mapping[str, Any] | None = None,
         exposure: str | None = None,
         outcome: Literal["number", "sign", "class"] = "number",
         positive: Any = None,
@@ -91,10 +94,15 @@ class Table:
             raise Refusal(f"seed = {seed} of the split must not be negative.")
         if standardise_target and outcome != "number":
             raise Refusal("standardise_target goes with outcome = number.")
+        if unknown := [name for name in baselines or {} if name not in (categorical or ())]:
+            raise Refusal(
+                f"baselines: '{unknown[0]}' is not in categorical = [{', '.join(categorical or ())}]; add it."
+            )
         self.file = file
         self.target = target
         self.features = None if features is None else list(features)
         self.categorical = list(categorical or ())
+        self.baselines = dict(baselines or {})
         self.exposure = exposure
         self.outcome = outcome
         self.positive = positive
@@ -148,6 +156,8 @@ class Table:
         missing = table.isna()
         bad = missing.any(axis=1)
         if bad.any() and self.missing == "refuse":
+            for name in (*chosen, *self._others):
+                check_decimals(table[name], path)
             counts = {str(c): int(k) for c, k in missing.sum().items() if k}
             listing = ", ".join(f"{c}: {k:,}" for c, k in list(counts.items())[:5]) + ", ..." * (
                 len(counts) > 5
@@ -163,7 +173,7 @@ class Table:
         if not kept.any() or not train.any():
             raise UserError(f"{path.name}: {len(table):,} rows leave none for part = {self.part}.")
 
-        levels = {name: levels_of(table[name], path) for name in self.categorical}
+        levels = {name: self._levels(table[name], path) for name in self.categorical}
         for name, values_of in levels.items():
             if is_label(len(values_of), len(table)):
                 raise UserError(
@@ -238,17 +248,24 @@ class Table:
             frame = new
         else:
             raise UserError(f"New rows of {self.file} are a DataFrame, a mapping of its columns, or a file.")
-        frame = frame.rename(columns=str)
+        frame = frame.rename(columns=str).reset_index(drop=True)  # messages name rows by their place
         indicators = {f"{name}={level}" for name in self.categorical for level in levels[name]}
         numerical = [name for name in features_of(facts) if name not in indicators]
-        for name in (*numerical, *self.categorical):
+        if self.exposure and self.exposure not in frame:
+            raise UserError(
+                f"{path.name}: there is no column '{self.exposure}', the exposure, which counts are proportional to."
+            )
+        exposure = [self.exposure] if self.exposure else []
+        for name in (*numerical, *self.categorical, *exposure):
             if name not in frame:
                 raise UserError(
                     f"{path.name}: there is no column '{name}'.{nearest(name, map(str, frame.columns))}"
                 )
-            if missing := int(frame[name].isna().sum()):
+            if (missing := frame[name].isna().to_numpy()).any():
+                count = int(missing.sum())
                 raise UserError(
-                    f"{path.name}: column '{name}' lacks a value in {missing:,} row{'s' * (missing != 1)}."
+                    f"{path.name}: column '{name}' lacks a value in {count:,} row{'s' * (count != 1)}, first in data "
+                    f"row {int(missing.argmax()) + 1:,}."
                 )
         columns = [np.ones(len(frame))] if self.intercept else []
         for name in numerical:
@@ -262,10 +279,6 @@ class Table:
                 )
             columns += [(frame[name] == level).to_numpy(np.float64) for level in known[1:]]
         fields = {"x": np.column_stack(columns)}
-        if self.exposure and self.exposure not in frame:
-            raise UserError(
-                f"{path.name}: there is no column '{self.exposure}', the exposure, which counts are proportional to."
-            )
         if self.exposure:
             fields["exposure"] = self._exposure(frame, path).copy()  # pandas lends it read-only
         tensors = {name: torch.from_numpy(values) for name, values in fields.items()}
@@ -280,17 +293,20 @@ class Table:
         assert self.exposure is not None
         values = numbers(frame[self.exposure], path)
         if not (values > 0).all():
+            first = int((values <= 0).argmax())
             raise UserError(
-                f"{path.name}: the exposure '{self.exposure}' is {values[~(values > 0)][0]:g} in a row; it must be "
-                "positive. If it is a logarithm, take its exponential."
+                f"{path.name}: the exposure '{self.exposure}' is {values[first]:g} in data row "
+                f"{frame.index[first] + 1:,}; it must be positive. If it is a logarithm, take its exponential."
             )
         return values
 
     def _columns(self, names: list[str]) -> list[str]:
-        """Return the numerical features, after checking that all columns exist."""
+        """Return the numerical features, after checking that all columns exist and can be named in a configuration."""
         declared = [*(self.features or ()), *self.categorical, *self._others]
         for name in declared:
             if name not in names:
+                for column in names:  # the name may be what became of ${...}
+                    check_word(column, f"{self.file}: column")
                 hint = (
                     nearest(str(name), names)
                     or f" There are: {', '.join(names[:12])}{', ...' * (len(names) > 12)}."
@@ -301,10 +317,32 @@ class Table:
             role = {"feature": self.features or (), "category": self.categorical}
             roles = [name for name, columns in role.items() if repeated[0] in columns]
             roles += [name for name in ("exposure", "target") if getattr(self, name) == repeated[0]]
+            if roles == ["feature", "category"]:
+                raise UserError(
+                    f"{self.file}: '{repeated[0]}' is in features and in categorical; leave it out of features, "
+                    "which are the numerical columns: x has its indicators after them."
+                )
             raise UserError(f"{self.file}: '{repeated[0]}' is {' and '.join(roles)}; give it one role.")
-        if self.features is not None:
-            return self.features
-        return [name for name in names if name not in declared]
+        features = (
+            [name for name in names if name not in declared] if self.features is None else self.features
+        )
+        for name in (*features, *self.categorical, *self._others):
+            check_word(name, f"{self.file}: column")
+        return features
+
+    def _levels(self, column: Any, path: Path) -> list[Any]:
+        """Return the values of a categorical column, its baseline first, the others in sorted order."""
+        levels = levels_of(column, path)
+        if column.name not in self.baselines:
+            return levels
+        wanted = self.baselines[column.name]
+        # A word of the command line is a text, also if the column holds numbers
+        baseline = [level for level in levels if level == wanted or str(level) == str(wanted)]
+        if not baseline:
+            raise UserError(
+                f"{path.name}: column '{column.name}' has no value {wanted!r}, its baseline; it has {few(levels)}."
+            )
+        return [baseline[0], *(level for level in levels if level != baseline[0])]
 
     def _for_training(self, n: int) -> npt.NDArray[np.bool_]:
         order = np.random.default_rng(self.seed).permutation(n)
@@ -345,6 +383,7 @@ def outcome_of(path: Path, target: str | None, separator: str | None = None) -> 
     if target not in names:
         hint = nearest(target, names) or f" There are: {', '.join(names[:12])}{', ...' * (len(names) > 12)}."
         raise UserError(f"{path.name} has no column '{target}'.{hint}")
+    check_decimals(frame[target], path)
     levels = levels_of(frame[target].dropna(), path)
     if len(levels) < 2:
         raise UserError(f"{path.name}: column '{target}' has no two values; choose another outcome.")
@@ -354,6 +393,19 @@ def outcome_of(path: Path, target: str | None, separator: str | None = None) -> 
             f"{CLASSES} categories, or numbers."
         )
     return target, levels[: CLASSES + 1]
+
+
+def check_word(word: str, what: str) -> None:
+    """Refuse a name that a configuration would read as something else.
+
+    Raises:
+        UserError: it has ``${``, which begins a reference to a setting, or is ``???``, a setting that is missing.
+    """
+    if "${" in word or word == "???":
+        raise UserError(
+            f"{what} '{word}' cannot be named in a configuration, where ${{...}} refers to a setting and ??? is a "
+            "missing one; rename it."
+        )
 
 
 _LISTED = 12  # columns whose units a line has

@@ -6,6 +6,7 @@ import csv
 import re
 import sys
 import warnings
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,6 +50,12 @@ def read_table(path: Path, separator: str | None) -> Any:
     except pd.errors.ParserWarning as error:
         raise UserError(
             f"{path.name}: its rows have more values than its first line has names; give each column a name."
+        ) from error
+    except UnicodeDecodeError as error:
+        encoding = "UTF-16" if error.object[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "LATIN1"
+        raise UserError(
+            f"{path.name} is not UTF-8 text (a byte {error.object[error.start]:#x}); save it as UTF-8, such as by "
+            f"iconv -f {encoding} -t UTF-8."
         ) from error
     except ImportError as error:
         package = (
@@ -96,7 +103,7 @@ def _parquet(path: Path) -> Any:
         _check_names(list(map(str, file.schema_arrow.names)), path)
         cells = metadata.num_rows * metadata.num_columns
         check_memory(COPIES * 8 * cells, f"{path.name}, {metadata.num_rows:,} rows,", _INSTEAD)
-    return pd.read_parquet(path)
+    return pd.read_parquet(path).reset_index(drop=True)  # messages name rows by their place
 
 
 def _check_text(path: Path) -> None:

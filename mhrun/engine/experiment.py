@@ -24,7 +24,9 @@ from mhrun.engine.method import Method, prior_attribute, trace_attributes
 from mhrun.engine.pilot import piloted
 from mhrun.engine.warnings import (
     acceptance_range,
+    fit_warnings,
     is_network,
+    judges_fit,
     log_ratio_noise,
     log_ratio_skew,
     valid_share,
@@ -37,7 +39,7 @@ from mhrun.store.blocks import done
 from mhrun.store.files import remove
 from mhrun.store.folder import COMPLETE, RunFolder
 from mhrun.store.identity import FORMAT, RESULTS_VERSION, method_digest
-from mhrun.store.netcdf import COLLECTED
+from mhrun.store.netcdf import COLLECTED, open_trace
 from mhrun.store.sharing import claimed, take
 
 _WAIT = 0.5  # seconds between two looks at whether another run has computed a method
@@ -139,6 +141,9 @@ def _run(
             summary["methods"][method.name] = _of_method(
                 method, config["methods"][method.name], method_summary, pilots[method.name]
             )
+            if judges_fit(method.target.model):
+                with open_trace(folder.method(method.name)) as trace:
+                    summary["methods"][method.name]["fit_warnings"] = fit_warnings(method, trace)
             log.info("%s: done, %.1f s", method.name, method_summary["wall_s"])
             for warning in summary["methods"][method.name]["warnings"]:
                 if warn_last or len(summary["methods"]) < len(methods):

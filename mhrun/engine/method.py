@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhrun.engine.starting_density import check_start
 from mhrun.engine.starts import Starts
 from mhrun.errors import Refusal, UserError
 from mhrun.kernels import MetropolisHastings
@@ -19,9 +20,10 @@ from mhrun.pairing.full import Full
 from mhrun.parts import Kernel
 from mhrun.random import MANY, Streams, derive_key
 from mhrun.schedules import Plan
-from mhrun.store.netcdf import Shape
+from mhrun.store.netcdf import FIELDS, Shape
 from mhrun.store.sharing import DIGEST
 from mhrun.target import Target
+from mhrun.target.fields import fields_read
 from mhrun.target.precision import FP32, TF32, exact_products
 from mhrun.types import BUFFER, Model, State, prior_summary_of
 
@@ -34,7 +36,6 @@ _PLAIN_INDEX, _NUMBERS_PAY = 1.2e-7, 1.0
 _WIDE, _MANY_CHAINS = 256, 4
 
 # Data on which starting points are evaluated before a run, and log-likelihoods of all chains together.
-_READ = 1 << 16  # rows that are searched for NaN at a time
 _TRIED, _TRIED_IN_ALL = 256, 1 << 20
 
 
@@ -147,7 +148,7 @@ class Method:
                 f"{label} must return floating-point numbers (C, m), here ({len(theta)}, {count}), and returned "
                 f"{log_lik.dtype} {tuple(log_lik.shape)}."
             )
-        _finite(log_lik, "log-likelihood", data.fields)
+        check_start(self.target, theta, log_lik)
         if self.target.has_buffers and not self.kernel.keeps_buffers:
             buffers = self.target.first_buffers(theta)
             after = self.target.model.train(theta, buffers, data.rows(index))[2]  # type: ignore[attr-defined]
@@ -174,7 +175,7 @@ class Method:
         with torch.no_grad():
             state = self.kernel.start(self.target, self.first_points(), draws)
         if state.evaluation.log_lik_mean is not None:
-            _finite(state.evaluation.log_lik_mean[:, None], "log-likelihood", self.target.data.fields)
+            check_start(self.target, state.evaluation.theta, state.evaluation.log_lik_mean)
         return state
 
     def compiling_pays(self) -> bool:
@@ -247,47 +248,18 @@ def prior_attribute(model: Model) -> dict[str, str]:
     return {} if summary is None else {"prior": summary}
 
 
+def model_attributes(target: Target) -> dict[str, str]:
+    """Return what traces keep of a model: its prior, and the fields of the data that it reads, where it says so."""
+    fields = fields_read(target.model, target.data)
+    return prior_attribute(target.model) | ({} if fields is None else {FIELDS: " ".join(fields)})
+
+
 def trace_attributes(config: Mapping[str, Any], run: str, method: Method, digest: str) -> dict[str, str]:
-    """Return the attributes of a method's trace: experiment, method, the digests of run and method, and the prior."""
+    """Return the attributes of a method's trace: experiment, method, digests of run and method, and of the model."""
     attributes = {
         "experiment": str(config["experiment"]),
         "method": method.name,
         "digest": run,
         DIGEST: digest,
     }
-    return attributes | prior_attribute(method.target.model)
-
-
-def _finite(values: Tensor, quantity: str, fields: Mapping[str, Tensor]) -> None:
-    """Refuse chains that start where one of their values (C, ...) is not finite, or the data if they are not."""
-    bad = ~values.isfinite().all(-1)
-    if bool(bad.any()):
-        for name, field in fields.items():
-            if line := _not_a_number(name, field):
-                raise Refusal(line)
-        first = int(bad.nonzero()[0])
-        value = float(values[first][~values[first].isfinite()][0])
-        raise Refusal(
-            f"{int(bad.sum())} of {len(values)} chains begin where the {quantity} is not finite "
-            f"(chain {first}: {value:g}); choose other starting points, or fix the model there."
-        )
-
-
-def _not_a_number(name: str, field: Tensor) -> str:
-    """Return a line on the NaN of a field of the data (n, ...), empty if it has none."""
-    if not field.is_floating_point():
-        return ""
-    lacking, first = 0, None
-    for start in range(0, len(field), _READ):  # a field may be a map of a file that is larger than memory
-        nans = (
-            field[start : start + _READ].isnan().flatten(1).sum(1)
-            if field.dim() > 1
-            else (field[start : start + _READ].isnan())
-        )
-        lacking += int(nans.sum())
-        if first is None and bool(nans.any()):
-            first = start + int(nans.nonzero()[0])
-    if first is None:
-        return ""
-    rows = f"row {first + 1:,}" if lacking == 1 else f"the first in row {first + 1:,}"
-    return f"field {name} has {lacking:,} NaN ({rows}); leave out its rows, or fill them."
+    return attributes | model_attributes(method.target)

@@ -20,7 +20,7 @@ from mhrun.models.module import ModuleModel
 from mhrun.models.parameters import parameters_of
 from mhrun.numbers import is_whole, whole_number
 from mhrun.store.draws import validity
-from mhrun.store.netcdf import flat_draws
+from mhrun.store.netcdf import FIELDS, flat_draws
 from mhrun.target.fields import ambiguous_bytes
 from mhrun.types import Model, Rows
 
@@ -49,7 +49,8 @@ def predict(
             regression, the mean of the outcome (logistic: the probability of +1); of a torch module with a
             ``likelihood=``, the module's outputs; a function ``(theta, batch) -> (m, ...)`` is f itself, with theta and
             batch as a log-likelihood has them.
-        x: the new data: an array, a mapping of arrays, a pandas DataFrame or a `Dataset`.
+        x: the new data: an array, a mapping of arrays, a pandas DataFrame or a `Dataset`; with the field ``exposure``
+            if a Poisson regression was fitted with one.
         every: use every so many draws only.
         each: return f at each draw, not the mean; marked invalid draws are NaN.
         seed: of the random numbers of a function that samples, such as ``StudentT(...).sample()``: new data of each
@@ -129,6 +130,7 @@ def _quantity(
             return lambda theta: offered(theta, rows).exp(), ["class"]
         mean: Callable[[Tensor, Rows], Tensor] | None = getattr(model, "outcome_mean", None)
         if mean is not None:
+            _check_fields(trace, data)
             return lambda theta: mean(theta, rows), []
         example = "theta.slopes" if has_names else "theta"
         raise UserError(
@@ -163,6 +165,16 @@ def _quantity(
         return prediction
 
     return of_functions, []
+
+
+def _check_fields(trace: xr.DataTree, data: Dataset) -> None:
+    """Refuse new data without a field that the model was fitted with, such as an exposure; the outcome may lack."""
+    needed = [name for name in trace.attrs.get(FIELDS, "").split() if name != "y"]
+    if lacking := [name for name in needed if name not in data.fields]:
+        mapping = ", ".join(f"'{name}': ..." for name in needed)
+        raise UserError(
+            f"the new data have no {lacking[0]}, which the model was fitted with; give predict {{{mapping}}}."
+        )
 
 
 def _one_by_one(theta: Any) -> Iterator[Any]:

@@ -27,12 +27,12 @@ from mhrun.engine.defaults import (
     default_surrogate,
     gradients_of,
 )
-from mhrun.engine.method import Method, prior_attribute
+from mhrun.engine.method import Method, model_attributes
 from mhrun.engine.pilot import piloted
 from mhrun.engine.progress import Progress
 from mhrun.engine.starts import starts_of
 from mhrun.engine.user_model import user_model
-from mhrun.engine.warnings import draws_warnings, warnings_of
+from mhrun.engine.warnings import draws_warnings, fit_warnings, warnings_of
 from mhrun.errors import UserError
 from mhrun.models.parameters import parameters_of
 from mhrun.monitors import Monitor
@@ -196,7 +196,7 @@ def sample(
     if reason:
         _print(f"no kernel was named: {reason}.")
     settings = Settings(executor=executor, threads=threads)
-    attributes: dict[str, Any] = {"seed": method.seed} | prior_attribute(inputs.model)
+    attributes: dict[str, Any] = {"seed": method.seed} | model_attributes(target)
     if precision != FP32:
         attributes["arithmetic"] = method.arithmetic
     if folder is None:
@@ -348,7 +348,7 @@ def _pilot_attribute(facts: Mapping[str, Any] | None) -> dict[str, str]:
 
 def _warn(method: Method, summary: Mapping[str, Any], trace: xr.DataTree) -> None:
     """Warn of everything that makes the draws doubtful."""
-    lines = list(warnings_of(method, summary))
+    lines = [*warnings_of(method, summary), *fit_warnings(method, trace)]
     if "posterior" in trace.children:
         cold = rung(trace)
         draws = flat_draws(cold["posterior"])

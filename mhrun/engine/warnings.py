@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from scipy.special import erfcx
 
 from mhrun.diagnostics.chains import ESS, RHAT, diagnoses, is_apart
+from mhrun.diagnostics.ladders import rung
 from mhrun.engine.method import Method
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.stationary import samples
 from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
+from mhrun.native import native_form
 from mhrun.store.blocks import SKEW_EDGES
+from mhrun.store.draws import validity
+from mhrun.store.netcdf import flat_draws
 from mhrun.types import Model, blocks_of
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 _MOST_SHOWN = 1000  # per cent that a standard deviation is too large, above which the number says nothing
 _MUCH = 0.1  # share of decisions on all data above which a run warns
@@ -198,6 +206,28 @@ def draws_warnings(
             f"{name}: draws follow the target at T = {_number(distribution.temperature)}, narrower than the posterior: "
             "standard deviations are down to sqrt(T) times as large. Use T = 1 for the posterior."
         )
+
+
+def judges_fit(model: Model) -> bool:
+    """Return whether a model says what the data contradict in it."""
+    return native_form(model, "fit_warnings", "log_lik") is not None
+
+
+def fit_warnings(method: Method, trace: xr.DataTree) -> list[str]:
+    """Return what the data contradict in the model, at the mean of the chain that has the fewest such lines.
+
+    A chain that has not converged contradicts the data by itself; one that never moved is left out.
+    """
+    model, data = method.target.model, method.target.data
+    if not judges_fit(model) or "posterior" not in trace.children:
+        return []
+    cold = rung(trace)
+    kept = [of[valid] for of, valid in zip(flat_draws(cold["posterior"]), validity(cold), strict=True)]
+    means = [
+        torch.from_numpy(chain.mean(0, dtype=np.float64)) for chain in kept if (chain != chain[:1]).any()
+    ]
+    found = [model.fit_warnings(mean.to(data.device), data.fields) for mean in means]  # type: ignore[attr-defined]
+    return min(found, key=len, default=[])
 
 
 def _precision_warnings(method: str, draws: npt.NDArray[np.float64], names: Sequence[str]) -> Iterator[str]:

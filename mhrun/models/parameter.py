@@ -63,6 +63,9 @@ def constraint_words(constraint: Constraint) -> str:
         "Simplex": "a simplex (positive, with sum 1)",
         "Ordered": "increasing",
         "Real": "a finite number",
+        "PositiveDefinite": "positive definite",
+        "LowerCholesky": "lower triangular with a positive diagonal",
+        "CorrCholesky": "a Cholesky factor of correlations",
     }.get(type(constraint).__name__.strip("_"), f"in {constraint}")
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torch.distributions as td
+from torch import Tensor
 from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 
@@ -82,11 +84,16 @@ def prior_of(text: str, where: str) -> td.Distribution:
     kind: Callable[..., td.Distribution] = getattr(td, name)
     try:
         arguments = inspect.signature(kind).bind(*positional, **keyed).arguments
-        numbers = {key: int(value) if key in _WHOLE else _tensor(value) for key, value in arguments.items()}
+        numbers = {key: _value(key, value) for key, value in arguments.items()}
+        _check(kind, numbers)
         return kind(**numbers, validate_args=True)
     except (TypeError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split()).replace(f"{name}.__init__()", name)
-        raise Refusal(f"{where} = {text}: {_short(reason)}; see torch.distributions.{name}.") from error
+        # torch's RuntimeError is about sizes that do not match
+        reason = (
+            "its arguments have sizes that do not fit together" if type(error) is RuntimeError else str(error)
+        )
+        reason = " ".join(reason.split()).rstrip(".")[:160]
+        raise Refusal(f"{where} = {text}: {reason}; see torch.distributions.{name}.") from error
 
 
 def constraint_of(text: str, where: str) -> Constraint:
@@ -135,9 +142,12 @@ def _number(node: ast.expr, text: str, where: str) -> Any:
     match node:
         case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
             try:
-                return float(value)
-            except OverflowError as error:
-                raise Refusal(f"{where}: a number is too large.") from error
+                number = float(value)
+            except OverflowError:
+                number = math.inf
+            if math.isinf(number):
+                raise Refusal(f"{where} = {text}: a number is too large.")
+            return number
         case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
             value = _number(operand, text, where)
             if isinstance(value, float):
@@ -149,17 +159,42 @@ def _number(node: ast.expr, text: str, where: str) -> Any:
     )
 
 
-def _tensor(value: Any) -> torch.Tensor:
-    return torch.tensor(value, dtype=torch.float64)
+class _Broken(ValueError):
+    """A condition of a distribution that an argument breaks."""
 
 
-def _short(reason: str) -> str:
-    """Return the part of torch's message that matters to a reader."""
-    if "to satisfy the constraint" in reason:
-        name = reason.partition("Expected parameter ")[2].split(" ")[0]
-        constraint = reason.partition("satisfy the constraint ")[2].split(",")[0].partition("(")[0]
-        return f"{name} must be {_WORDS.get(constraint, constraint)}"
-    return reason[:160]
+def _value(key: str, value: Any) -> int | Tensor:
+    """Return an argument as a whole number or a tensor."""
+    if key in _WHOLE:
+        if not isinstance(value, float) or not value.is_integer() or value < 2:
+            raise _Broken(f"{key} must be a whole number, at least 2")
+        return int(value)
+    try:
+        return torch.tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError) as error:
+        raise _Broken(f"the lists in {key} must have one length") from error
 
 
-_WORDS = {"GreaterThan": "positive", "GreaterThanEq": "at least 0", "PositiveDefinite": "positive definite"}
+def _check(kind: Any, numbers: Mapping[str, Any]) -> None:
+    """Check the conditions of a distribution on its arguments, of which torch would speak in names of its classes."""
+    for key, value in numbers.items():
+        condition = kind.arg_constraints.get(key) if isinstance(kind.arg_constraints, Mapping) else None
+        if key in _WHOLE or condition is None or constraints.is_dependent(condition):
+            continue
+        if value.dim() < condition.event_dim:
+            raise _Broken(
+                f"{key} must be a {'list' if condition.event_dim == 1 else 'matrix, such as [[1, 0], [0, 1]]'}"
+            )
+        single = condition.base_constraint if isinstance(condition, constraints.independent) else condition
+        if not bool((fits := single.check(value)).all()):
+            found = f", not {float(value[~fits][0]):g}" if fits.shape == value.shape else ""
+            raise _Broken(f"{key} must be {_WORDS.get(type(single), 'a finite number')}{found}")
+    if kind is td.Uniform and not bool((numbers["low"] < numbers["high"]).all()):
+        raise _Broken("low must be below high")
+
+
+_WORDS = {
+    type(constraints.positive): "positive",
+    type(constraints.positive_definite): "symmetric and positive definite",
+    type(constraints.lower_cholesky): "lower triangular with a positive diagonal",
+}

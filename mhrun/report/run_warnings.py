@@ -47,6 +47,7 @@ def warnings_of(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> list[
     }
     if diverging:
         lines.append(f"Divergent steps: {_named(run, list(diverging), diverging)}. Lower the step size.")
+    lines += _fit_warnings(run)
     lines += [str(line) for summary in run.methods.values() for line in summary.get("warnings") or []]
     return lines
 
@@ -96,6 +97,15 @@ def _target_warnings(run: Run) -> list[str]:
             "at the temperature T in brackets, with standard deviations down to sqrt(T) times as large."
         )
     return lines
+
+
+def _fit_warnings(run: Run) -> list[str]:
+    """Return what the data contradict in the model, each line with the methods whose draws show it."""
+    methods: dict[str, list[str]] = {}
+    for m, summary in run.methods.items():
+        for line in summary.get("fit_warnings") or []:
+            methods.setdefault(line, []).append(m)
+    return [f"{_named(run, shown_by)}: {line}." for line, shown_by in methods.items()]
 
 
 def _is_apart(rhat: float | None) -> bool:

@@ -24,15 +24,11 @@ def unfit(model: Model, data: Dataset) -> str | None:
     """
     if reason := ambiguous_bytes(model, data):
         return reason
-    # log_lik of a subclass may read other fields
-    if (of_data := native_form(model, "fields_of", "log_lik")) is not None:
-        try:
-            fields: Mapping[str, Field] = of_data(data.fields)
-        except UserError as error:
-            return str(error)
-    elif native_form(model, "fields", "log_lik") is not None:
-        fields = model.fields  # type: ignore[attr-defined]
-    else:
+    try:
+        fields = fields_read(model, data)
+    except UserError as error:
+        return str(error)
+    if fields is None:
         return None
     name, data_fields = type(model).__name__, data.fields
     if _EXPOSURE in data_fields and _EXPOSURE not in fields and isinstance(model, Regression):
@@ -51,7 +47,22 @@ def unfit(model: Model, data: Dataset) -> str | None:
             return f"{name} needs {field} of real numbers; the data have {data_fields[field].dtype}."
         if need.values and (wrong := _wrong(need, data_fields[field])) is not None:
             remedy = f" {need.remedy}" if need.remedy else ""
-            return f"{name} needs {field} {_values(need)}; the data have {wrong:g}.{remedy}"
+            return f"{name} needs {field} {_values(need)}; the data have {wrong}.{remedy}"
+    return None
+
+
+def fields_read(model: Model, data: Dataset) -> Mapping[str, Field] | None:
+    """Return the model's requirements on the fields that it reads of these data; None if it declares none.
+
+    Raises:
+        UserError: a field that may be a misspelt one.
+    """
+    # log_lik of a subclass may read other fields
+    if (of_data := native_form(model, "fields_of", "log_lik")) is not None:
+        fields: Mapping[str, Field] = of_data(data.fields)
+        return fields
+    if native_form(model, "fields", "log_lik") is not None:
+        return model.fields  # type: ignore[attr-defined]
     return None
 
 
@@ -80,8 +91,8 @@ def _values(need: Field) -> str:
     }[need.values]
 
 
-def _wrong(need: Field, values: Tensor) -> float | None:
-    """Return the first value that violates the requirement, or None."""
+def _wrong(need: Field, values: Tensor) -> str | None:
+    """Return in words the first value that violates the requirement and its row, or None."""
     rows = max(1, _BLOCK // max(1, values[:1].numel()))
     for start in range(0, len(values), rows):
         part = values[start : start + rows]
@@ -100,5 +111,6 @@ def _wrong(need: Field, values: Tensor) -> float | None:
                 | (part.frac() != 0 if part.is_floating_point() else False)
             )
         if bool(bad.any()):
-            return float(part[bad][0])
+            row = start + int(bad.nonzero()[0, 0])
+            return f"{float(part[bad][0]):g} in row {row:,} (counted from 0)"
     return None

@@ -48,6 +48,8 @@ class Model(Protocol):
       where it differs.
     - ``predict(theta, rows) -> (C, m, K)``: log-probabilities of K classes.
     - ``outcome_mean(theta, rows) -> (C, m)``: the mean of an outcome that is a number.
+    - ``fit_warnings(theta (D,), data) -> list[str]``: lines on what the data contradict in the model, at the
+      posterior mean.
     - ``reads_pixels``: whether bytes (uint8) of ``x`` are pixels, k for k/255, see `mhrun.Dataset`.
     - ``blocks``: the parts of theta, see `Block`.
     - ``full_log_lik(data) -> Callable[[theta (C, D)], (C,)]``: the sum over all data.

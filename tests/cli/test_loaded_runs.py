@@ -63,7 +63,7 @@ def test_a_logistic_run_predicts_raw_rows(clean):
     for rows, message in (
         ({"age": 60.0}, "the new rows: there is no column 'city'"),
         ({"age": 60.0, "city": "d"}, "column 'city' has 'd', which the table does not have: 'a', 'b', 'c'"),
-        ({"age": [60.0, np.nan], "city": "a"}, "column 'age' lacks a value in 1 row\\."),
+        ({"age": [60.0, np.nan], "city": "a"}, "column 'age' lacks a value in 1 row, first in data row 2\\."),
         (np.ones((2, 2)), "New rows of sick.csv are a DataFrame"),
     ):
         with pytest.raises(UserError, match=message):

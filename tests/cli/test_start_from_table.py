@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -74,6 +75,20 @@ def test_two_values_give_a_logistic_regression(capsys):
         run(["init", "mine", "--data", "my rows.csv", "--outcome", "ill", "categorical=city"]) == 2
     )  # nothing is overwritten
     assert "is there already" in capsys.readouterr().err
+
+
+def test_a_baseline_is_chosen_by_its_column(capsys):
+    """Words that YAML reads as something else, in the column's name and in the value."""
+    table(y=flags, **{"is: it": lambda rng, rows: rng.choice(["no", "yes"], rows)})
+    words = ["--data", "my rows.csv", "--outcome", "y", "categorical=['is: it']"]
+    assert run(["init", "mine", *words, "baselines.is: it=yes"]) == 0
+    assert "units   baseline: is: it = yes\n" in capsys.readouterr().out
+    config = compose_config(["experiment=my_rows", "scale=smoke"], [Path("mine/conf")], compare=False)
+    assert config["model"]["names"] == ["intercept", "age", "bmi", "is: it=no"]
+    assert (
+        build(config["data"] | {"file": "mine/my rows.csv"}, "data").load().facts["columns"][-1]
+        == "is: it=no"
+    )
 
 
 def test_a_project_may_begin_in_the_folder_of_its_table_and_runs(capsys):
@@ -211,6 +226,8 @@ def test_numbers_without_zero_are_no_counts(capsys):
             "'featurs=[age]' is not a setting of the table here. Did you mean 'features'?",
         ),
         ({"y": flags}, ["features=[age"], "write lists as features=[a,b]"),
+        ({"y": flags}, ["baselines=no"], "baselines=no cannot be read; write baselines.COLUMN=VALUE."),
+        ({"y": flags}, ["baselines.age=1"], "baselines: 'age' is not in categorical = []; add it."),
         ({"y": flags}, ["missing=keep"], "missing = 'keep' is unknown; choose refuse, drop"),
         ({"y": flags}, ["other"], "needs a folder and a table"),
         (
@@ -221,6 +238,22 @@ def test_numbers_without_zero_are_no_counts(capsys):
         ({"y": lambda rng, rows: rng.normal(size=rows)}, ["model=poisson"], "'y' holds other numbers"),
         ({"y": lambda rng, rows: rng.normal(size=rows)}, ["model=logistic"], "is for two values"),
         ({"y": lambda rng, rows: rng.choice(["a", "b"], rows)}, ["model=linear"], "holds 'a' and 'b'"),
+        ({"${seed}": "Paris", "y": flags}, [], "column '${seed}' cannot be named in a configuration"),
+        (
+            {"y": flags},
+            ["categorical=[${seed}]"],
+            "categorical '[${seed}]' cannot be named in a configuration",
+        ),
+        (
+            {"y": lambda rng, rows: rng.choice(["a", "${b}"], rows)},
+            ["--outcome", "y"],
+            "my rows.csv: the value '${b}' cannot be named in a configuration",
+        ),
+        (
+            {"y": flags, "c": lambda rng, rows: rng.choice(["A", "a${b"], rows)},
+            ["--outcome", "y", "categorical=[c]"],
+            "my rows.csv: the value 'c=a${b' cannot be named in a configuration",
+        ),
     ],
 )
 def test_a_table_that_does_not_fit_gets_one_line(capsys, columns, words, message):
@@ -282,7 +315,7 @@ def test_fewer_rows_than_weights_are_named(capsys):
 
 @pytest.mark.parametrize("size", [None, 0.7])
 def test_counts_with_more_variance_than_mean_are_named(capsys, size):
-    """Poisson counts, with rates that depend on a feature, and negative binomial ones of the same mean."""
+    """Poisson counts, with rates that depend on a feature, and negative binomial ones; before a run and after it."""
     rng = np.random.default_rng(5)
     frame = table(800, y=0)
     mean = np.exp(0.5 + 0.8 * frame.age)
@@ -294,6 +327,12 @@ def test_counts_with_more_variance_than_mean_are_named(capsys, size):
     assert (named is None) == (size is None)
     if named:
         assert 2 < float(named.group(1)) < 9
+    few = [f"~methods.{m}" for m in ("smh2", "mint", "mhminibatch", "sgld")]
+    few += ["steps=200", "warmup=200", "runtime.report=false"]
+    assert run(["--project", "mine", "my_rows", "scale=smoke", *few]) == 0
+    summary = json.loads(Path("outputs/my_rows/latest/summary.json").read_text())
+    lines = summary["methods"]["mcmc"]["fit_warnings"]
+    assert ["times their mean" in line for line in lines] == [True] * (size is not None)
 
 
 def test_few_whole_numbers_may_be_classes(capsys):

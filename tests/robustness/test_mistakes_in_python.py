@@ -243,12 +243,36 @@ def test_a_missing_gpu_has_a_reason(capsys):
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 def test_chains_that_begin_at_no_density_are_refused(value):
+    """The first row of many is named, of the first chain that is not finite there."""
+
     def log_lik(theta, x):  # not finite at one of two starting points
-        return torch.where(theta[0] > 0, value, 0.0) - (x - theta[0]) ** 2
+        return torch.where((theta[0] > 0) & (x > 2040), value, 0.0) - (x - theta.sum()) ** 2
 
     kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(m=5), mhrun.Barker())
-    with pytest.raises(UserError, match="1 of 2 chains begin where the log-likelihood is not finite"):
-        mhrun.sample(log_lik, np.ones(50), kernel, start=[[0.0], [1.0]], chains=2, step_size=1.0, steps=50)
+    start = torch.zeros(2, 6)
+    start[1, 0] = 1.25
+    with pytest.raises(UserError) as error:
+        mhrun.sample(log_lik, np.arange(3000.0), kernel, start=start, chains=2, step_size=1.0, steps=50)
+    assert (
+        f"1 of 2 chains begin where the log-likelihood is not finite: chain 1 has {value:g} in row 2,041 (counted from "
+        "0) at theta[0] = 1.25, theta[1] = 0, theta[2] = 0, theta[3] = 0 and 2 more; "
+    ) in str(error.value)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e5])
+def test_features_in_large_units_are_named_where_a_likelihood_overflows(unit):
+    """A Poisson regression as a function, whose chains begin at draws from the prior; and one of another cause."""
+    x = unit * np.random.default_rng(0).normal(3.0, 1.0, (50, 1))
+
+    def log_lik(theta, rows):
+        rate = (theta.a + rows.x @ theta.b).exp() + (0.0 if unit > 1 else torch.inf)
+        return rows.y * rate.log() - rate
+
+    parameters = {"a": "Normal(0, 1)", "b": {"shape": [1], "prior": "Normal(0, 1)", "dims": "feature"}}
+    with pytest.raises(UserError) as error:
+        mhrun.sample(log_lik, {"x": x, "y": np.full(50, 1e6)}, parameters=parameters, step_size="auto")
+    assert ("x has values up to 5" in str(error.value)) == (unit > 1)
+    assert ("e+05: standardise them, choose other starting points" in str(error.value)) == (unit > 1)
 
 
 LADDER = mhrun.ReplicaExchange(

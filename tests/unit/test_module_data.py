@@ -34,7 +34,7 @@ def sampled(module, data, **settings):
 @pytest.mark.parametrize(
     ("y", "message"),
     [
-        (0.97 * Y, "whole numbers from 0 to 1; the data have 0.97. For another outcome"),
+        (0.97 * Y, "whole numbers from 0 to 1; the data have 0.97 in row .* For another outcome"),
         (Y + 1, "whole numbers from 0 to 1; the data have 2"),
         (Y - 1, "whole numbers from 0 to 1; the data have -1"),
         (nn.functional.one_hot(Y), "y with one number per datum"),

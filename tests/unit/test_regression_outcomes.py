@@ -15,6 +15,7 @@ from mhrun.models.logistic import Logistic
 from mhrun.models.poisson_regression import PoissonRegression
 from mhrun.models.robust_regression import RobustRegression
 from mhrun.models.softmax_regression import SoftmaxRegression
+from mhrun.store.netcdf import open_trace
 
 D, N, REPEATS = 3, 5, 20_000
 X = np.random.default_rng(0).normal(0, 0.7, (N, D))
@@ -128,7 +129,26 @@ def test_predict_of_a_regression_is_the_mean_of_the_outcome_over_the_draws():
     found = mhrun.predict(trace, model, X)
     assert found.dims == ("datum",)
     assert found.to_numpy() == pytest.approx(np.exp(theta @ X.T).mean((0, 1)))
+    with pytest.raises(UserError, match=r"the new data have no x, .* give predict \{'x': \.\.\.\}\."):
+        mhrun.predict(trace, model, {"z": X})
     with pytest.raises(
         UserError, match=r"does not say what it predicts; .* lambda theta, rows: rows.x @ theta\."
     ):
         mhrun.predict(trace, GaussianMixture([[0.0] * D], 1.0), X)
+
+
+@short_run
+def test_predict_needs_the_exposure_that_the_model_was_fitted_with(tmp_path):
+    """Without it a mean would be that of one unit; a trace that was opened again knows of it too."""
+    rng = np.random.default_rng(5)
+    exposure = rng.uniform(1, 9, 50)
+    data = {"x": rng.normal(size=(50, D)), "y": rng.poisson(exposure).astype(float), "exposure": exposure}
+    model, _ = MEANS["poisson"]
+    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
+    how = {"step_size": 0.1, "chains": 2, "steps": 20, "warmup": 0, "folder": tmp_path / "trace"}
+    theta = mhrun.sample(model, data, kernel, **how)["posterior"]["theta"].to_numpy()
+    trace = open_trace(tmp_path / "trace")
+    with pytest.raises(UserError, match="the new data have no exposure, which the model was fitted with"):
+        mhrun.predict(trace, model, X)
+    found = mhrun.predict(trace, model, {"x": X, "exposure": np.full(N, 7.0)})
+    assert found.to_numpy() == pytest.approx(7 * np.exp(theta @ X.T).mean((0, 1)))

@@ -16,6 +16,7 @@ from mhrun.engine.chains import Silent
 from mhrun.engine.experiment import run_experiment
 from mhrun.engine.warnings import is_network
 from mhrun.kernels.acceptance import efficient_acceptance
+from mhrun.models.poisson_regression import PoissonRegression
 from mhrun.pairing.growing import Growing
 from mhrun.report.efficiency import valid_draws
 from mhrun.report.run import Run
@@ -210,10 +211,13 @@ def test_a_report_has_one_line_for_all_methods_with_a_warning(tmp_path):
     assert "sample the target at the temperature T in brackets" in line
     label = run.label("mint")
     run.methods["mint"] |= {"network": True, "samples": run.methods["mint"]["samples"] | {"temperature": 0.5}}
+    for m in methods:
+        run.methods[m] |= {"fit_warnings": ["the model is wrong"]}
     lines = warnings_of(run, {"mint": {"rhat": 1.5, "ess": 9.0}, "tempered_mcmc": {"why": "3 valid draws."}})
     assert f"R-hat and ESS are unknown: {run.label('tempered_mcmc')}: 3 valid draws." in lines
     assert any(line.startswith(f"Colder than the posterior: {label} (0.5") for line in lines)
     assert any(line.startswith("Hidden units of a network can be exchanged") for line in lines)
+    assert f"{', '.join(run.label(m) for m in methods)}: the model is wrong." in lines
 
 
 def test_a_wide_model_is_diagnosed_at_some_coordinates():
@@ -234,3 +238,32 @@ def test_warnings_of_a_network_point_to_predictions():
     assert any("R-hat is" in line for line in lines)
     assert sum("Judge predictions" in line for line in lines) == 1
     assert not is_network(mhrun.ModuleModel(torch.nn.Linear(2, 2)))  # no hidden units
+
+
+@pytest.mark.parametrize("size", [None, 0.7])
+def test_counts_that_vary_too_much_are_warned_of(size):
+    """Poisson counts, and negative binomial ones of the same means: their variance is 1 + mean / size times the mean.
+
+    A chain that begins far away, and has not arrived, contradicts the data by itself.
+    """
+    rng = np.random.default_rng(5)
+    x, days = np.stack([np.ones(800), rng.normal(size=800)], 1), rng.uniform(0.5, 2, 800)
+    mean = days * np.exp(0.5 + 0.8 * x[:, 1])
+    y = rng.poisson(mean if size is None else mean * rng.gamma(size, 1 / size, 800))
+    data = {"x": x, "y": y, "exposure": days}
+    how = {"step_size": 0.03, "steps": 300, "warmup": 0, "chains": 2, "seed": 1}
+    with warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always")
+        mhrun.sample(PoissonRegression(2, 10.0), data, kernel(), start=[[0.5, 0.8], [-2.0, -2.0]], **how)
+        mhrun.sample(
+            PoissonRegression(2, 10.0), data, kernel(), **how | {"step_size": 1e3}
+        )  # which never moves
+    found = [
+        match
+        for one in raised
+        if (match := re.match(r"the counts' variance is about (\S+) ", str(one.message)))
+    ]
+    assert len(found) == (size is not None)
+    if found:
+        pearson = ((y - mean) ** 2 / mean).mean()
+        assert float(found[0].group(1)) == pytest.approx(pearson, rel=0.2)

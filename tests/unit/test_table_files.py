@@ -47,7 +47,7 @@ def needs_pyarrow(frame, name):
 @pytest.mark.parametrize(
     ("cells", "words"),
     [
-        ({4: "1,5"}, "column 'b': '1,5' in data row 5 is not a number (299 others are)"),
+        ({4: "1.5.0"}, "column 'b': '1.5.0' in data row 5 is not a number (299 others are)"),
         ({4: "1,5", 7: "?"}, "column 'b': '1,5' in data row 5 and 1 more are not numbers (298 others are)"),
     ],
 )
@@ -59,6 +59,45 @@ def test_a_cell_that_is_no_number_is_named_with_its_row(tmp_path, cells, words):
         Table(str(tmp_path / "t.csv"), target="y").load()
     assert words in str(error.value)
     assert "categorical" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "rows", ["0,25;1\n1,5;2\n", "2;1\n1,5;2\n", "-1,5e3;1\n;2\n"], ids=["all", "some", "with a missing value"]
+)
+def test_decimal_commas_are_named(rows):
+    """As a feature and as an outcome, which would have few classes."""
+    Path("t.csv").write_text(f"dose;y\n{rows}")
+    for read in (
+        lambda: Table("t.csv", target="y").load(),
+        lambda: Table("t.csv", target="dose").load(),
+        lambda: table.outcome_of(Path("t.csv"), "dose"),
+    ):
+        with pytest.raises(
+            UserError, match=r"column 'dose' holds '.*,.*', .* a decimal comma; write decimal points"
+        ):
+            read()
+
+
+@pytest.mark.parametrize(("encoding", "name"), [("latin-1", "LATIN1"), ("utf-16", "UTF-16")])
+@pytest.mark.parametrize("place", ["first", "later"])
+def test_a_file_that_is_not_utf_8_is_named(encoding, name, place):
+    rows = "1;2\n" * (100_000 if place == "later" and encoding == "latin-1" else 1)
+    Path("t.csv").write_text(f"{'größe' if place == 'first' else 'a'};y\n{rows}2;ö\n", encoding=encoding)
+    with pytest.raises(
+        UserError, match=rf"t.csv is not UTF-8 text \(a byte 0x..\); .* iconv -f {name} -t UTF-8\."
+    ):
+        Table("t.csv", target="y").load()
+
+
+@pytest.mark.parametrize("name", ["${seed}", "a${b", "???"])
+def test_a_column_that_a_configuration_cannot_name_is_refused(name):
+    """Where it is used; a name that ${seed} became is that of no column."""
+    pd.DataFrame({name: [1.0, 2.0, 4.0], "b": [1.0, 3.0, 2.0], "y": [0, 1, 0]}).to_csv("t.csv", index=False)
+    for settings in ({}, {"features": [name]}, {"features": ["0"]}, {"features": ["b"], "exposure": name}):
+        with pytest.raises(UserError) as error:
+            Table("t.csv", target="y", **settings).load()
+        assert f"t.csv: column '{name}' cannot be named in a configuration" in str(error.value)
+    assert Table("t.csv", target="y", features=["b"]).n == 3
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz", "t.parquet"])
@@ -79,6 +118,25 @@ def test_columns_have_roles(frame, name):
     assert data.fields["y"].numpy() == pytest.approx(frame.y)
     bare = Table(name, target="y", features=["b"], standardise=False).load().fields["x"]
     assert bare[:, 0].tolist() == frame.b.tolist()
+
+
+def test_the_baseline_of_a_category_can_be_chosen(frame):
+    """A word of the command line names a number too; new rows have the same indicators."""
+    frame.to_csv("t.csv", index=False)
+    rest = {"target": "y", "features": ["a"], "categorical": ["kind", "grade"]}
+    chosen = Table("t.csv", **rest, baselines={"kind": "green", "grade": "2"})
+    data = chosen.load()
+    assert data.facts["columns"] == ["a", "kind=blue", "kind=red", "grade=1"]
+    assert data.facts["baselines"] == {"kind": "green", "grade": "2"}
+    assert data.fields["x"][:, 2].numpy() == pytest.approx((frame.kind == "red").astype(float))
+    new = chosen.prepared(frame.iloc[:9])
+    assert torch.equal(new.fields["x"], data.fields["x"][:9])
+    with pytest.raises(
+        UserError, match="column 'kind' has no value 'gren', its baseline; it has 'blue', 'green'"
+    ):
+        Table("t.csv", **rest, baselines={"kind": "gren"}).load()
+    with pytest.raises(Refusal, match=r"baselines: 'b' is not in categorical = \[kind, grade\]; add it\."):
+        Table("t.csv", **rest, baselines={"b": 2})
 
 
 def test_outcomes(frame):
@@ -216,6 +274,10 @@ def test_a_table_says_in_a_line_what_is_wrong(frame, tmp_path):
         (lambda: Table("t.csv", target="kind", features=["a"]), "no numbers"),
         (lambda: Table("t.csv", target="y", features=["same"]), "which cannot be standardised"),
         (lambda: Table("t.csv", target="a", features=["a"]), "'a' is feature and target; give it one role"),
+        (
+            lambda: Table("t.csv", target="y", features=["a", "kind"], categorical=["kind"]),
+            "'kind' is in features and in categorical; leave it out of features, which are the numerical columns",
+        ),
         (lambda: Table("t.csv", target="kind", features=["a"], outcome="sign"), "wants two values"),
         (lambda: Table("t.parquet", target="y"), "pyarrow|cannot be read"),
         (lambda: Table("t.doc", target="y"), "is not a supported table"),
@@ -242,8 +304,25 @@ def test_an_exposure_is_a_field_of_its_own(frame):
             PoissonRegression(1), Dataset.of(data | {name: np.ones(3)})
         )
     assert unfit(PoissonRegression(1), Dataset.of(data | {"site": np.ones(3)})) is None
-    with pytest.raises(UserError, match="the exposure 'none' is 0 in a row; it must be positive"):
+    with pytest.raises(UserError, match="the exposure 'none' is 0 in data row 1; it must be positive"):
         Table("t.csv", target="y", features=["a"], exposure="none").load()
+    for first, words in ((-2.0, "is -2 in data row 8;"), (np.inf, "holds an infinite number in data row 8")):
+        days = [None, *[1.0] * 6, first, *[0.0] * 52]
+        frame.assign(days=days).to_csv("b.csv", index=False)
+        with pytest.raises(UserError, match=f"'days' {words}"):
+            Table("b.csv", target="y", features=["a"], exposure="days", missing="drop").load()
+        with pytest.raises(UserError, match=r"days: 1\), first in data rows 1;"):
+            Table("b.csv", target="y", features=["a"], exposure="days").load()
+        with pytest.raises(UserError, match=f"'days' {words}"):
+            rows.prepared(
+                pd.DataFrame({"a": 0.0, "days": [2.0, *days[1:]]}, index=[f"r{k}" for k in range(60)])
+            )
+    with pytest.raises(UserError, match="'days' lacks a value in 1 row, first in data row 2"):
+        rows.prepared({"a": [0.0, 1.0], "days": [7.0, np.nan]})
+    counts = Dataset.of({"x": np.ones((3, 1)), "y": np.ones(3), "exposure": np.array([1.0, 2.0, 0.0])})
+    assert "exposure to be positive; the data have 0 in row 2 (counted from 0)." in unfit(
+        PoissonRegression(1), counts
+    )
     with pytest.raises(UserError, match="'a' is feature and exposure; give it one role"):
         Table("t.csv", target="y", features=["a"], exposure="a").load()
     for model, message in ((RobustRegression(1), "has no exposure"), (PoissonRegression(1), None)):

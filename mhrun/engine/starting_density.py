@@ -1,0 +1,102 @@
+"""Refuses chains that begin where the log-likelihood is not finite: which chain, which datum, which parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.models.parameters import parameters_of
+from mhrun.target import Target
+from mhrun.types import Model
+
+_READ = 1 << 16  # rows that are searched for NaN at a time
+_EVALUATED = 1 << 10  # rows whose log-likelihoods are searched at a time: those of a network take memory
+_SHOWN = 4  # parameters in a message
+_LARGE = 1e3  # values of features from which they are named: exp of a predictor overflows at weights near 1
+_NO_FEATURES = ("y", "exposure")
+
+
+def check_start(target: Target, theta: Tensor, log_lik: Tensor) -> None:
+    """Check that log-likelihoods are finite where chains begin.
+
+    Args:
+        target: their target.
+        theta: starting points (C, D).
+        log_lik: log-likelihoods there (C, ...), of some data or their mean.
+
+    Raises:
+        Refusal: one is not finite, with the first datum for which it is not; or the data hold NaN.
+    """
+    bad = ~log_lik.reshape(len(log_lik), -1).isfinite().all(-1)
+    if not bool(bad.any()):
+        return
+    for name, field in target.data.fields.items():
+        if line := _not_a_number(name, field):
+            raise Refusal(line)
+    chain = int(bad.nonzero()[0])
+    point = theta[chain : chain + 1]
+    raise Refusal(
+        f"{int(bad.sum())} of {len(log_lik)} chains begin where the log-likelihood is not finite: chain {chain} has "
+        f"{_first_datum(target, point)} at {_values(target.model, point[0])}; {_cause(target.data.fields)}choose other "
+        "starting points, or fix the model there."
+    )
+
+
+def _first_datum(target: Target, point: Tensor) -> str:
+    """Return in words the first log-likelihood that is not finite at a point (1, D), and its row."""
+    data = target.data
+    for start in range(0, data.n, _EVALUATED):
+        index = torch.arange(start, min(start + _EVALUATED, data.n), device=data.device)[None]
+        with torch.no_grad():
+            log_lik = target.model.log_lik(point, data.rows(index))[0]
+        if len(places := (~log_lik.isfinite()).nonzero()):
+            first = int(places[0])
+            return f"{float(log_lik[first]):g} in row {start + first:,} (counted from 0)"
+    return "a sum that overflows"
+
+
+def _values(model: Model, theta: Tensor) -> str:
+    """Return the first parameters of a point (D,) in words."""
+    parameters = parameters_of(model)
+    values = theta if parameters is None else parameters.flat(theta)
+    words = [
+        f"{name} = {value:.3g}" for name, value in zip(model.names, values[:_SHOWN].tolist(), strict=False)
+    ]
+    return ", ".join(words) + f" and {len(values) - _SHOWN:,} more" * (len(values) > _SHOWN)
+
+
+def _cause(fields: Mapping[str, Tensor]) -> str:
+    """Return the features with the largest values and a remedy, in words, if they are large."""
+    features = {
+        name: field
+        for name, field in fields.items()
+        if name not in _NO_FEATURES and field.is_floating_point() and field.numel()
+    }
+    largest = {name: max(map(abs, map(float, field.aminmax()))) for name, field in features.items()}
+    name = max(largest, key=lambda name: largest[name], default=None)
+    if name is None or largest[name] < _LARGE:
+        return ""
+    return f"{name} has values up to {largest[name]:.2g}: standardise them, "
+
+
+def _not_a_number(name: str, field: Tensor) -> str:
+    """Return a line on the NaN of a field of the data (n, ...), empty if it has none."""
+    if not field.is_floating_point():
+        return ""
+    lacking, first = 0, None
+    for start in range(0, len(field), _READ):  # a field may be a map of a file that is larger than memory
+        nans = (
+            field[start : start + _READ].isnan().flatten(1).sum(1)
+            if field.dim() > 1
+            else (field[start : start + _READ].isnan())
+        )
+        lacking += int(nans.sum())
+        if first is None and bool(nans.any()):
+            first = start + int(nans.nonzero()[0])
+    if first is None:
+        return ""
+    rows = f"row {first + 1:,}" if lacking == 1 else f"the first in row {first + 1:,}"
+    return f"field {name} has {lacking:,} NaN ({rows}); leave out its rows, or fill them."
