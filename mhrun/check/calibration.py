@@ -20,7 +20,8 @@ from torch import Tensor
 from mhrun.check.verdict import FAILS, FALSE_ALARMS, HOLDS, NONE, Verdict, by_uniforms
 from mhrun.data import Dataset
 from mhrun.errors import UserError
-from mhrun.models.function import FunctionModel, Named, explained
+from mhrun.models.explained import explained
+from mhrun.models.function import FunctionModel, Named
 from mhrun.models.weights import Weights
 from mhrun.random import derive_key
 from mhrun.target import Target

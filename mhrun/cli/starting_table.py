@@ -18,7 +18,8 @@ from mhrun.data.table import Table, check_word, features_of, outcome_of, units_i
 from mhrun.errors import UserError, nearest
 from mhrun.paths import CONF
 
-_FULL = 200_000  # rows up to which a method on all data is the reference
+_FULL = 200_000  # rows up to which a method on all data is the reference of a model with bounds
+_NOISY = 50_000  # rows from which SGLD needs control variates: its effective draws fall as 1 / n
 _WIDE = 50  # parameters from which the bounds of SMH-2 are too wide to save data
 _EXACT = ("hmc", "mcmc", "mala", "smh2", "mh_ss", "zig_zag")
 _STEPS = 10_000  # at scale=quick
@@ -93,7 +94,7 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
         methods="\n".join(f"  - /method@methods.{method}: {method}" for method in methods),
         title=flow(title),
         kept=", ".join(methods),
-        own=_OWN_STEPS if "hmc" in methods else "",
+        own=_own_steps(methods),
         **{
             scale: flow(counts | ({"hmc_steps": _HMC[scale]} if "hmc" in methods else {}))
             for scale, counts in {
@@ -118,6 +119,8 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
         *(f"units   {line}" for line in units_in_words(data.facts)),
         f"priors  {fitted.prior}",
         f"methods {_by_kind(methods)}",
+        *["        hmc reads all data: --dry-run says how long it takes, and '~methods.hmc' leaves it out"]
+        * ("hmc" in methods and data.n > _FULL),
     ]
     exact = next((method for method in methods if method in _EXACT), None)
     return Project(name, files, lines, exact)
@@ -197,10 +200,22 @@ def _methods(has_bounds: bool, n: int, dim: int) -> list[str]:
     a function in torch without bounds, on which the tests that read most of the data take many times as long.
     """
     exact = ["smh2"] * (dim < _WIDE)
-    if n <= _FULL:
-        reference = "mcmc" if dim <= _FEW else "hmc" if dim <= _PILOTED else "mala"
-        return [reference, *exact, "mint", "mhminibatch", "sgld"] if has_bounds else [reference, "sgld"]
-    return [*exact, "zig_zag" if exact else "mh_ss", "sgld"] if has_bounds else ["sghmc", "sgld"]
+    dynamics = "sgld" if n <= _NOISY else "sgld_cv"
+    if has_bounds and n > _FULL:
+        return [*exact, "zig_zag" if exact else "mh_ss", dynamics]
+    walks = dim <= _FEW and (has_bounds or n <= _FULL)
+    reference = "mcmc" if walks else "hmc" if dim <= _PILOTED else "mala"
+    return [reference, *exact, "mint", "mhminibatch", dynamics] if has_bounds else [reference, dynamics]
+
+
+def _own_steps(methods: Sequence[str]) -> str:
+    """Return the part of an experiment that gives methods other numbers of steps than the experiment's."""
+    chosen = {method: _OWN_STEPS[method] for method in methods if method in _OWN_STEPS}
+    if "hmc" not in methods:
+        chosen.pop("sgld", None)
+    return "".join(
+        ["\nmethods:\n", *(f"  {method}: {text}\n" for method, text in chosen.items())] * bool(chosen)
+    )
 
 
 def _columns(facts: Mapping[str, Any]) -> str:
@@ -244,8 +259,8 @@ scales:
   quick: {quick}
   long: {long}
 """
-_OWN_STEPS = """
-methods:
-  hmc: {steps: "${scales.${scale}.hmc_steps}"}  # fewer: a step is a trajectory of gradients on all data
-  sgld: {steps: "${times:2,${steps}}"}  # more: its steps are cheap, and become shorter
-"""
+_OWN_STEPS = {
+    "hmc": '{steps: "${scales.${scale}.hmc_steps}", warmup: 100}  # fewer: a step is a trajectory on all data',
+    "mh_ss": '{steps: "${times:4,${steps}}"}  # more: its steps read few data',
+    "sgld": '{steps: "${times:2,${steps}}"}  # more: its steps are cheap, and become shorter',
+}

@@ -15,7 +15,8 @@ from mhrun.data import Dataset
 from mhrun.data.frames import is_frame
 from mhrun.diagnostics.ladders import rung
 from mhrun.errors import UserError
-from mhrun.models.function import Named, explained
+from mhrun.models.explained import explained
+from mhrun.models.function import Named
 from mhrun.models.module import ModuleModel
 from mhrun.models.parameters import parameters_of
 from mhrun.numbers import is_whole, whole_number

@@ -76,8 +76,8 @@ class ZigZag(Kernel):
         if target.bounded.refuses() is not None:
             name = type(target.model).__name__
             return (
-                f"{name} has no bounds on the remainders of surrogate={target.surrogate.kind}; a model of your own can "
-                f"give some ({CONSTANTS[target.surrogate.kind]})."
+                f"{name} has no bounds on the remainders of surrogate={target.surrogate.kind}; a function of yours "
+                f"can give some: {CONSTANTS[target.surrogate.kind]}= of mhrun.FunctionModel, or in its YAML."
             )
         return None
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import UserError
-from mhrun.models.function import explained
+from mhrun.models.explained import explained
 from mhrun.types import BOUND_KINDS, Bounds, Reference, Rows
 
 _PART = 1 << 16  # rows whose weights are computed at once

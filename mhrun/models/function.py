@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import copy
-import re
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mhrun.build import blame
 from mhrun.errors import Refusal, UserError
 from mhrun.models import autograd
+from mhrun.models.bounds import Constant, constant_bounds
+from mhrun.models.explained import explained
 from mhrun.models.naming import named
 from mhrun.models.parameters import Parameters, start_values
 from mhrun.models.recorded import Replays
 from mhrun.models.returned import returned, unchanged
+from mhrun.numbers import is_number
 from mhrun.random import Draws, Purpose, derive_key
-from mhrun.types import Bounds, Reference, Rows
+from mhrun.types import BOUND_KINDS, Bounds, Reference, Rows
 
 PerDatum = Callable[[Any, Any], Tensor]
 
@@ -63,9 +63,13 @@ class FunctionModel:
             for each chain.
         simulate: ``(theta, rows) -> fields``: new data given parameters, for simulation-based calibration; `rows` has
             the experiment's data, and the returned fields replace those of the same names.
-        bounds: ``(data, kind, reference) -> Bounds``, bounds on the terms for exact minibatch tests, see
-            `mhrun.types.Bounds`; `mhrun.models.bounds.constant_bounds` makes them from bounds on derivatives. They are
-            functions of theta as chains see it, in unconstrained coordinates.
+        lipschitz: a bound on the norm of the gradient of each datum's log-likelihood in theta, everywhere, for exact
+            minibatch tests: a number, or a function ``rows -> (n,)``. It is never guessed; a run stops if a term
+            exceeds its bound. Parameters must be without constraints.
+        curvature: likewise a bound on the spectral norm of the Hessian, for ``surrogate="taylor1"``.
+        third: likewise a bound on the norm of the third derivative, for ``surrogate="taylor2"``.
+        bounds: ``(data, kind, reference) -> Bounds`` instead, where the derivatives have no bound everywhere, see
+            `mhrun.types.Bounds`. They are functions of theta as chains see it, in unconstrained coordinates.
         bound_kinds: the kinds that `bounds` covers.
 
     Raises:
@@ -74,7 +78,7 @@ class FunctionModel:
     """
 
     bound_kinds: Sequence[str] = ()
-    _bounds: Callable[[Rows, str, Reference | None], Bounds] | None = None
+    _bounds: _BoundsFunction | None = None
 
     def __init__(
         self,
@@ -87,6 +91,9 @@ class FunctionModel:
         parameters: Mapping[str, Any] | Parameters | None = None,
         start_sd: float = 0.0,
         simulate: Callable[[Any, Any], Any] | None = None,
+        lipschitz: Constant | None = None,
+        curvature: Constant | None = None,
+        third: Constant | None = None,
         bounds: Callable[[Rows, str, Reference | None], Bounds] | None = None,
         bound_kinds: Sequence[str] = ("difference",),
     ) -> None:
@@ -112,8 +119,19 @@ class FunctionModel:
         self._single = single
         self._batched = batched
         self._memo = Replays()
+        constants = {"lipschitz": lipschitz, "curvature": curvature, "third": third}
+        if bounds is None:
+            bounds, bound_kinds = _bounds_from(constants)
+        elif given := [name for name, constant in constants.items() if constant is not None]:
+            raise Refusal(f"bounds and {given[0]} both bound the terms; give one of them.")
         if bounds is not None:
             self._bounds, self.bound_kinds = bounds, tuple(bound_kinds)
+        if any(constant is not None for constant in constants.values()) and not self._is_plain:
+            raise Refusal("lipschitz, curvature and third are for parameters without constraints.")
+
+    @property
+    def _is_plain(self) -> bool:
+        return self.parameters is None or self.parameters.is_plain
 
     def anew(self) -> FunctionModel:
         """Return the model without recordings of its functions, which hold the values that globals had."""
@@ -275,83 +293,24 @@ class FunctionModel:
         return self.parameters.theta(drawn)
 
 
+_BoundsFunction = Callable[[Rows, str, Reference | None], Bounds]
+
+
+def _bounds_from(constants: Mapping[str, Constant | None]) -> tuple[_BoundsFunction | None, list[str]]:
+    """Return bounds from those on derivatives, and the kinds that they cover; None without any."""
+    for name, value in constants.items():
+        if is_number(value) and not 0 <= value < math.inf:
+            raise Refusal(f"{name} = {value:g} bounds a norm; it must be a finite number, at least 0.")
+    by_order = list(constants.values())
+    kinds = [kind for kind, constant in zip(BOUND_KINDS, by_order, strict=True) if constant is not None]
+
+    def bounds(data: Rows, kind: str, reference: Reference | None) -> Bounds:
+        return constant_bounds(by_order, Named(data), kind, reference)
+
+    return (bounds if kinds else None), kinds
+
+
 def _called(what: str, function: Callable[..., Any]) -> str:
     """Return what a user's function is, with its name where that is another."""
     name = getattr(function, "__name__", what)
     return what if name in (what, "<lambda>") else f"{what} ({name})"
-
-
-@contextmanager
-def explained(what: str, given: Mapping[str, Tensor]) -> Iterator[None]:
-    """Convert an error of a user's function into one line with its location and the shapes of its arguments."""
-    try:
-        with _unvalidated():
-            yield
-    except UserError:
-        raise
-    except Exception as error:
-        if "alloc" in str(error) and "memory" in str(error):  # the command line reports this in detail
-            raise
-        shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in given.items())
-        # A lone surrogate, which file names can contain, cannot be encoded.
-        reason = blame(error).encode(errors="backslashreplace").decode()
-        remedy = _remedy(str(error), given)
-        if remedy and (place := re.search(r" \([^()]*, line \d+\)$", reason)):
-            raise UserError(f"{what}{place[0]} {remedy}.") from error
-        raise UserError(f"{what} failed: {reason}; it had {shapes}.") from error
-
-
-_READS = (  # what torch says of values that are read under vmap, or by NumPy
-    "data-dependent control flow",
-    "calling .item()",
-    "Cannot access data pointer",
-    "Can't call numpy()",
-    ".numpy() is not supported",
-)
-
-
-def _remedy(message: str, arguments: Mapping[str, Tensor]) -> str:
-    """Return what is wrong and what to do for the usual errors of a log-density in torch, else nothing."""
-    if any(text in message for text in _READS):
-        return (
-            "reads the value of a tensor (if, float, .item() or NumPy), which chains that are computed together do "
-            "not allow; use torch.where and torch's own functions"
-        )
-    kinds = {name: value.dtype for name, value in arguments.items() if value.is_floating_point()}
-    theta = kinds.get("theta", torch.float64)
-    others = [name for name, kind in kinds.items() if kind != theta and name != "theta"]
-    if others and ("dtype" in message or "scalar type" in message):
-        names, cast = ", ".join(others), "double" if theta == torch.float64 else "float"
-        return (
-            f"multiplies {_short(theta)} and {_short(kinds[others[0]])}: theta is {_short(theta)} and {names} "
-            f"{'is' if len(others) == 1 else 'are'} not; write batch.{others[0]}.{cast}() or the like"
-        )
-    return ""
-
-
-def _short(kind: torch.dtype) -> str:
-    return str(kind).removeprefix("torch.")
-
-
-_inside, _validates, _lock = 0, True, threading.Lock()
-
-
-@contextmanager
-def _unvalidated() -> Iterator[None]:
-    """Switch off the validation of torch's distributions, which reads values, as vmap cannot.
-
-    The switch is the process's: it is off while any thread is inside, and afterwards as it was.
-    """
-    global _inside, _validates
-    kind = torch.distributions.Distribution
-    with _lock:
-        if not _inside:
-            _validates, kind._validate_args = kind._validate_args, False
-        _inside += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _inside -= 1
-            if not _inside:
-                kind._validate_args = _validates

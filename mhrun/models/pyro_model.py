@@ -15,7 +15,8 @@ from torch.distributions.constraints import Constraint
 from mhrun.build import trusted_object
 from mhrun.errors import Refusal
 from mhrun.models.axes import is_axis
-from mhrun.models.function import FunctionModel, explained
+from mhrun.models.explained import explained
+from mhrun.models.function import FunctionModel
 from mhrun.models.parameters import Parameters
 from mhrun.random import derive_key
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,10 +9,7 @@ import torch
 
 from mhrun.build import trusted_object
 from mhrun.errors import Refusal
-from mhrun.models.bounds import constant_bounds
 from mhrun.models.function import FunctionModel, Named
-from mhrun.numbers import is_number
-from mhrun.types import BOUND_KINDS, Bounds, Reference, Rows
 
 __all__ = ["Named", "UserFunction"]
 
@@ -64,22 +60,17 @@ class UserFunction(FunctionModel):
         curvature: float | str | None = None,
         third: float | str | None = None,
     ) -> None:
+        if not isinstance(log_lik, str):
+            raise Refusal(
+                "UserFunction is for configurations: log_lik is a dotted name; give a function to mhrun.FunctionModel."
+            )
         if (parameters is None) == (dim is None):
             raise Refusal("UserFunction needs parameters (name: size, or name: prior), or dim instead.")
         if dim is not None:
             if dim < 1:
                 raise Refusal("a model needs at least one parameter.")
             start = _points(0.0 if start is None else start, dim)
-        named = {"lipschitz": lipschitz, "curvature": curvature, "third": third}
-        for name, value in named.items():
-            if is_number(value) and not 0 <= value < math.inf:
-                raise Refusal(f"{name} = {value:g} bounds a norm; it must be a finite number, at least 0.")
-        constants = [trusted_object(v, name) if isinstance(v, str) else v for name, v in named.items()]
-        kinds = [kind for kind, constant in zip(BOUND_KINDS, constants, strict=True) if constant is not None]
-
-        def bounds(data: Rows, kind: str, reference: Reference | None) -> Bounds:
-            return constant_bounds(constants, Named(data), kind, reference)
-
+        constants: dict[str, Any] = {"lipschitz": lipschitz, "curvature": curvature, "third": third}
         super().__init__(
             trusted_object(log_lik, "log_lik"),
             start,
@@ -87,11 +78,8 @@ class UserFunction(FunctionModel):
             parameters=parameters,
             start_sd=start_sd,
             simulate=None if simulate is None else trusted_object(simulate, "simulate"),
-            bounds=bounds if kinds else None,
-            bound_kinds=kinds,
+            **{k: trusted_object(v, k) if isinstance(v, str) else v for k, v in constants.items()},
         )
-        if kinds and self.parameters is not None and not self.parameters.is_plain:
-            raise Refusal("lipschitz, curvature and third are for parameters without constraints.")
 
 
 def _points(setting: Any, dim: int) -> torch.Tensor:

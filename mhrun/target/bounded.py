@@ -71,7 +71,10 @@ class BoundedTerms:
         name = type(self._model).__name__
         if not kinds:
             constant = CONSTANTS.get(str(self.kind), "lipschitz")
-            return f"it needs bounds on the terms, and {name} has none; a model of your own can give some ({constant})."
+            return (
+                f"it needs bounds on the terms, and {name} has none; a function of yours can give some: {constant}= of "
+                "mhrun.FunctionModel, or in its YAML."
+            )
         choices = ["none" if kind == BOUND_KINDS[0] else kind for kind in kinds]
         if self.kind is None:
             return f"lower bounds have no bounds on their remainders; choose target.surrogate={' or '.join(choices)}."

@@ -43,6 +43,10 @@ def flags(rng, rows):
     return rng.integers(0, 2, rows)
 
 
+def numbers(rng, rows):
+    return rng.normal(size=rows)
+
+
 def test_two_values_give_a_logistic_regression(capsys):
     table(
         ill=lambda rng, rows: rng.choice(["yes", "no"], rows),
@@ -359,6 +363,33 @@ def test_hmc_is_the_reference_where_a_random_walk_is_too_short(capsys, features,
     assert counts == dict.fromkeys(counts, (None, None)) | (
         {"hmc": (100, None), "sgld": (600, None)} if reference == "hmc" else {}
     )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "rows", "features", "methods"),
+    [
+        (flags, 80, 3, ["mcmc", "smh2", "mint", "mhminibatch", "sgld"]),
+        (flags, 80, 60, ["hmc", "mint", "mhminibatch", "sgld"]),
+        (flags, 700, 3, ["mcmc", "smh2", "mint", "mhminibatch", "sgld_cv"]),
+        (flags, 3000, 3, ["smh2", "zig_zag", "sgld_cv"]),
+        (flags, 3000, 60, ["mh_ss", "sgld_cv"]),
+        (numbers, 80, 3, ["mcmc", "sgld"]),
+        (numbers, 700, 12, ["hmc", "sgld_cv"]),
+        (numbers, 3000, 3, ["hmc", "sgld_cv"]),
+    ],
+)
+def test_methods_by_rows_and_parameters(capsys, monkeypatch, outcome, rows, features, methods):
+    """Of more rows plain SGLD has too few effective draws, and random walks on all data take too long."""
+    monkeypatch.setattr("mhrun.cli.starting_table._NOISY", 500)
+    monkeypatch.setattr("mhrun.cli.starting_table._FULL", 2000)
+    rng = np.random.default_rng(7)
+    table(rows, **{f"f{j}": rng.normal(size=rows) for j in range(features - 2)}, y=outcome)
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y"]) == 0
+    assert ("hmc reads all data" in capsys.readouterr().out) == (rows == 3000 and "hmc" in methods)
+    config = compose_config(["experiment=my_rows"], [Path("mine/conf")], compare=False)
+    assert list(config["methods"]) == methods
+    if "mh_ss" in methods:
+        assert config["methods"]["mh_ss"]["steps"] == 4 * config["steps"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from mhrun.data import Dataset
+from mhrun.errors import Refusal
 from mhrun.models.bounds import constant_bounds
 from mhrun.models.function import FunctionModel
 from mhrun.models.gaussian_mean import GaussianMean
@@ -16,6 +17,7 @@ from mhrun.models.poisson_regression import PoissonRegression
 from mhrun.models.robust_regression import RobustRegression
 from mhrun.models.softmax_regression import SoftmaxRegression
 from mhrun.models.tied_means import TiedMeans
+from mhrun.models.user_function import UserFunction
 from mhrun.types import Reference
 
 RNG = np.random.default_rng(3)
@@ -213,3 +215,45 @@ def test_a_constant_that_is_too_small_is_seen():
     rows = whole(SINE, {"x": X})
     theta, to = points(SINE, rows, torch.zeros(3, dtype=torch.float64), np.random.default_rng(8), 500)
     assert float(ratios(SINE, rows, bounds, "difference", None, theta, to).nan_to_num(0.0).max()) > 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("difference", "lipschitz"), ("taylor1", "curvature"), ("taylor2", "third")]
+)
+def test_a_function_takes_bounds_on_its_derivatives(kind, name):
+    """They give what `constant_bounds` gives; numbers and functions of rows, whose fields are attributes too."""
+    order = ("lipschitz", "curvature", "third").index(name) + 1
+    model = FunctionModel(
+        sine, np.zeros(3), batched=True, **{name: lambda rows: rows.x.norm(dim=-1) ** order}
+    )
+    assert model.bound_kinds == (kind,)
+    fields, reference = Dataset.of({"x": X}).fields, Reference(torch.ones(3, dtype=torch.float64))
+    found, wanted = model.bounds(fields, kind, reference), sine_bounds(fields, kind, reference)
+    one, two = torch.zeros(1, 3, dtype=torch.float64), torch.full((1, 3), 0.4, dtype=torch.float64)
+    assert torch.equal(found.weights, wanted.weights)
+    assert torch.equal(found.width(one, two), wanted.width(one, two))
+    number = FunctionModel(sine, np.zeros(3), batched=True, **{name: 2.5})
+    assert number.bounds(fields, kind, reference).weights.tolist() == [2.5] * len(X)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"third": -1.0}, "third = -1 bounds a norm; it must be a finite number, at least 0."),
+        ({"third": 1.0, "bounds": sine_bounds}, "bounds and third both bound the terms; give one of them."),
+    ],
+)
+def test_bounds_on_derivatives_that_are_refused(settings, message):
+    with pytest.raises(Refusal) as refused:
+        FunctionModel(sine, np.zeros(3), batched=True, **settings)
+    assert str(refused.value) == message
+
+
+def test_bounds_on_derivatives_go_with_parameters_without_constraints():
+    with pytest.raises(Refusal, match="are for parameters without constraints"):
+        FunctionModel(lambda theta, rows: theta.a * rows.x, parameters={"a": "HalfNormal(1)"}, third=1.0)
+
+
+def test_a_function_in_place_of_a_name_is_refused():
+    with pytest.raises(Refusal, match=r"give a function to mhrun\.FunctionModel"):
+        UserFunction(sine, dim=3)

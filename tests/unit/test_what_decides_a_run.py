@@ -15,7 +15,7 @@ import mhrun.engine.assemble as assemble
 from mhrun.data import Dataset
 from mhrun.engine.assemble import check_space
 from mhrun.errors import UserError
-from mhrun.models.function import explained
+from mhrun.models.explained import explained
 from mhrun.store.blocks import DONE
 from mhrun.store.reference import FILE
 from mhrun.store.sources import sources

@@ -1,0 +1,90 @@
+"""Errors of a user's function, in one line."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from mhrun.build import blame
+from mhrun.errors import UserError
+
+
+@contextmanager
+def explained(what: str, given: Mapping[str, Tensor]) -> Iterator[None]:
+    """Convert an error of a user's function into one line with its location and the shapes of its arguments."""
+    try:
+        with _unvalidated():
+            yield
+    except UserError:
+        raise
+    except Exception as error:
+        if "alloc" in str(error) and "memory" in str(error):  # the command line reports this in detail
+            raise
+        shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in given.items())
+        # A lone surrogate, which file names can contain, cannot be encoded.
+        reason = blame(error).encode(errors="backslashreplace").decode()
+        remedy = _remedy(str(error), given)
+        if remedy and (place := re.search(r" \([^()]*, line \d+\)$", reason)):
+            raise UserError(f"{what}{place[0]} {remedy}.") from error
+        raise UserError(f"{what} failed: {reason}; it had {shapes}.") from error
+
+
+_READS = (  # what torch says of values that are read under vmap, or by NumPy
+    "data-dependent control flow",
+    "calling .item()",
+    "Cannot access data pointer",
+    "Can't call numpy()",
+    ".numpy() is not supported",
+)
+
+
+def _remedy(message: str, arguments: Mapping[str, Tensor]) -> str:
+    """Return what is wrong and what to do for the usual errors of a log-density in torch, else nothing."""
+    if any(text in message for text in _READS):
+        return (
+            "reads the value of a tensor (if, float, .item() or NumPy), which chains that are computed together do "
+            "not allow; use torch.where and torch's own functions"
+        )
+    kinds = {name: value.dtype for name, value in arguments.items() if value.is_floating_point()}
+    theta = kinds.get("theta", torch.float64)
+    others = [name for name, kind in kinds.items() if kind != theta and name != "theta"]
+    if others and ("dtype" in message or "scalar type" in message):
+        names, cast = ", ".join(others), "double" if theta == torch.float64 else "float"
+        return (
+            f"multiplies {_short(theta)} and {_short(kinds[others[0]])}: theta is {_short(theta)} and {names} "
+            f"{'is' if len(others) == 1 else 'are'} not; write batch.{others[0]}.{cast}() or the like"
+        )
+    return ""
+
+
+def _short(kind: torch.dtype) -> str:
+    return str(kind).removeprefix("torch.")
+
+
+_inside, _validates, _lock = 0, True, threading.Lock()
+
+
+@contextmanager
+def _unvalidated() -> Iterator[None]:
+    """Switch off the validation of torch's distributions, which reads values, as vmap cannot.
+
+    The switch is the process's: it is off while any thread is inside, and afterwards as it was.
+    """
+    global _inside, _validates
+    kind = torch.distributions.Distribution
+    with _lock:
+        if not _inside:
+            _validates, kind._validate_args = kind._validate_args, False
+        _inside += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside -= 1
+            if not _inside:
+                kind._validate_args = _validates
