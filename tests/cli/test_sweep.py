@@ -476,8 +476,40 @@ def test_a_swept_seed_is_averaged_over():
     assert over_seeds(frame, ["lam"])[0] is frame
     config = {"report": {"metrics": "mint.figure1.metrics"}}
     assert sweep_finding(config, found, keys).endswith(
-        "no difference between settings beyond Monte Carlo error for A † (0.200 to 0.450)."
+        "Distance: whether settings differ cannot be judged for A † (0.200 to 0.450; too short)."
     )
+
+
+@pytest.mark.parametrize(
+    ("short", "seeds", "words"),
+    [
+        (True, 4, "Distance: whether settings differ cannot be judged for A † (0.100 to 0.150; too short)."),
+        (
+            False,
+            2,
+            "Distance: whether settings differ cannot be judged for A (0.100 to 0.150; fewer than 3 seeds).",
+        ),
+        (
+            False,
+            4,
+            "Distance: no difference between settings beyond Monte Carlo error for A (0.100 to 0.150; one above 0.262 "
+            "would show).",
+        ),
+    ],
+)
+def test_equal_settings_are_a_finding_where_a_difference_would_show(short, seeds, words):
+    """Not with draws that are too short, nor with two seeds; else the sentence has the critical value of the t-test."""
+    assert pytest.approx(0.262, abs=1e-3) == 3.707 * 0.1 / 2**0.5  # t(6) at 0.5 %
+    frame = pd.DataFrame(
+        {
+            "lam": [0.1, 0.2],
+            "method": "A",
+            "tv": [Estimate(0.1, 0.1), Estimate(0.15, 0.1)],
+            "seeds": seeds,
+            SHORT: [False, short],
+        }
+    )
+    assert sweep_finding({"report": {"metrics": "mint.figure1.metrics"}}, frame, ["lam"]) == words
 
 
 @pytest.mark.parametrize(
