@@ -15,7 +15,7 @@ from matplotlib.ticker import NullFormatter
 from mhrun.report.coordinates import SHOWN, Summarised, coordinates_of, draws_of
 from mhrun.report.history import acceptance_history, batch_sizes, step_size_history
 from mhrun.report.monitored import monitor
-from mhrun.report.plots import finished, panels
+from mhrun.report.plots import finished, label_edges, narrow_ticks, panels
 from mhrun.report.run import Run
 from mhrun.report.style import COLOURS, method_styles
 from mhrun.report.tables import quoted
@@ -23,6 +23,7 @@ from mhrun.report.tables import quoted
 _LINE = 110  # characters of a line above a figure
 METHODS = 8  # that a figure shows; the table has all
 _MARGINALS, _PAIRED = 9, 4  # coordinates
+_COLUMNS = 3  # of marginals
 _CHAINS = 16  # whose traces a panel shows
 _POINTS = 300  # of a trace, and of a method in a panel of pairs
 _BINS = 20  # of ranks
@@ -99,7 +100,8 @@ def marginals(run: Run) -> Figure | str:
     if not names:
         return _nothing(run)
     styles = method_styles(run.methods)
-    figure, axes = panels(len(names), columns=min(3, len(names)), size=(2.6, 2.0), share="")
+    columns = min(_COLUMNS, len(names))
+    figure, axes = panels(len(names), columns=columns, size=(2.6, 2.0), share="")
     for method, summary in summaries.items():
         draws = draws_of(run, method, summary)
         for axis, name in zip(axes, names, strict=True):
@@ -109,6 +111,8 @@ def marginals(run: Run) -> Figure | str:
     for axis, name in zip(axes, names, strict=True):
         axis.set(xlabel=name, yticks=[])
         axis.set_ylim(bottom=0)
+        narrow_ticks(axis.xaxis)
+    label_edges(axes, columns, y="density")
     count = max(len(all_names), *(summary.of for summary in summaries.values()))
     if count > len(names):
         figure.suptitle(f"{len(names)} of {count:,} parameters: those with the largest R-hat", fontsize=8)
@@ -176,6 +180,7 @@ def pairs(run: Run) -> Figure | str:
                 cloud = points[method]
                 style = {"color": styles[method]["color"], "label": run.label(method)}
                 axis.scatter(cloud[:, first], cloud[:, second], s=2, alpha=0.5, linewidths=0, **style)
+        narrow_ticks(axis.xaxis, axis.yaxis, count=2, labelsize=7)
         if row == across - 1:
             axis.set_xlabel(x)
         if column == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +17,8 @@ from mhrun.report.coordinates import SHOWN, coordinates_of
 from mhrun.report.history import acceptance_history, batch_sizes, step_size_history
 from mhrun.report.monitored import has_monitor, monitor
 from mhrun.report.run import Run
-from mhrun.report.sections import FIGURES, _density, _rank_shares, marginals, posterior, work
+from mhrun.report.sections import FIGURES, _density, _rank_shares, marginals, pairs, posterior, work
+from mhrun.report.style import style
 
 pytestmark = pytest.mark.long
 
@@ -185,6 +187,35 @@ def test_the_marginals_are_of_all_parameters(monkeypatch):
     )
     figure = marginals(SimpleNamespace(label=str.upper, methods={"a": {}}))
     assert figure.get_suptitle() == "9 of 16 parameters: those with the largest R-hat"
+    plt.close(figure)
+
+
+def parameters(*names):
+    """What a run of one method with these parameters is for a figure."""
+    about = SimpleNamespace(
+        coordinates=[SimpleNamespace(name=name, rhat=1.0) for name in names], of=len(names)
+    )
+    return SimpleNamespace(label=str.upper, methods={"a": {}}, cached=lambda function: {"a": about})
+
+
+@pytest.mark.parametrize("make", [marginals, pairs])
+def test_labels_of_ticks_do_not_overlap(monkeypatch, make):
+    """In narrow panels, of parameters whose numbers have many digits."""
+    places = np.array([0.0975, -2.0, 1e-5, 12_345.0])
+    draws = places + np.abs(places) * 1e-3 * np.random.default_rng(1).standard_normal((2, 200, 4))
+    monkeypatch.setattr(sections, "draws_of", lambda *_: draws)
+    with style():
+        figure = make(parameters("rate", "intercept", "tiny", "large"))
+        figure.canvas.draw()
+        boxes = [
+            label.get_window_extent().padded(3)
+            for panel in figure.axes
+            for axis in (panel.xaxis, panel.yaxis)
+            for place, label in zip(axis.get_majorticklocs(), axis.get_ticklabels(), strict=True)
+            if axis.get_view_interval()[0] <= place <= axis.get_view_interval()[1] and label.get_text()
+        ]
+    assert len(boxes) > 6
+    assert not any(one.overlaps(two) for one, two in combinations(boxes, 2))
     plt.close(figure)
 
 
