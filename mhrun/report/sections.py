@@ -25,10 +25,17 @@ METHODS = 8  # that a figure shows; the table has all
 _MARGINALS, _PAIRED = 9, 4  # coordinates
 _COLUMNS = 3  # of marginals
 _CHAINS = 16  # whose traces a panel shows
-_POINTS = 300  # of a trace, and of a method in a panel of pairs
+_POINTS = 300  # of a trace
+_CLOUD = 400  # points of a panel of pairs, of all methods together
 _BINS = 20  # of ranks
 _RANKED = 100_000  # draws of a chain that are ranked, at most
 _SMOOTHED = 1 << 20  # draws of a smoothed density, at most
+_OPEN: dict[str, Any] = {
+    "markersize": 2.8,
+    "markerfacecolor": "none",
+    "markeredgewidth": 0.6,
+    "alpha": 0.8,
+}
 
 EXPLAINED = {
     "mean": "Mean of the draws of all chains",
@@ -157,17 +164,18 @@ def chains(run: Run) -> Figure | str:
 def pairs(run: Run) -> Figure | str:
     """Pairs of parameters, draws of each method.
 
-    A few hundred draws of all chains each. Narrow ridges are strong correlations, which random walks and Langevin moves
-    without preconditioning cross slowly.
+    Some 400 draws, the same number of each method, which has its own mark. Narrow ridges are strong correlations, which
+    random walks and Langevin moves without preconditioning cross slowly.
     """
     summaries = dict(list(_with_draws(run).items())[:_PAIRED])
     names = _common(summaries)[:_PAIRED]
     if len(names) < 2:
         return "There is one parameter: it has no pairs." if summaries else _nothing(run)
     styles = method_styles(run.methods)
-    points = {method: _points(draws_of(run, method, summary)) for method, summary in summaries.items()}
+    count = _CLOUD // len(summaries)
+    points = {method: _points(draws_of(run, method, summary), count) for method, summary in summaries.items()}
     across = len(names) - 1
-    figure, axes = panels(across * across, columns=across, size=(1.9, 1.7), share="")
+    figure, axes = panels(across * across, columns=across, size=(2.2, 2.0), share="")
     for number, axis in enumerate(axes):
         row, column = divmod(number, across)
         if column > row:
@@ -178,14 +186,14 @@ def pairs(run: Run) -> Figure | str:
             first, second = _place(summary, x), _place(summary, y)
             if first is not None and second is not None:
                 cloud = points[method]
-                style = {"color": styles[method]["color"], "label": run.label(method)}
-                axis.scatter(cloud[:, first], cloud[:, second], s=2, alpha=0.5, linewidths=0, **style)
+                look = styles[method] | _OPEN | {"linestyle": "", "label": run.label(method)}
+                axis.plot(cloud[:, first], cloud[:, second], **look)
         narrow_ticks(axis.xaxis, axis.yaxis, count=2, labelsize=7)
         if row == across - 1:
             axis.set_xlabel(x)
         if column == 0:
             axis.set_ylabel(y)
-    return finished(figure, legend="right", markerscale=3)
+    return finished(figure, legend="right", markerscale=2)
 
 
 def work(run: Run) -> Figure | str:
@@ -301,7 +309,7 @@ def _rank_shares(draws: npt.NDArray[np.float64], selected: npt.NDArray[np.int64]
     return np.stack([np.bincount(row, minlength=bins) for row in places[selected]]) * bins / count
 
 
-def _points(draws: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return a few hundred draws of all chains together (points, coordinates)."""
+def _points(draws: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.float64]:
+    """Return about so many draws of all chains together (points, coordinates)."""
     flat = draws.reshape(-1, draws.shape[-1])
-    return flat[:: max(1, len(flat) // _POINTS)].copy()
+    return flat[:: max(1, len(flat) // count)].copy()

@@ -190,12 +190,13 @@ def test_the_marginals_are_of_all_parameters(monkeypatch):
     plt.close(figure)
 
 
-def parameters(*names):
-    """What a run of one method with these parameters is for a figure."""
+def parameters(*names, methods=("a",)):
+    """What a run of methods with these parameters is for a figure."""
     about = SimpleNamespace(
         coordinates=[SimpleNamespace(name=name, rhat=1.0) for name in names], of=len(names)
     )
-    return SimpleNamespace(label=str.upper, methods={"a": {}}, cached=lambda function: {"a": about})
+    found = dict.fromkeys(methods, about)
+    return SimpleNamespace(label=str.upper, methods=found, cached=lambda _: found)
 
 
 @pytest.mark.parametrize("make", [marginals, pairs])
@@ -216,6 +217,17 @@ def test_labels_of_ticks_do_not_overlap(monkeypatch, make):
         ]
     assert len(boxes) > 6
     assert not any(one.overlaps(two) for one, two in combinations(boxes, 2))
+    plt.close(figure)
+
+
+def test_methods_have_their_own_marks_in_pairs(monkeypatch):
+    """And as many points: MINT and SGLD are both blue."""
+    draws = np.random.default_rng(1).standard_normal((2, 300, 2))
+    monkeypatch.setattr(sections, "draws_of", lambda *_: draws)
+    figure = pairs(parameters("x", "y", methods=("mint", "sgld")))
+    mint, sgld = figure.axes[0].lines
+    assert len(mint.get_xdata()) == len(sgld.get_xdata()) == 200
+    assert mint.get_marker() != sgld.get_marker()
     plt.close(figure)
 
 
