@@ -18,7 +18,7 @@ from mhrun.report.history import acceptance_history, batch_sizes, step_size_hist
 from mhrun.report.monitored import has_monitor, monitor
 from mhrun.report.run import Run
 from mhrun.report.sections import FIGURES, _density, _rank_shares, marginals, pairs, posterior, work
-from mhrun.report.style import style
+from mhrun.report.style import method_styles, style
 
 pytestmark = pytest.mark.long
 
@@ -89,6 +89,7 @@ class Wide:
     def __init__(self, draws):
         self.draws_of, self.methods = draws, {"a": {"thin": 1, "n_accept_tests": 0, "minibatch_size_sd": 0.0}}
         names = [f"w[{d}]" for d in range(draws.shape[-1])]
+        self.config = {"methods": {"a": {}}}
         self.target_of = lambda method: SimpleNamespace(model=SimpleNamespace(names=names))
 
     def draws(self, method, marked):
@@ -179,24 +180,23 @@ def test_some_of_many_chains_are_drawn(monkeypatch):
 
 def test_the_marginals_are_of_all_parameters(monkeypatch):
     """The title counts the model's parameters, not those of the table, which has twelve at most."""
-    named = [SimpleNamespace(name=f"x{d}", rhat=1.0) for d in range(12)]
-    about = SimpleNamespace(coordinates=named, of=16)
-    monkeypatch.setattr(sections, "_with_draws", lambda run: {"a": about})
+    run = parameters(*(f"x{d}" for d in range(12)))
+    run.cached(None)["a"].of = 16
     monkeypatch.setattr(
         sections, "draws_of", lambda *_: np.random.default_rng(1).standard_normal((2, 50, 12))
     )
-    figure = marginals(SimpleNamespace(label=str.upper, methods={"a": {}}))
+    figure = marginals(run)
     assert figure.get_suptitle() == "9 of 16 parameters: those with the largest R-hat"
     plt.close(figure)
 
 
-def parameters(*names, methods=("a",)):
-    """What a run of methods with these parameters is for a figure."""
-    about = SimpleNamespace(
-        coordinates=[SimpleNamespace(name=name, rhat=1.0) for name in names], of=len(names)
-    )
+def parameters(*names, methods=("a",), **data):
+    """What a run of methods with these parameters, some of them on other data, is for a figure."""
+    coordinates = [SimpleNamespace(name=name, rhat=1.0) for name in names]
+    about = SimpleNamespace(coordinates=coordinates, of=len(names), why="")
     found = dict.fromkeys(methods, about)
-    return SimpleNamespace(label=str.upper, methods=found, cached=lambda _: found)
+    config = {"methods": {method: {"data": data.get(method)} for method in methods}}
+    return SimpleNamespace(label=str.upper, methods=found, cached=lambda _: found, config=config)
 
 
 @pytest.mark.parametrize("make", [marginals, pairs])
@@ -217,6 +217,28 @@ def test_labels_of_ticks_do_not_overlap(monkeypatch, make):
         ]
     assert len(boxes) > 6
     assert not any(one.overlaps(two) for one, two in combinations(boxes, 2))
+    plt.close(figure)
+
+
+def test_parameters_of_different_data_are_not_overlaid(monkeypatch):
+    """Each data set has a row and a legend, colours are those of the run, and figures say what they leave out."""
+    monkeypatch.setattr(sections, "draws_of", lambda *_: np.random.default_rng(1).standard_normal((2, 50, 2)))
+    names = [f"m{i}" for i in range(11)]
+    run = parameters("x", "y", methods=(*names, "other"), other={"rows": 5})
+    styles = method_styles(run.methods)
+    figure = marginals(run)
+    first, _, second, last = figure.axes
+    assert [line.get_label() for line in first.lines] == [name.upper() for name in names[:8]]
+    assert [line.get_label() for line in second.lines] == ["OTHER"]
+    assert second.lines[0].get_color() == styles["other"]["color"]
+    assert [text.get_text() for text in last.get_legend().get_texts()] == ["OTHER"]
+    assert figure.get_suptitle() == "not drawn: M8, M9, M10 (a figure has 8 methods at most)"
+    assert [axis.get_ylabel() for axis in figure.axes] == ["density", "", "density", ""]
+    plt.close(figure)
+    figure = pairs(run)
+    assert [line.get_label() for line in figure.axes[0].lines] == ["M0", "M1", "M2", "M3"]
+    headline = " ".join(figure.get_suptitle().split())
+    assert headline.endswith("M10, OTHER (at most 4 methods, of one model and data set)")
     plt.close(figure)
 
 
