@@ -127,6 +127,53 @@ def test_a_method_that_a_setting_does_not_touch_has_one_line():
     }
 
 
+def test_a_job_that_is_missing_splits_no_line():
+    """The settings that do not touch a method have the same numbers where both have a job."""
+    rows = [
+        {"lam": lam, "tau": tau, "method": method, "ess": lam * (tau if method == "A" else 1.0)}
+        for lam, tau in ((0.1, 0.5), (0.1, 0.6), (0.2, 0.5), (0.2, 0.6), (0.5, 0.6))
+        for method in ("A", "B")
+    ]
+    figure = sweep_figure(pd.DataFrame(rows), ["lam", "tau"])
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["A (tau = 0.5)", "A (tau = 0.6)", "B"]
+    plt.close(figure)
+    apart = pd.DataFrame([row for row in rows if (row["lam"] == 0.1) == (row["tau"] == 0.5)])
+    figure = sweep_figure(apart, ["lam", "tau"])  # nothing in common shows that B is untouched
+    assert [text.get_text() for text in figure.legends[0].get_texts()][2:] == [
+        "B (tau = 0.5)",
+        "B (tau = 0.6)",
+    ]
+    plt.close(figure)
+
+
+def test_the_figure_of_a_sweep_explains_what_it_draws():
+    """Bars, open markers and noise floors; a bar through the bottom of a logarithmic axis ends in an arrow."""
+    frame = pd.DataFrame(
+        {
+            "lam": [0.1, 0.2, 0.3],
+            "method": "A",
+            "tv": [Estimate(0.01, 0.02), Estimate(0.1, 0.01), 2.0],
+            "floor": 0.02,
+            SHORT: [True, False, False],
+        }
+    )
+    figure = sweep_figure(frame, ["lam"], None, None, {"tv": "floor"}, "standard deviation over seeds")
+    (axis,) = figure.axes
+    assert axis.get_ylim() == (0.005, pytest.approx(2.6, rel=0.2))
+    (arrow,) = [line for line in axis.lines if line.get_marker() == "v"]
+    assert list(arrow.get_xdata()) == [0.1]
+    assert any(list(line.get_ydata()) == [0.02] * 3 for line in axis.lines)
+    assert [text.get_text() for text in figure.texts] == [
+        "Arrows: bars that go on below the axis; bars: standard deviation over seeds; fine dots: noise floor; "
+        "open markers: too short to judge"
+    ]
+    plt.close(figure)
+    figure = sweep_figure(frame[["lam", "method"]].assign(tv=[1.0, 2.0, 3.0]), ["lam"])
+    assert [text.get_text() for text in figure.texts] == []
+    plt.close(figure)
+
+
 @pytest.mark.parametrize(
     ("methods", "values", "entries"),
     [
