@@ -230,7 +230,7 @@ def work(run: Run) -> Figure | str:
     """Acceptance, step sizes and minibatches.
 
     Acceptance rate in windows over the whole run (burn-in to the left of 0), step sizes while they are adapted, and
-    how often a minibatch has each size, where it varies.
+    how often a minibatch has each size, where it varies; left of 1 the steps that read no data.
     """
     methods = list(run.methods)[:METHODS]
     curves: dict[str, dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]] = {
@@ -255,8 +255,9 @@ def work(run: Run) -> Figure | str:
             axis.set_ylim(0, 1)
         elif quantity == "step size":
             axis.set_yscale("log")
-        elif max(x[-1] / x[0] for x, _ in by_method.values()) > 10:
-            axis.set_xscale("log")
+        elif max(x[-1] / max(1, x[0]) for x, _ in by_method.values()) > 10:
+            axis.set_xscale("symlog", linthresh=1)  # 0: steps that read no data
+            axis.set_xlim(left=min(x[0] for x, _ in by_method.values()))
             axis.xaxis.set_minor_formatter(NullFormatter())
     return finished(figure, legend="right")
 

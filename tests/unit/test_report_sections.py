@@ -83,6 +83,24 @@ def test_the_history_of_step_sizes_is_that_of_the_run(run):
     assert batch_sizes(run, "mint") is None
 
 
+def test_steps_that_read_no_data_are_in_the_histogram_of_sizes(monkeypatch):
+    """SMH-2 reads 0.4 data a step; on a logarithmic axis from 1 on, half of its steps were missing."""
+    sizes = np.array([[0, 0, 0, 1, 40, 90]])
+    run = SimpleNamespace(
+        methods={"smh2": {"minibatch_size_sd": 30.0}}, stat=lambda *_: sizes, label=str.upper
+    )
+    edges, shares = batch_sizes(run, "smh2")
+    assert edges[:2].tolist() == [0.0, 1.0]
+    assert shares[0] == 0.5
+    assert shares.sum() == pytest.approx(1.0)
+    for name in ("acceptance_history", "step_size_history"):
+        monkeypatch.setattr(sections, name, lambda *_: None)
+    (axis,) = work(run).axes
+    assert axis.get_xlim()[0] == 0
+    assert axis.transData.transform((0.5, 0))[0] > axis.transData.transform((0, 0))[0]  # it has room
+    plt.close("all")
+
+
 class Wide:
     """A run of one method whose draws are given."""
 
