@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -26,6 +26,7 @@ from mhrun.store.identity import parts_of
 
 _LETTERS = 15  # of a line above a figure, for each inch of it
 METHODS = 8  # that a figure shows; the table has all
+_TOO_MANY = f"a figure has {METHODS} methods at most"
 _MARGINALS, _PAIRED = 9, 4  # coordinates
 _COLUMNS = 3  # of marginals
 _TARGETS = 3  # of marginals: models and data sets
@@ -120,7 +121,9 @@ def marginals(run: Run) -> Figure | str:
         _draw_marginals(run, of_target, summaries, shown)
         label_edges(of_target, columns, y="density")
     drawn = {method for summaries in targets for method in summaries}
-    _headline(figure, _chosen(targets, names), _absent(run, drawn))
+    several = f"a figure has {_TARGETS} data sets or models, with {METHODS} methods each, at most"
+    why = _TOO_MANY if len(targets) == 1 else several
+    _headline(figure, _chosen(targets, names), _absent(run, drawn, why))
     finished(figure)
     for number, shown in enumerate(names):
         legend_right(axes[number * places + min(columns, len(shown)) - 1])
@@ -259,6 +262,8 @@ def work(run: Run) -> Figure | str:
             axis.set_xscale("symlog", linthresh=1)  # 0: steps that read no data
             axis.set_xlim(left=min(x[0] for x, _ in by_method.values()))
             axis.xaxis.set_minor_formatter(NullFormatter())
+    if left := list(run.methods)[METHODS:]:
+        _headline(figure, _not_drawn(run, left, _TOO_MANY))
     return finished(figure, legend="right")
 
 
@@ -303,9 +308,7 @@ def _headline(figure: Figure, *lines: str) -> None:
         figure.suptitle(text, fontsize=8)
 
 
-def _absent(
-    run: Run, drawn: Collection[str], otherwise: str = f"a figure has {METHODS} methods at most"
-) -> str:
+def _absent(run: Run, drawn: Collection[str], otherwise: str = _TOO_MANY) -> str:
     """Return a line on the methods that a figure leaves out, and why; empty if it has all.
 
     Args:
@@ -316,9 +319,12 @@ def _absent(
     reasons: dict[str, list[str]] = {}
     for method, summary in run.cached(coordinates_of).items():
         if method not in drawn:
-            reason = summary.why.rstrip(".") or otherwise
-            reasons.setdefault(reason, []).append(quoted(run.label(method)))
-    return "; ".join(f"not drawn: {', '.join(labels)} ({reason})" for reason, labels in reasons.items())
+            reasons.setdefault(summary.why.rstrip(".") or otherwise, []).append(method)
+    return "; ".join(_not_drawn(run, methods, reason) for reason, methods in reasons.items())
+
+
+def _not_drawn(run: Run, methods: Iterable[str], reason: str) -> str:
+    return f"not drawn: {', '.join(quoted(run.label(method)) for method in methods)} ({reason})"
 
 
 def _nothing(run: Run) -> str:

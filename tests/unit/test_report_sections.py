@@ -87,7 +87,9 @@ def test_steps_that_read_no_data_are_in_the_histogram_of_sizes(monkeypatch):
     """SMH-2 reads 0.4 data a step; on a logarithmic axis from 1 on, half of its steps were missing."""
     sizes = np.array([[0, 0, 0, 1, 40, 90]])
     run = SimpleNamespace(
-        methods={"smh2": {"minibatch_size_sd": 30.0}}, stat=lambda *_: sizes, label=str.upper
+        methods={name: {"minibatch_size_sd": 30.0} for name in ("smh2", *"bcdefghi")},
+        stat=lambda *_: sizes,
+        label=str.upper,
     )
     edges, shares = batch_sizes(run, "smh2")
     assert edges[:2].tolist() == [0.0, 1.0]
@@ -95,7 +97,9 @@ def test_steps_that_read_no_data_are_in_the_histogram_of_sizes(monkeypatch):
     assert shares.sum() == pytest.approx(1.0)
     for name in ("acceptance_history", "step_size_history"):
         monkeypatch.setattr(sections, name, lambda *_: None)
-    (axis,) = work(run).axes
+    figure = work(run)
+    assert figure.get_suptitle() == "not drawn: I (a figure has 8 methods at most)"
+    (axis,) = figure.axes
     assert axis.get_xlim()[0] == 0
     assert axis.transData.transform((0.5, 0))[0] > axis.transData.transform((0, 0))[0]  # it has room
     plt.close("all")
@@ -250,7 +254,9 @@ def test_parameters_of_different_data_are_not_overlaid(monkeypatch):
     assert [line.get_label() for line in second.lines] == ["OTHER"]
     assert second.lines[0].get_color() == styles["other"]["color"]
     assert [text.get_text() for text in last.get_legend().get_texts()] == ["OTHER"]
-    assert figure.get_suptitle() == "not drawn: M8, M9, M10 (a figure has 8 methods at most)"
+    assert " ".join(figure.get_suptitle().split()) == (
+        "not drawn: M8, M9, M10 (a figure has 3 data sets or models, with 8 methods each, at most)"
+    )
     assert [axis.get_ylabel() for axis in figure.axes] == ["density", "", "density", ""]
     plt.close(figure)
     figure = pairs(run)
