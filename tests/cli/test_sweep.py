@@ -51,9 +51,11 @@ def test_a_sweep_with_a_job_that_fails(tmp_path, capsys, every_format):
     err = capsys.readouterr().err
     at = err.index("job 2 of 3 failed: lam = 0.9 must be below tau")
     assert at < err.index("job 3 of 3: lam=0.3")  # told at once, before the next job
+    assert err.index("job 2 of 3 will fail: lam = 0.9 must be below tau") < err.index("job 1 of 3: lam=0.2")
     assert "1 of 3 jobs failed" in err
     sweep = next((tmp_path / "outputs/gmm_tied_means/sweeps").iterdir())
-    assert "mhrun.errors.Refusal" in (sweep / "jobs" / "0001.log").read_text()
+    assert "mhrun.errors.Refusal" in (sweep / "jobs" / "0002.log").read_text()  # of job 2
+    assert re.search(r"2  lam=0.9\n.*jobs/0002\.log", err)
     jobs = [json.loads(path.read_text()) for path in sorted((sweep / "jobs").glob("*.json"))]
     assert [job["status"] for job in jobs] == ["done", "failed", "done"]
     table = pd.read_csv(sweep / "sweep.csv")
