@@ -24,7 +24,7 @@ from mhrun.report.style import COLOURS, method_styles
 from mhrun.report.tables import quoted
 from mhrun.store.identity import parts_of
 
-_LETTERS = 15  # of a line above a figure, for each inch of it
+_LETTERS, _NARROWEST = 15, 66  # of a line above a figure, for each inch of it, and at least
 METHODS = 8  # that a figure shows; the table has all
 _TOO_MANY = f"a figure has {METHODS} methods at most"
 _MARGINALS, _PAIRED = 9, 4  # coordinates
@@ -195,8 +195,8 @@ def chains(run: Run) -> Figure | str:
 def pairs(run: Run) -> Figure | str:
     """Pairs of parameters, draws of each method.
 
-    Some 400 draws, the same number of each method, which has its own mark. Narrow ridges are strong correlations, which
-    random walks and Langevin moves without preconditioning cross slowly.
+    Some 400 draws, the same number of each of four methods at most, which have their own marks. Narrow ridges are
+    strong correlations, which random walks and Langevin moves without preconditioning cross slowly.
     """
     targets = _by_target(run)
     summaries = _first(targets[0], _PAIRED) if targets else {}
@@ -207,7 +207,9 @@ def pairs(run: Run) -> Figure | str:
     count = _CLOUD // len(summaries)
     points = {method: _points(draws_of(run, method, summary), count) for method, summary in summaries.items()}
     across = len(names) - 1
-    figure, axes = panels(across * across, columns=across, size=(2.2, 2.0), share="")
+    figure, axes = panels(
+        across * across, columns=across, size=(2.2, 2.0) if across > 1 else (3.2, 2.8), share=""
+    )
     for number, axis in enumerate(axes):
         row, column = divmod(number, across)
         if column > row:
@@ -225,7 +227,7 @@ def pairs(run: Run) -> Figure | str:
             axis.set_xlabel(x)
         if column == 0:
             axis.set_ylabel(y)
-    _headline(figure, _absent(run, summaries, f"at most {_PAIRED} methods, of one model and data set"))
+    _headline(figure, _absent(run, summaries, f"{_PAIRED} methods of one target at most"))
     return finished(figure, legend="right", markerscale=2)
 
 
@@ -301,10 +303,9 @@ def _first(summaries: Mapping[str, Summarised], count: int) -> dict[str, Summari
 
 
 def _headline(figure: Figure, *lines: str) -> None:
-    """Write lines above the panels; those that are empty are left out."""
-    if text := "\n".join(
-        textwrap.fill(line, int(_LETTERS * figure.get_figwidth())) for line in lines if line
-    ):
+    """Write lines above the panels, wider than a narrow figure; those that are empty are left out."""
+    width = max(_NARROWEST, int(_LETTERS * figure.get_figwidth()))
+    if text := "\n".join(textwrap.fill(line, width) for line in lines if line):
         figure.suptitle(text, fontsize=8)
 
 

@@ -262,7 +262,7 @@ def test_parameters_of_different_data_are_not_overlaid(monkeypatch):
     figure = pairs(run)
     assert [line.get_label() for line in figure.axes[0].lines] == ["M0", "M1", "M2", "M3"]
     headline = " ".join(figure.get_suptitle().split())
-    assert headline.endswith("M10, OTHER (at most 4 methods, of one model and data set)")
+    assert headline.endswith("M10, OTHER (4 methods of one target at most)")
     plt.close(figure)
 
 
