@@ -177,7 +177,7 @@ def distance(run: Run) -> Figure:
 
 
 def _draw(axis: Axes, run: Run, shown: list[str]) -> None:
-    numbers, looks = run.cached(metrics), method_styles(shown)
+    numbers, looks = run.cached(metrics), method_styles(run.methods)
     for method in shown:
         steps, distances = curve(run, method)
         label = run.label(method).split(", d =")[0]

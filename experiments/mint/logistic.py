@@ -148,15 +148,14 @@ def accuracy_figure(run: Run) -> Figure:
     """Accuracy on the test images against passes through the data (Figure 2, right)."""
     labels: Style = {"xlabel": "passes through the data", "ylabel": "accuracy"}
     figure, axes = panels(2, size=(4.7, 3.4), xscale="log", ylim=(0.5, 1.0), **labels)
-    colours = {method: look["color"] for method, look in method_styles(CURVES).items()}
-    lines = {method: (colour, "-") for method, colour in colours.items()}
-    lines |= {"mint_hot": (colours["mint"], "--"), "tempered_hot": (colours["tempered_mcmc"], "--")}
-    for method, (colour, line) in lines.items():
+    looks = method_styles(run.methods)
+    for method in (*CURVES, "mint_hot", "tempered_hot"):
         if method not in run.methods:
             continue
+        line = "-" if method in CURVES else "--"
         draws = run.draws(method)
         for axis, theta in zip(axes, (draws, running_mean(draws)), strict=True):
-            style: Style = {"color": colour, "linestyle": line, "label": run.label(method)}
+            style: Style = {"color": looks[method]["color"], "linestyle": line, "label": run.label(method)}
             band(axis, passes(run, method), accuracy(run, theta), **style)
     for axis, title in zip(axes, ("single draws", "mean of the draws so far"), strict=True):
         levels(axis, LEVEL, line=":", color="grey")
@@ -169,10 +168,10 @@ def seconds(run: Run) -> Figure:
     """Accuracy on the test images against seconds (Figure 5)."""
     labels: Style = {"xlabel": "seconds", "ylabel": "accuracy"}
     figure, (axis,) = panels(1, size=(4.8, 3.4), xscale="log", ylim=(0.5, 1.0), **labels)
-    for method, look in method_styles(CURVES).items():
-        colour = look["color"]
+    looks = method_styles(run.methods)
+    for method in CURVES:
         if method in run.methods:
-            right = accuracy(run, run.draws(method)).mean(axis=0)
+            colour, right = looks[method]["color"], accuracy(run, run.draws(method)).mean(axis=0)
             axis.plot(_seconds(run, method), right, color=colour, linewidth=1.2, label=run.label(method))
     axis.legend(loc="lower right")
     return figure

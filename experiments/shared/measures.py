@@ -47,7 +47,7 @@ def size_histograms(run: Run, methods: Sequence[str], lowest: float, cells: int)
     """Draw how many data a decision of the first trial reads; both axes logarithmic, dashed the mean."""
     shown = [method for method in methods if method in run.methods]
     figure, axes = panels(len(shown), xscale="log", yscale="log", xlabel="data read")
-    looks = method_styles(shown)
+    looks = method_styles(run.methods)
     edges = np.geomspace(lowest, run.target.n * 1.05, cells + 1)
     for axis, method in zip(axes, shown, strict=False):
         size = run.stat(method, "batch_size")[0]

@@ -12,6 +12,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, Tex
 from rich.table import Column
 from rich.text import Text
 
+from mhrun.durations import Pace
+
 _EVERY = 5.0  # seconds between lines in a log
 _NAME, _BAR, _SHARE, _CLOCK = 20, 16, 5, 13  # widths of the columns of a bar
 _FACTS = 12  # width below which acceptance and evaluations are left out
@@ -115,12 +117,12 @@ class _Begun:
     """A method in progress."""
 
     total: int  # steps
-    first: int  # step of this start
     time: float  # of this start
     facts: str = ""
 
     def __post_init__(self) -> None:
         self.last = self.time  # when a line was written
+        self.pace = Pace()
 
 
 class Lines:
@@ -132,21 +134,22 @@ class Lines:
 
     def begin(self, method: str, step: int, total: int, executor: str) -> None:
         """Report that a method starts, or the step from which it resumes."""
-        self._begun[method] = _Begun(total, step, time.monotonic())
+        self._begun[method] = _Begun(total, time.monotonic())
         start = _resumed(method, step, total) if step else f"{method}: {total:,} steps"
         self._write(f"{start} ({executor})")
 
     def advance(self, method: str, step: int, accept_rate: float | None, n_lik: int, n_grad: int) -> None:
         """Write a line at intervals."""
         now, begun = time.monotonic(), self._begun[method]
-        begun.facts = _facts(accept_rate, n_lik, n_grad)
+        begun.facts, seconds_left = (
+            _facts(accept_rate, n_lik, n_grad),
+            begun.pace.seconds_left(step, begun.total),
+        )
         if now - begun.last > _EVERY:
             begun.last = now
-            seconds_left = (now - begun.time) / max(step - begun.first, 1) * (begun.total - step)
             share = f"{step / begun.total:.0%}"
-            self._write(
-                f"{method}: step {step:,} of {begun.total:,} ({share}), {begun.facts}, {seconds_left:.0f} s left"
-            )
+            left = "" if seconds_left is None else f", {seconds_left:.0f} s left"
+            self._write(f"{method}: step {step:,} of {begun.total:,} ({share}), {begun.facts}{left}")
 
     def end(self, method: str) -> None:
         """Report that the method is done."""

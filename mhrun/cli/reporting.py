@@ -77,7 +77,8 @@ class _Failures:
             raise
         except UserError as error:
             show_traceback(error)
-            self.add(f"{place}: {error}")
+            line = str(error)
+            self.add(line if line.startswith(str(place)) else f"{place}: {line}")
         except (Exception, SystemExit) as error:
             if out_of_memory(error) or is_of_launcher(error):
                 raise

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import sys
+import time
 import traceback
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -41,6 +42,7 @@ from mhrun.store.folder import RunFolder
 from mhrun.store.sweep import DONE, FAILED, jobs_of_sweep
 
 _OF_A_JOB = re.compile(r"\d{4,}\.(json|log|begun)(\.partial)?|launcher\.log(\.partial)?")
+_CHECK_SECONDS = 3.0  # for the settings of all jobs; those of a job take some 0.03 s
 _ROUNDS = 5  # times that what lost workers left is launched again, while each gets some jobs done
 
 
@@ -53,7 +55,7 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
     if len(jobs) < 2:
         raise UserError("A sweep needs a key with several values, such as lam=0.25,0.35.")
     # Words that Hydra cannot put together stop the sweep before its first job; a job whose settings
-    # have no meaning fails by itself.
+    # have no meaning fails by itself, and is named before.
     config = _checked(jobs, folders)
     _check_all_jobs(words, folders)
     name, outputs = str(config["experiment"]), Path(config["runtime"]["outputs"])
@@ -75,6 +77,7 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
         raise explain(error, place / "jobs") from error
     record = {"experiment": name, "overrides": list(words), "swept": swept, "jobs": len(jobs)}
     write_json(place / "sweep.json", record | {"reference": reference_of(config, folders)})
+    _name_refused(jobs, folders)
     _launched([*words, *search_path(folders)], place, jobs)
 
     from mhrun.report.sweep import build_sweep_report
@@ -150,11 +153,11 @@ def _launched(words: Sequence[str], place: Path, jobs: Sequence[Sequence[str]]) 
             break
     swept = (read_json(place / "sweep.json") or {})["swept"]
     for number in undone:
-        was_begun = (place / "jobs" / f"{number:04d}.begun").exists()
+        was_begun = _file_of(place, number, "begun").exists()
         error = "its worker died, killed or out of memory" if was_begun else f"it was not begun: {reason}"
         result = {"number": number, "overrides": _swept_only(jobs[number], swept), "status": FAILED}
         write_json(
-            place / "jobs" / f"{number:04d}.json",
+            _file_of(place, number, "json"),
             result | {"log": str(log), "error": f"{error}; the same command does what is missing"},
         )
 
@@ -178,7 +181,12 @@ def _once(words: Sequence[str], place: Path, jobs: Sequence[Sequence[str]]) -> s
 
 
 def _undone(place: Path, jobs: Sequence[Sequence[str]]) -> list[int]:
-    return [number for number in range(len(jobs)) if not (place / "jobs" / f"{number:04d}.json").exists()]
+    return [number for number in range(len(jobs)) if not _file_of(place, number, "json").exists()]
+
+
+def _file_of(place: Path, number: int, kind: str) -> Path:
+    """Return a file of a job in the sweep's folder; it is numbered from 1, as in messages."""
+    return place / "jobs" / f"{number + 1:04d}.{kind}"
 
 
 def _swept_only(overrides: Sequence[str], swept: Sequence[str]) -> list[str]:
@@ -214,6 +222,23 @@ def _checked(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> dict[str
     return first_config
 
 
+def _name_refused(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> None:
+    """Print the jobs whose settings are refused, before the first is computed; of many jobs those of a few seconds.
+
+    The others run, and the sweep ends with all failures.
+    """
+    end = time.monotonic() + _CHECK_SECONDS
+    for number, job in enumerate(jobs, 1):
+        if time.monotonic() > end:
+            return
+        try:
+            compose_config(job, folders, compare=False)
+        except UserError as error:
+            print(
+                f"mhrun: job {number} of {len(jobs)} will fail: {_writable(reason(error))}", file=sys.stderr
+            )
+
+
 def _put_together_alike(
     jobs: Sequence[Sequence[str]], folders: Sequence[Path]
 ) -> Iterable[list[Sequence[str]]]:
@@ -236,14 +261,13 @@ def _job(config: DictConfig) -> dict[str, Any] | None:
     Never raises but when the user stops, or when the launcher does because the job is queued again.
     """
     hydra = HydraConfig.get()
-    place = Path(hydra.sweep.dir) / "jobs"
-    sweep = read_json(place.parent / "sweep.json") or {}
+    place = Path(hydra.sweep.dir)
+    sweep = read_json(place / "sweep.json") or {}
     number = hydra.job.num
-    result_path, begun_path = place / f"{number:04d}.json", place / f"{number:04d}.begun"
+    result_path, log, begun_path = (_file_of(place, number, kind) for kind in ("json", "log", "begun"))
     if result_path.exists():  # this job was done before a worker of another died
         return read_json(result_path)
     overrides = _swept_only(hydra.overrides.task, sweep["swept"])
-    log = place / f"{number:04d}.log"
     result: dict[str, Any] = {"number": number, "overrides": overrides, "status": FAILED, "log": str(log)}
     title = f"job {number + 1} of {sweep['jobs']}"
     print(f"{title}: {' '.join(overrides)}", file=sys.stderr, flush=True)

@@ -322,6 +322,9 @@ class Table:
                     f"{self.file}: '{repeated[0]}' is in features and in categorical; leave it out of features, "
                     "which are the numerical columns: x has its indicators after them."
                 )
+            if len(roles) == 1:
+                group = {"feature": "features", "category": "categorical"}[roles[0]]
+                raise UserError(f"{self.file}: '{repeated[0]}' is in {group} twice; name it once.")
             raise UserError(f"{self.file}: '{repeated[0]}' is {' and '.join(roles)}; give it one role.")
         features = (
             [name for name in names if name not in declared] if self.features is None else self.features

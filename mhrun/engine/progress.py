@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from mhrun.durations import in_words
+from mhrun.durations import Pace, in_words
 from mhrun.engine.chains import Silent
 
 _EVERY = 10.0  # seconds
@@ -24,22 +24,20 @@ class Progress(Silent):
 
     def begin(self, method: str, step: int, total: int, executor: str) -> None:
         """Note where the run begins; it says so if that is not the first step."""
-        self._first, self._total = step, total
-        self._began = self._last = time.monotonic()
+        self._total, self._pace = total, Pace()
+        self._last = time.monotonic()
         if step:
             self._print(f"resumed at step {step:,} of {total:,}")
 
     def advance(self, method: str, step: int, accept_rate: float | None, n_lik: int, n_grad: int) -> None:
         """Print a line, if the last one is ten seconds old."""
-        now = time.monotonic()
+        now, seconds_left = time.monotonic(), self._pace.seconds_left(step, self._total)
         if now - self._last < _EVERY or step == self._total:
             return
         self._last = now
-        seconds_left = (now - self._began) / max(step - self._first, 1) * (self._total - step)
-        self._print(
-            f"step {step:,} of {self._total:,} ({step / self._total:.0%}), {in_words(seconds_left)} left"
-        )
-        if seconds_left > _LONG and not self._is_kept:
+        left = "" if seconds_left is None else f", {in_words(seconds_left)} left"
+        self._print(f"step {step:,} of {self._total:,} ({step / self._total:.0%}){left}")
+        if seconds_left is not None and seconds_left > _LONG and not self._is_kept:
             self._print(
                 "to shorten the run, press Ctrl-C and use fewer steps= or another kernel; with folder= a run that "
                 "ends early is kept"

@@ -62,13 +62,18 @@ def step_size_history(run: Run, method: str) -> Curve | None:
 
 
 def batch_sizes(run: Run, method: str) -> Curve | None:
-    """Return the edges and heights of a histogram of minibatch sizes; None where all are one size."""
+    """Return the edges and heights of a histogram of minibatch sizes; None where all are one size.
+
+    Steps that read no data have the first bin, from 0 to 1.
+    """
     if not run.methods[method]["minibatch_size_sd"] > 0:
         return None
     sizes: npt.NDArray[Any] = run.stat(method, "batch_size").ravel()
     if sizes.size == 0 or sizes.min() == sizes.max():
         return None
     edges = np.unique(np.geomspace(max(1, sizes.min()), sizes.max() + 1, _EDGES).round())
+    if sizes.min() == 0:
+        edges = np.append(0.0, edges)
     return edges, np.histogram(sizes, edges)[0] / sizes.size
 
 

@@ -190,13 +190,14 @@ def _arithmetic(run: Run) -> str:
 
 
 def claims_words(status: Status, claims: list[Judged]) -> dict[str, Any]:
-    """Return what the section of claims needs beside them: status, totals, and the reasons that many share."""
+    """Return what the section of claims needs beside them: status, totals, shared reasons, whether it has errors."""
     general = ("other settings", "another sweep", "settings could not")
     reasons = dict.fromkeys(claim.why for claim in claims if claim.why.startswith(general))
     return {
         "status": status,
         "totals": count(claim.verdict for claim in claims),
         "common": list(reasons),
+        "has_errors": any("±" in shown(claim.estimate) for claim in claims),
     }
 
 

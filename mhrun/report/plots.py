@@ -11,6 +11,7 @@ import numpy.typing as npt
 from matplotlib import pyplot as plt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
 
@@ -169,8 +170,21 @@ def label_edges(axes: Sequence[Axes], columns: int, x: str = "", y: str = "") ->
 
 def few_ticks(axis: Axes, count: int = 3) -> None:
     """Put few ticks on the x axis, 20000 as 20k."""
-    axis.xaxis.set_major_locator(MaxNLocator(count))
+    narrow_ticks(axis.xaxis, count=count)
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def narrow_ticks(*axes: Axis, count: int = 3, **style: Any) -> None:
+    """Put few ticks on axes of narrow panels, lest their labels overlap.
+
+    Args:
+        axes: x or y axes.
+        count: of intervals between ticks, at most.
+        style: of `Axis.set_tick_params`, such as ``labelsize``.
+    """
+    for axis in axes:
+        axis.set_major_locator(MaxNLocator(count))
+        axis.set_tick_params(**style)
 
 
 def logarithmic(axis: Axes, ticks: Sequence[float] = (1, 1.5, 2, 3, 5, 7)) -> None:

@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from mhrun.report.coordinates import SHOWN, Summarised, coordinates_of, draws_of
 from mhrun.report.history import acceptance_history, batch_sizes, step_size_history
 from mhrun.report.monitored import monitor
-from mhrun.report.plots import finished, panels
+from mhrun.report.plots import finished, label_edges, legend_right, narrow_ticks, panels
 from mhrun.report.run import Run
 from mhrun.report.style import COLOURS, method_styles
 from mhrun.report.tables import quoted
+from mhrun.store.identity import parts_of
 
-_LINE = 110  # characters of a line above a figure
+_LETTERS, _NARROWEST = 15, 66  # of a line above a figure, for each inch of it, and at least
 METHODS = 8  # that a figure shows; the table has all
+_TOO_MANY = f"a figure has {METHODS} methods at most"
 _MARGINALS, _PAIRED = 9, 4  # coordinates
+_COLUMNS = 3  # of marginals
+_TARGETS = 3  # of marginals: models and data sets
 _CHAINS = 16  # whose traces a panel shows
-_POINTS = 300  # of a trace, and of a method in a panel of pairs
+_POINTS = 300  # of a trace
+_CLOUD = 400  # points of a panel of pairs, of all methods together
 _BINS = 20  # of ranks
 _RANKED = 100_000  # draws of a chain that are ranked, at most
 _SMOOTHED = 1 << 20  # draws of a smoothed density, at most
+_OPEN: dict[str, Any] = {
+    "markersize": 2.8,
+    "markerfacecolor": "none",
+    "markeredgewidth": 0.6,
+    "alpha": 0.8,
+}
 
 EXPLAINED = {
     "mean": "Mean of the draws of all chains",
@@ -91,28 +105,57 @@ def marginals(run: Run) -> Figure | str:
     """Marginal posteriors of the methods over each other.
 
     Densities of the draws of all chains, smoothed. Methods that sample the same distribution have the same curve; a few
-    per cent of a standard deviation do not show: mhrun compare measures them.
+    per cent of a standard deviation do not show: mhrun compare measures them. Each model and each data set has its own
+    rows of panels.
     """
-    summaries = _with_draws(run)
-    all_names = _common(summaries)
-    names = all_names[:_MARGINALS]
-    if not names:
+    targets = [_first(methods, METHODS) for methods in _by_target(run)[:_TARGETS]]
+    if not targets:
         return _nothing(run)
+    limit = _MARGINALS if len(targets) == 1 else _COLUMNS
+    names = [_common(summaries)[:limit] for summaries in targets]
+    columns = min(_COLUMNS, max(map(len, names)))
+    places = -(-max(map(len, names)) // columns) * columns  # of a target
+    figure, axes = panels(places * len(targets), columns=columns, size=(2.6, 2.0), share="")
+    for number, (summaries, shown) in enumerate(zip(targets, names, strict=True)):
+        of_target = axes[number * places : (number + 1) * places]
+        _draw_marginals(run, of_target, summaries, shown)
+        label_edges(of_target, columns, y="density")
+    drawn = {method for summaries in targets for method in summaries}
+    several = f"a figure has {_TARGETS} data sets or models, with {METHODS} methods each, at most"
+    why = _TOO_MANY if len(targets) == 1 else several
+    _headline(figure, _chosen(targets, names), _absent(run, drawn, why))
+    finished(figure)
+    for number, shown in enumerate(names):
+        legend_right(axes[number * places + min(columns, len(shown)) - 1])
+    return figure
+
+
+def _chosen(targets: Sequence[Mapping[str, Summarised]], names: Sequence[Sequence[str]]) -> str:
+    """Return a line on how many of the parameters of each target are drawn; empty if all are."""
+    counts = [
+        max(len(_common(summaries)), *(summary.of for summary in summaries.values())) for summaries in targets
+    ]
+    some = [f"{len(shown)} of {of:,}" for shown, of in zip(names, counts, strict=True) if of > len(shown)]
+    return f"{', '.join(dict.fromkeys(some))} parameters: those with the largest R-hat" if some else ""
+
+
+def _draw_marginals(
+    run: Run, axes: Sequence[Axes], summaries: Mapping[str, Summarised], names: Sequence[str]
+) -> None:
+    """Draw the densities of each parameter into a panel, and remove the panels that are left."""
     styles = method_styles(run.methods)
-    figure, axes = panels(len(names), columns=min(3, len(names)), size=(2.6, 2.0), share="")
     for method, summary in summaries.items():
         draws = draws_of(run, method, summary)
-        for axis, name in zip(axes, names, strict=True):
+        for axis, name in zip(axes, names, strict=False):
             if (index := _place(summary, name)) is not None:
                 x, y = _density(draws[..., index].ravel())
                 axis.plot(x, y, label=run.label(method), linewidth=1.2, **_line(styles[method]))
-    for axis, name in zip(axes, names, strict=True):
+    for axis, name in zip(axes, names, strict=False):
         axis.set(xlabel=name, yticks=[])
         axis.set_ylim(bottom=0)
-    count = max(len(all_names), *(summary.of for summary in summaries.values()))
-    if count > len(names):
-        figure.suptitle(f"{len(names)} of {count:,} parameters: those with the largest R-hat", fontsize=8)
-    return finished(figure, legend="right")
+        narrow_ticks(axis.xaxis)
+    for axis in axes[len(names) :]:
+        axis.remove()
 
 
 def chains(run: Run) -> Figure | str:
@@ -145,25 +188,28 @@ def chains(run: Run) -> Figure | str:
         if row == len(summaries) - 1:
             trace.set_xlabel("draw")
             rank.set_xlabel("rank among all chains")
-    if absent := _absent(run, summaries):
-        figure.suptitle(textwrap.fill(absent, _LINE), fontsize=8)
+    _headline(figure, _absent(run, summaries))
     return finished(figure)
 
 
 def pairs(run: Run) -> Figure | str:
     """Pairs of parameters, draws of each method.
 
-    A few hundred draws of all chains each. Narrow ridges are strong correlations, which random walks and Langevin moves
-    without preconditioning cross slowly.
+    Some 400 draws, the same number of each of four methods at most, which have their own marks. Narrow ridges are
+    strong correlations, which random walks and Langevin moves without preconditioning cross slowly.
     """
-    summaries = dict(list(_with_draws(run).items())[:_PAIRED])
+    targets = _by_target(run)
+    summaries = _first(targets[0], _PAIRED) if targets else {}
     names = _common(summaries)[:_PAIRED]
     if len(names) < 2:
         return "There is one parameter: it has no pairs." if summaries else _nothing(run)
     styles = method_styles(run.methods)
-    points = {method: _points(draws_of(run, method, summary)) for method, summary in summaries.items()}
+    count = _CLOUD // len(summaries)
+    points = {method: _points(draws_of(run, method, summary), count) for method, summary in summaries.items()}
     across = len(names) - 1
-    figure, axes = panels(across * across, columns=across, size=(1.9, 1.7), share="")
+    figure, axes = panels(
+        across * across, columns=across, size=(2.2, 2.0) if across > 1 else (3.2, 2.8), share=""
+    )
     for number, axis in enumerate(axes):
         row, column = divmod(number, across)
         if column > row:
@@ -174,20 +220,22 @@ def pairs(run: Run) -> Figure | str:
             first, second = _place(summary, x), _place(summary, y)
             if first is not None and second is not None:
                 cloud = points[method]
-                style = {"color": styles[method]["color"], "label": run.label(method)}
-                axis.scatter(cloud[:, first], cloud[:, second], s=2, alpha=0.5, linewidths=0, **style)
+                look = styles[method] | _OPEN | {"linestyle": "", "label": run.label(method)}
+                axis.plot(cloud[:, first], cloud[:, second], **look)
+        narrow_ticks(axis.xaxis, axis.yaxis, count=2, labelsize=7)
         if row == across - 1:
             axis.set_xlabel(x)
         if column == 0:
             axis.set_ylabel(y)
-    return finished(figure, legend="right", markerscale=3)
+    _headline(figure, _absent(run, summaries, f"{_PAIRED} methods of one target at most"))
+    return finished(figure, legend="right", markerscale=2)
 
 
 def work(run: Run) -> Figure | str:
     """Acceptance, step sizes and minibatches.
 
     Acceptance rate in windows over the whole run (burn-in to the left of 0), step sizes while they are adapted, and
-    how often a minibatch has each size, where it varies.
+    how often a minibatch has each size, where it varies; left of 1 the steps that read no data.
     """
     methods = list(run.methods)[:METHODS]
     curves: dict[str, dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]] = {
@@ -212,9 +260,12 @@ def work(run: Run) -> Figure | str:
             axis.set_ylim(0, 1)
         elif quantity == "step size":
             axis.set_yscale("log")
-        elif max(x[-1] / x[0] for x, _ in by_method.values()) > 10:
-            axis.set_xscale("log")
+        elif max(x[-1] / max(1, x[0]) for x, _ in by_method.values()) > 10:
+            axis.set_xscale("symlog", linthresh=1)  # 0: steps that read no data
+            axis.set_xlim(left=min(x[0] for x, _ in by_method.values()))
             axis.xaxis.set_minor_formatter(NullFormatter())
+    if left := list(run.methods)[METHODS:]:
+        _headline(figure, _not_drawn(run, left, _TOO_MANY))
     return finished(figure, legend="right")
 
 
@@ -233,17 +284,48 @@ FIGURES: Mapping[str, Callable[[Run], Figure | str]] = {
 
 
 def _with_draws(run: Run) -> dict[str, Summarised]:
-    return dict([(m, a) for m, a in run.cached(coordinates_of).items() if a.coordinates][:METHODS])
+    return _first({m: a for m, a in run.cached(coordinates_of).items() if a.coordinates}, METHODS)
 
 
-def _absent(run: Run, summaries: Mapping[str, Summarised]) -> str:
-    """Return a line on the methods that a figure leaves out, and why; empty if it has all."""
+def _by_target(run: Run) -> list[dict[str, Summarised]]:
+    """Return the methods with draws by model and data: elsewhere a name is that of another parameter."""
+    targets: dict[str, dict[str, Summarised]] = {}
+    for method, summary in run.cached(coordinates_of).items():
+        if summary.coordinates:
+            parts = parts_of(run.config, method)
+            key = json.dumps([parts["model"], parts["data"]], sort_keys=True)
+            targets.setdefault(key, {})[method] = summary
+    return list(targets.values())
+
+
+def _first(summaries: Mapping[str, Summarised], count: int) -> dict[str, Summarised]:
+    return dict(islice(summaries.items(), count))
+
+
+def _headline(figure: Figure, *lines: str) -> None:
+    """Write lines above the panels, wider than a narrow figure; those that are empty are left out."""
+    width = max(_NARROWEST, int(_LETTERS * figure.get_figwidth()))
+    if text := "\n".join(textwrap.fill(line, width) for line in lines if line):
+        figure.suptitle(text, fontsize=8)
+
+
+def _absent(run: Run, drawn: Collection[str], otherwise: str = _TOO_MANY) -> str:
+    """Return a line on the methods that a figure leaves out, and why; empty if it has all.
+
+    Args:
+        run: whose figure.
+        drawn: the methods that it has.
+        otherwise: why methods with draws are left out.
+    """
     reasons: dict[str, list[str]] = {}
     for method, summary in run.cached(coordinates_of).items():
-        if method not in summaries:
-            reason = summary.why.rstrip(".") or f"a figure has {METHODS} methods at most"
-            reasons.setdefault(reason, []).append(quoted(run.label(method)))
-    return "; ".join(f"not drawn: {', '.join(labels)} ({reason})" for reason, labels in reasons.items())
+        if method not in drawn:
+            reasons.setdefault(summary.why.rstrip(".") or otherwise, []).append(method)
+    return "; ".join(_not_drawn(run, methods, reason) for reason, methods in reasons.items())
+
+
+def _not_drawn(run: Run, methods: Iterable[str], reason: str) -> str:
+    return f"not drawn: {', '.join(quoted(run.label(method)) for method in methods)} ({reason})"
 
 
 def _nothing(run: Run) -> str:
@@ -296,7 +378,7 @@ def _rank_shares(draws: npt.NDArray[np.float64], selected: npt.NDArray[np.int64]
     return np.stack([np.bincount(row, minlength=bins) for row in places[selected]]) * bins / count
 
 
-def _points(draws: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return a few hundred draws of all chains together (points, coordinates)."""
+def _points(draws: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.float64]:
+    """Return about so many draws of all chains together (points, coordinates)."""
     flat = draws.reshape(-1, draws.shape[-1])
-    return flat[:: max(1, len(flat) // _POINTS)].copy()
+    return flat[:: max(1, len(flat) // count)].copy()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -75,13 +77,20 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Return whether a message of Matplotlib is not of a font that it ships; its cache of fonts may be out of date."""
+    return not re.match(r"findfont: Font family \['?(STIX|DejaVu|cm\w+10)", record.getMessage())
+
+
 @contextmanager
 def style() -> Iterator[None]:
     """Set the style of all figures; no display is needed."""
-    backend = mpl.get_backend()
+    backend, logger = mpl.get_backend(), logging.getLogger("matplotlib.font_manager")
     mpl.use("agg")
+    logger.addFilter(_is_news)
     try:
         with mpl.rc_context(_SETTINGS):  # type: ignore[arg-type]
             yield
     finally:
+        logger.removeFilter(_is_news)
         mpl.use(backend)

@@ -22,6 +22,7 @@ from mhrun.report.summary import NAMED
 from mhrun.report.sweep_figure import NOTHING, sweep_figure
 from mhrun.report.sweep_table import (
     drawn_columns,
+    floors_of,
     headings_of,
     jobs_config,
     keys_of,
@@ -39,6 +40,7 @@ from mhrun.store.sweep import Job, jobs_of_sweep
 MEANS = "sweep_seeds"
 """The name of the table of means over seeds."""
 _OVER_SEEDS = "\nMean ± standard deviation over the seeds; the table below has every job."
+_SE, _SD = "one standard error", "standard deviation over seeds"
 _NO_TABLE = "This table could not be made"
 _NO_FIGURE = "This figure could not be drawn"
 
@@ -95,13 +97,13 @@ def _metrics_of(place: Path, jobs: Sequence[Job], guard: Guard) -> _Metrics:
         means = guard(MEANS, _NO_TABLE, lambda: rendered_sweep(averaged, other_keys, headings, "sd"))
     drawn, drawn_keys = (averaged, other_keys) if other_keys else (frame, keys)
     styles = _method_styles(jobs)
+    bars = _SD if other_keys and SEED in keys else _SE
+    floors, columns = floors_of(config), drawn_columns(drawn, config)
     with style():
         figure = guard(
             "sweep",
             _NO_FIGURE,
-            lambda: draw(
-                lambda: sweep_figure(drawn_columns(drawn, config), drawn_keys, styles, headings), "sweep"
-            ),
+            lambda: draw(lambda: sweep_figure(columns, drawn_keys, styles, headings, floors, bars), "sweep"),
         )
     for name, content in (("sweep", table), (MEANS, means)):
         if not isinstance(content, str):

@@ -7,6 +7,7 @@ from itertools import cycle
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
@@ -23,6 +24,7 @@ NOTHING = (
 )
 
 _ENTRIES = 8  # of a legend
+_FLOOR: dict[str, Any] = {"linestyle": (0, (1, 1)), "linewidth": 0.8, "alpha": 0.8}
 _GAP = 0.08  # between the labels of lines, as a share of the axis
 
 
@@ -31,6 +33,8 @@ def sweep_figure(
     keys: list[str],
     styles: Mapping[str, Mapping[str, Any]] | None = None,
     headings: Mapping[str, str] | None = None,
+    floors: Mapping[str, str] | None = None,
+    bars: str = "one standard error",
 ) -> Figure | str:
     """Draw each metric against the first key swept; colours are methods, line styles the other keys.
 
@@ -42,12 +46,12 @@ def sweep_figure(
         keys: the swept settings.
         styles: of the methods by label, as `method_styles` returns them.
         headings: of the metrics; None: their names.
+        floors: the columns with the noise floors of metrics.
+        bars: what the error bars are.
     """
-    metrics = [
-        c
-        for c in frame.columns
-        if c not in (*keys, "method", "run", SHORT, *BESIDES) and frame[c].map(_number).notna().any()
-    ]
+    floors = {metric: floor for metric, floor in (floors or {}).items() if floor in frame}
+    besides = (*keys, "method", "run", SHORT, *BESIDES, *floors.values())
+    metrics = [c for c in frame.columns if c not in besides and frame[c].map(_number).notna().any()]
     if not metrics:
         return NOTHING
     if pd.api.types.is_numeric_dtype(frame[keys[0]]):
@@ -71,33 +75,43 @@ def sweep_figure(
     legend: dict[str, Any] = {}
     drawn_methods: set[str] = set()
     styles = {**method_styles(methods), **(styles or {})}
+    notes: dict[str, None] = {}
     for axis, metric in zip(axes.flat, metrics, strict=False):
         ends: list[_End] = []
+        bottom = -np.inf
+        if _over_decades(frame[metric]):
+            axis.set_yscale("log")
+            with_floor = frame[[metric, *([floors[metric]] if metric in floors else [])]]
+            bottom = float(np.nanmin(with_floor.map(_number).to_numpy(dtype=float))) / 2
         for method in methods:
-            parts = {
-                setting: frame[(frame["method"] == method) & (settings == setting)] for setting in line_styles
-            }
-            # A method that the settings do not touch
-            if _are_equal([part[[keys[0], *metrics]] for part in parts.values()]):
-                parts = {"": next(iter(parts.values()))}
+            of_method = frame["method"] == method
+            parts = _parts(frame[of_method], settings[of_method], keys[0], metrics)
             for setting, part in parts.items():
                 line = line_styles.get(setting, LINES[0])
                 name = f"{method} ({setting})" if setting else method
-                drawn, end = _draw_line(axis, part, keys[0], metric, name, {**styles[method], "line": line})
+                style = {**styles[method], "line": line}
+                drawn, end = _draw_line(axis, part, keys[0], metric, name, style, bottom)
                 if end is not None:
                     legend.setdefault(name, drawn)
                     drawn_methods.add(method)
                     ends.append(end)
+                    notes |= _notes(part, metric, bars, bottom)
+                    if metric in floors:
+                        floor = part[floors[metric]].map(_number)
+                        axis.plot(part[keys[0]], floor, **_FLOOR, color=styles[method]["color"])
+                        notes["fine dots: noise floor"] = None
         axis.set(xlabel=short[keys[0]], title=(headings or {}).get(metric, metric))
         if _over_decades(frame[keys[0]]):
             axis.set_xscale("log")
-        if _over_decades(frame[metric]):
-            axis.set_yscale("log")
+        if np.isfinite(bottom):
+            axis.set_ylim(bottom=bottom)
         if labelled:
             _label(axis, ends)
     for axis in axes.flat[len(metrics) :]:
         axis.remove()
     figure.tight_layout()
+    if notes:
+        figure.text(0.01, 0, "; ".join(sorted(notes)).capitalize(), va="top", fontsize=7)
     if labelled:
         return figure
     if len(legend) > _ENTRIES:
@@ -123,16 +137,38 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def _are_equal(parts: Sequence[pd.DataFrame]) -> bool:
-    """Return whether several lines have the same points."""
-    places = [part.iloc[:, 0].map(str).tolist() for part in parts]
-    points = [part.iloc[:, 1:].map(_number).to_numpy(dtype=float) for part in parts]
-    return (
-        len(points) > 1
-        and bool(np.isfinite(points[0]).any())
-        and all(place == places[0] for place in places)
-        and all(np.array_equal(p, points[0], equal_nan=True) for p in points)
-    )
+def _parts(
+    rows: pd.DataFrame, settings: pd.Series, key: str, metrics: Sequence[str]
+) -> dict[str, pd.DataFrame]:
+    """Return the points of one method's lines by setting; one line, without a setting, if settings do not touch it.
+
+    They do not where its points at each place of the first key are the same for all settings that have one, and each
+    setting has a place in common with another: a job that is refused leaves a gap.
+    """
+    places = rows[key].map(str)
+    numbers = rows[list(metrics)].map(_number)
+    points = numbers.assign(**{key: places}).drop_duplicates()
+    is_shared = places.duplicated(keep=False).groupby(settings).any()
+    if len(is_shared) > 1 and is_shared.all() and points[key].is_unique and numbers.notna().any(axis=None):
+        return {"": rows.loc[points.index]}
+    return {str(setting): rows[settings == setting] for setting in settings.unique()}
+
+
+def _notes(part: pd.DataFrame, metric: str, bars: str, bottom: float) -> dict[str, None]:
+    """Return what the bars and marks of a line mean, as far as it has them."""
+    error = part[metric].map(_error).fillna(0.0)
+    has = {
+        f"bars: {bars}": (error > 0).any(),
+        "arrows: bars that go on below the axis": _is_cut(part[metric], bottom).any(),
+        "open markers: too short to judge": SHORT in part and part[SHORT].any(),
+    }
+    return {words: None for words, is_drawn in has.items() if is_drawn}
+
+
+def _is_cut(column: pd.Series, bottom: float) -> npt.NDArray[np.bool_]:
+    """Return which bars go through the bottom of a logarithmic axis, as those do that reach zero."""
+    lower = column.map(_number) - column.map(_error)
+    return (lower <= bottom).to_numpy(dtype=bool)
 
 
 class _End(NamedTuple):
@@ -145,11 +181,17 @@ class _End(NamedTuple):
 
 
 def _draw_line(
-    axis: Axes, part: pd.DataFrame, key: str, metric: str, name: str, style: Mapping[str, Any]
+    axis: Axes,
+    part: pd.DataFrame,
+    key: str,
+    metric: str,
+    name: str,
+    style: Mapping[str, Any],
+    bottom: float,
 ) -> tuple[Any, _End | None]:
     """Draw a metric of one method against the first key; return what was drawn and its right end, if there is any.
 
-    The marks of methods that are too short to judge are hollow.
+    The marks of methods that are too short to judge are hollow; bars that go through the bottom end in an arrow.
     """
     value = part[metric].map(_number).to_numpy(dtype=float)
     if not np.isfinite(value).any():
@@ -160,6 +202,9 @@ def _draw_line(
     drawn = axis.errorbar(
         part[key], value, error, fmt=style["line"], marker=mark, linewidth=1, capsize=2, **line_style
     )
+    if (cut := _is_cut(part[metric], bottom)).any():
+        at_bottom: dict[str, Any] = {"transform": axis.get_xaxis_transform(), "clip_on": False}
+        axis.plot(part[key][cut], np.zeros(cut.sum()), "v", **line_style, **at_bottom)
     if SHORT in part:
         short = part[SHORT].to_numpy(dtype=bool)
         axis.plot(part[key][short], value[short], mark, markerfacecolor="white", zorder=3, **line_style)

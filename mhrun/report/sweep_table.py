@@ -68,9 +68,14 @@ def meanings_of(config: Mapping[str, Any], frame: pd.DataFrame) -> dict[str, str
 def drawn_columns(frame: pd.DataFrame, config: Mapping[str, Any]) -> pd.DataFrame:
     """Return the columns that the figure draws: what the experiment names for sweeps, or else acceptance and ESS."""
     named = (config.get("report") or {}).get("sweep")
-    measure = measure_of(config)
-    undrawn = ["rhat", *(["ess"] if named else []), *([measure.floor] if measure is not None else []), SEEDS]
+    undrawn = ["rhat", *(["ess"] if named else []), SEEDS]
     return frame.drop(columns=[name for name in undrawn if name in frame and name not in (named or [])])
+
+
+def floors_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the column with the noise floor of the experiment's measure, by the measure's."""
+    measure = measure_of(config)
+    return {measure.metric: measure.floor} if measure is not None and measure.floor else {}
 
 
 def marked(frame: pd.DataFrame) -> pd.Series:

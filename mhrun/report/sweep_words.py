@@ -26,6 +26,9 @@ BESIDES = ("draws_temperature", "data_per_step", "per_million", "per_second")
 SEED, SEEDS = "seed", "seeds"
 """The setting that a sweep's table is averaged over, and the column with the number of its values."""
 _FALSE_ALARM = 0.01  # probability that any two jobs of a method differ, if all have the same expectation
+_NO_DIFFERENCE = "no difference between settings beyond Monte Carlo error"
+_UNJUDGED = "whether settings differ cannot be judged"
+_FEWEST_SEEDS = 3  # with two, jobs must differ by eight standard deviations or so
 
 
 def over_seeds(frame: pd.DataFrame, keys: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
@@ -57,7 +60,8 @@ def sweep_finding(config: Mapping[str, Any], frame: pd.DataFrame, keys: Sequence
     """Return a sentence on the experiment's measure: where it is least and largest, method by method.
 
     Methods with the largest ratio of the two come first; those with one value in all jobs are left out. Methods whose
-    range is no more than Monte Carlo error are named as such, see `_is_noise`.
+    range is no more than Monte Carlo error are named as such, see `_least_difference`; of those that are too short, or
+    have too few seeds, it says that they cannot be judged.
 
     Args:
         config: of one of the runs.
@@ -67,17 +71,20 @@ def sweep_finding(config: Mapping[str, Any], frame: pd.DataFrame, keys: Sequence
     measure = measure_of(config)
     if measure is None or measure.metric not in frame:
         return ""
-    ranges, noise = [], []
+    ranges = []
+    equal: dict[str, list[str]] = {_NO_DIFFERENCE: [], _UNJUDGED: []}
     for method in frame["method"].unique():
         rows = frame[frame["method"] == method]
         values = rows[measure.metric].map(_number)
         rows, values = rows[values.notna()], values.dropna()
         if len(rows) < 2 or values.max() == values.min():
             continue
-        if _is_noise(rows, measure):
-            mark = f" {MARK}" * bool(rows[SHORT].any())
-            noise.append(
-                f"{quoted(method)}{mark} ({shown(float(values.min()))} to {shown(float(values.max()))})"
+        least, low, high = _least_difference(rows, measure), float(values.min()), float(values.max())
+        if high - low <= least:
+            mark, reason = f" {MARK}" * bool(rows[SHORT].any()), _no_judgement(rows)
+            words = reason or f"one above {shown(least)} would show"
+            equal[_UNJUDGED if reason else _NO_DIFFERENCE].append(
+                f"{quoted(method)}{mark} ({shown(low)} to {shown(high)}; {words})"
             )
             continue
         ends = []
@@ -92,27 +99,33 @@ def sweep_finding(config: Mapping[str, Any], frame: pd.DataFrame, keys: Sequence
         return "Too short to compare: no method has converged in any job."
     heading = measure.heading[:1].upper() + measure.heading[1:]
     parts = [words for _, words in ranges[:_METHODS]]
-    if noise:
-        rest = f" and {len(noise) - _METHODS} more" if len(noise) > _METHODS else ""
-        parts.append(
-            f"no difference between settings beyond Monte Carlo error for {', '.join(noise[:_METHODS])}{rest}"
-        )
+    for what, named in equal.items():
+        if named:
+            rest = f" and {len(named) - _METHODS} more" if len(named) > _METHODS else ""
+            parts.append(f"{what} for {', '.join(named[:_METHODS])}{rest}")
     return f"{heading}: {'; '.join(parts)}." if parts else ""
 
 
-def _is_noise(rows: pd.DataFrame, measure: Measure) -> bool:
-    """Return whether the range of a measure over the jobs of one method may be Monte Carlo error alone.
+def _no_judgement(rows: pd.DataFrame) -> str:
+    """Return why equal values of one method's jobs are no finding; empty if they are one."""
+    if rows[SHORT].any():
+        return "too short"
+    seeds = int(rows[SEEDS].min()) if SEEDS in rows else _FEWEST_SEEDS
+    return f"fewer than {_FEWEST_SEEDS} seeds" if seeds < _FEWEST_SEEDS else ""
 
-    Over seeds: the two ends differ by less than the difference of their noise floors, by which their Monte Carlo bias
-    may differ, and a t-test at a false-alarm rate of 1 % over all pairs (Bonferroni), with the standard deviation
-    between seeds pooled over jobs. With one seed and a noise floor: the range is at most the sum of the floors at its
-    ends, as a distance is off by at most the distance of the draws from their own distribution, which is the floor on
-    average. With standard errors alone: no two jobs differ at the same rate. A number with neither is taken as exact.
+
+def _least_difference(rows: pd.DataFrame, measure: Measure) -> float:
+    """Return up to which width the range of a measure over the jobs of one method may be Monte Carlo error alone.
+
+    Over seeds: the difference of the noise floors at the two ends, by which their Monte Carlo bias may differ, and the
+    critical value of a t-test at a false-alarm rate of 1 % over all pairs (Bonferroni), with the standard deviation
+    between seeds pooled over jobs. With one seed and a noise floor: the sum of the floors at the ends, as a distance is
+    off by at most the distance of the draws from their own distribution, which is the floor on average. With standard
+    errors alone: where no two jobs differ at the same rate. A number with neither is taken as exact.
     """
     column = rows[measure.metric]
     values = [_number(value) for value in column]
     low, high = values.index(min(values)), values.index(max(values))
-    gap = values[high] - values[low]
     floors = [_number(rows[measure.floor].iloc[at]) for at in (low, high)] if measure.floor in rows else []
     has_floors = bool(floors) and all(map(math.isfinite, floors))
     errors = [value.se if isinstance(value, Estimate) else math.nan for value in column]
@@ -124,12 +137,12 @@ def _is_noise(rows: pd.DataFrame, measure: Measure) -> bool:
             variance = sum(degrees * sd**2 for degrees, sd in deviations) / freedom
             error = math.sqrt(variance * (1 / counts[low] + 1 / counts[high]))
             bias = abs(floors[1] - floors[0]) if has_floors else 0.0
-            return bool(gap <= bias + stats.t.isf(tail, freedom) * error)
+            return float(bias + stats.t.isf(tail, freedom) * error)
     if has_floors:
-        return gap <= sum(floors)
+        return sum(floors)
     if SEEDS in rows:
-        return False
-    return bool(gap <= stats.norm.isf(tail) * math.hypot(errors[low], errors[high]))
+        return 0.0
+    return float(stats.norm.isf(tail) * math.hypot(errors[low], errors[high]))
 
 
 def sweep_warnings(frame: pd.DataFrame, of_runs: Iterable[tuple[str, Sequence[str]]]) -> list[str]:

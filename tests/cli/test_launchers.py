@@ -44,11 +44,11 @@ def dying(monkeypatch, deaths):
 
         def killed(config):
             number = sweeping.HydraConfig.get().job.num
-            place = Path(sweeping.HydraConfig.get().sweep.dir) / "jobs"
-            if number < at or (place / f"{number:04d}.json").exists():
+            place = Path(sweeping.HydraConfig.get().sweep.dir)
+            if number < at or sweeping._file_of(place, number, "json").exists():
                 return job(config)
             if number == at:
-                (place / f"{number:04d}.begun").write_text("1\n")
+                sweeping._file_of(place, number, "begun").write_text("1\n")
             raise RuntimeError("TerminatedWorkerError: a worker stopped")
 
         monkeypatch.setattr(sweeping, "_job", killed)
@@ -128,7 +128,7 @@ def test_a_job_that_its_launcher_has_queued_again_is_not_recorded(tmp_path, monk
     run(["-m", *SHORT, "seed=0,1"])
     assert jobs(tmp_path) == []
     (begun,) = tmp_path.rglob("*.begun")
-    assert begun.name == "0000.begun"
+    assert begun.name == "0001.begun"
 
 
 # --- Real launchers -----------------------------------------------------------------------------------------

@@ -152,6 +152,8 @@ def test_the_report_has_everything(reported):
     assert "https://" not in page
     for claim in judge_all(reported.config(), {}):
         assert claim.id in page
+    claims = page[page.index('id="claims"') :]
+    assert claims.index("± one standard error") < claims.index("<table") < claims.index("\u00a0±\u00a0")
 
 
 def test_the_page_is_whole_by_itself(reported):

@@ -51,9 +51,11 @@ def test_a_sweep_with_a_job_that_fails(tmp_path, capsys, every_format):
     err = capsys.readouterr().err
     at = err.index("job 2 of 3 failed: lam = 0.9 must be below tau")
     assert at < err.index("job 3 of 3: lam=0.3")  # told at once, before the next job
+    assert err.index("job 2 of 3 will fail: lam = 0.9 must be below tau") < err.index("job 1 of 3: lam=0.2")
     assert "1 of 3 jobs failed" in err
     sweep = next((tmp_path / "outputs/gmm_tied_means/sweeps").iterdir())
-    assert "mhrun.errors.Refusal" in (sweep / "jobs" / "0001.log").read_text()
+    assert "mhrun.errors.Refusal" in (sweep / "jobs" / "0002.log").read_text()  # of job 2
+    assert re.search(r"2  lam=0.9\n.*jobs/0002\.log", err)
     jobs = [json.loads(path.read_text()) for path in sorted((sweep / "jobs").glob("*.json"))]
     assert [job["status"] for job in jobs] == ["done", "failed", "done"]
     table = pd.read_csv(sweep / "sweep.csv")
@@ -125,6 +127,53 @@ def test_a_method_that_a_setting_does_not_touch_has_one_line():
         "m": "m",
         "lam": "lam",
     }
+
+
+def test_a_job_that_is_missing_splits_no_line():
+    """The settings that do not touch a method have the same numbers where both have a job."""
+    rows = [
+        {"lam": lam, "tau": tau, "method": method, "ess": lam * (tau if method == "A" else 1.0)}
+        for lam, tau in ((0.1, 0.5), (0.1, 0.6), (0.2, 0.5), (0.2, 0.6), (0.5, 0.6))
+        for method in ("A", "B")
+    ]
+    figure = sweep_figure(pd.DataFrame(rows), ["lam", "tau"])
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["A (tau = 0.5)", "A (tau = 0.6)", "B"]
+    plt.close(figure)
+    apart = pd.DataFrame([row for row in rows if (row["lam"] == 0.1) == (row["tau"] == 0.5)])
+    figure = sweep_figure(apart, ["lam", "tau"])  # nothing in common shows that B is untouched
+    assert [text.get_text() for text in figure.legends[0].get_texts()][2:] == [
+        "B (tau = 0.5)",
+        "B (tau = 0.6)",
+    ]
+    plt.close(figure)
+
+
+def test_the_figure_of_a_sweep_explains_what_it_draws():
+    """Bars, open markers and noise floors; a bar through the bottom of a logarithmic axis ends in an arrow."""
+    frame = pd.DataFrame(
+        {
+            "lam": [0.1, 0.2, 0.3],
+            "method": "A",
+            "tv": [Estimate(0.01, 0.02), Estimate(0.1, 0.01), 2.0],
+            "floor": 0.02,
+            SHORT: [True, False, False],
+        }
+    )
+    figure = sweep_figure(frame, ["lam"], None, None, {"tv": "floor"}, "standard deviation over seeds")
+    (axis,) = figure.axes
+    assert axis.get_ylim() == (0.005, pytest.approx(2.6, rel=0.2))
+    (arrow,) = [line for line in axis.lines if line.get_marker() == "v"]
+    assert list(arrow.get_xdata()) == [0.1]
+    assert any(list(line.get_ydata()) == [0.02] * 3 for line in axis.lines)
+    assert [text.get_text() for text in figure.texts] == [
+        "Arrows: bars that go on below the axis; bars: standard deviation over seeds; fine dots: noise floor; "
+        "open markers: too short to judge"
+    ]
+    plt.close(figure)
+    figure = sweep_figure(frame[["lam", "method"]].assign(tv=[1.0, 2.0, 3.0]), ["lam"])
+    assert [text.get_text() for text in figure.texts] == []
+    plt.close(figure)
 
 
 @pytest.mark.parametrize(
@@ -476,8 +525,40 @@ def test_a_swept_seed_is_averaged_over():
     assert over_seeds(frame, ["lam"])[0] is frame
     config = {"report": {"metrics": "mint.figure1.metrics"}}
     assert sweep_finding(config, found, keys).endswith(
-        "no difference between settings beyond Monte Carlo error for A † (0.200 to 0.450)."
+        "Distance: whether settings differ cannot be judged for A † (0.200 to 0.450; too short)."
     )
+
+
+@pytest.mark.parametrize(
+    ("short", "seeds", "words"),
+    [
+        (True, 4, "Distance: whether settings differ cannot be judged for A † (0.100 to 0.150; too short)."),
+        (
+            False,
+            2,
+            "Distance: whether settings differ cannot be judged for A (0.100 to 0.150; fewer than 3 seeds).",
+        ),
+        (
+            False,
+            4,
+            "Distance: no difference between settings beyond Monte Carlo error for A (0.100 to 0.150; one above 0.262 "
+            "would show).",
+        ),
+    ],
+)
+def test_equal_settings_are_a_finding_where_a_difference_would_show(short, seeds, words):
+    """Not with draws that are too short, nor with two seeds; else the sentence has the critical value of the t-test."""
+    assert pytest.approx(0.262, abs=1e-3) == 3.707 * 0.1 / 2**0.5  # t(6) at 0.5 %
+    frame = pd.DataFrame(
+        {
+            "lam": [0.1, 0.2],
+            "method": "A",
+            "tv": [Estimate(0.1, 0.1), Estimate(0.15, 0.1)],
+            "seeds": seeds,
+            SHORT: [False, short],
+        }
+    )
+    assert sweep_finding({"report": {"metrics": "mint.figure1.metrics"}}, frame, ["lam"]) == words
 
 
 @pytest.mark.parametrize(

@@ -258,6 +258,20 @@ def test_only_a_method_with_an_acceptance_test_shows_acceptance(tmp_path, capsys
     assert "acceptance" not in done["tact"]
 
 
+def test_time_left_is_estimated_after_the_first_block(monkeypatch):
+    """A loop is compiled in the first block: 20 s for its 47 steps say nothing of the others."""
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    lines = Lines(stream := io.StringIO())
+    lines.begin("mint", 0, 1050, "compiled")
+    for now[0], step in ((20.0, 47), (26.0, 347)):
+        lines.advance("mint", step, None, 0, 0)
+    first, second = stream.getvalue().splitlines()[1:]
+    assert "step 47 of 1,050" in first
+    assert "left" not in first
+    assert second.endswith(", 14 s left")  # 300 steps in 6 s, 703 steps are left
+
+
 def test_what_was_interrupted_says_where_it_resumed(monkeypatch, capsys):
     monkeypatch.setenv("TERM", "xterm")
     line = "mint: resumed at step 2,398 of 4,000"

@@ -158,6 +158,8 @@ def test_a_damaged_chunk_is_an_error_and_no_number(folder, capsys, place):
     path.write_bytes(raw)
     with pytest.raises(UserError, match=r"trace\.nc is damaged"):
         Run(folder).draws("mint")
+    assert run(["report", str(folder.path)]) == 1
+    assert capsys.readouterr().err.count(str(folder.path)) == 1  # the folder is named once
     seal_again(folder, "mint")
     with pytest.raises(OSError, match=r"checksum|inflate|filter"):
         Run(folder).draws("mint")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import logging
 import re
 
 import numpy as np
@@ -125,6 +126,16 @@ def test_methods_look_alike_in_every_figure_and_no_two_are_the_same():
     assert len({looks[name]["color"] for name in names}) == 8
     few = method_styles(["sgld", "mcmc", "mint"])
     assert {name: look["color"] for name, look in few.items()} == {name: looks[name]["color"] for name in few}
+
+
+def test_fonts_that_matplotlib_ships_are_not_missed(caplog):
+    """Its cache of fonts may be of another installation: twenty lines stood before a result."""
+    logger, line = logging.getLogger("matplotlib.font_manager"), "findfont: Font family %s not found."
+    with style():
+        for name in ("STIXGeneral", "DejaVu Sans Display", "cmr10", "Frutiger"):
+            logger.warning(line, [name])
+    logger.warning(line, ["STIXGeneral"])
+    assert [message.split("'")[1] for message in caplog.messages] == ["Frutiger", "STIXGeneral"]
 
 
 def test_headings_explain_themselves_and_are_sorted_by():

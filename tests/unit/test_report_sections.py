@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +17,8 @@ from mhrun.report.coordinates import SHOWN, coordinates_of
 from mhrun.report.history import acceptance_history, batch_sizes, step_size_history
 from mhrun.report.monitored import has_monitor, monitor
 from mhrun.report.run import Run
-from mhrun.report.sections import FIGURES, _density, _rank_shares, marginals, posterior, work
+from mhrun.report.sections import FIGURES, _density, _rank_shares, marginals, pairs, posterior, work
+from mhrun.report.style import method_styles, style
 
 pytestmark = pytest.mark.long
 
@@ -81,12 +83,35 @@ def test_the_history_of_step_sizes_is_that_of_the_run(run):
     assert batch_sizes(run, "mint") is None
 
 
+def test_steps_that_read_no_data_are_in_the_histogram_of_sizes(monkeypatch):
+    """SMH-2 reads 0.4 data a step; on a logarithmic axis from 1 on, half of its steps were missing."""
+    sizes = np.array([[0, 0, 0, 1, 40, 90]])
+    run = SimpleNamespace(
+        methods={name: {"minibatch_size_sd": 30.0} for name in ("smh2", *"bcdefghi")},
+        stat=lambda *_: sizes,
+        label=str.upper,
+    )
+    edges, shares = batch_sizes(run, "smh2")
+    assert edges[:2].tolist() == [0.0, 1.0]
+    assert shares[0] == 0.5
+    assert shares.sum() == pytest.approx(1.0)
+    for name in ("acceptance_history", "step_size_history"):
+        monkeypatch.setattr(sections, name, lambda *_: None)
+    figure = work(run)
+    assert figure.get_suptitle() == "not drawn: I (a figure has 8 methods at most)"
+    (axis,) = figure.axes
+    assert axis.get_xlim()[0] == 0
+    assert axis.transData.transform((0.5, 0))[0] > axis.transData.transform((0, 0))[0]  # it has room
+    plt.close("all")
+
+
 class Wide:
     """A run of one method whose draws are given."""
 
     def __init__(self, draws):
         self.draws_of, self.methods = draws, {"a": {"thin": 1, "n_accept_tests": 0, "minibatch_size_sd": 0.0}}
         names = [f"w[{d}]" for d in range(draws.shape[-1])]
+        self.config = {"methods": {"a": {}}}
         self.target_of = lambda method: SimpleNamespace(model=SimpleNamespace(names=names))
 
     def draws(self, method, marked):
@@ -177,14 +202,78 @@ def test_some_of_many_chains_are_drawn(monkeypatch):
 
 def test_the_marginals_are_of_all_parameters(monkeypatch):
     """The title counts the model's parameters, not those of the table, which has twelve at most."""
-    named = [SimpleNamespace(name=f"x{d}", rhat=1.0) for d in range(12)]
-    about = SimpleNamespace(coordinates=named, of=16)
-    monkeypatch.setattr(sections, "_with_draws", lambda run: {"a": about})
+    run = parameters(*(f"x{d}" for d in range(12)))
+    run.cached(None)["a"].of = 16
     monkeypatch.setattr(
         sections, "draws_of", lambda *_: np.random.default_rng(1).standard_normal((2, 50, 12))
     )
-    figure = marginals(SimpleNamespace(label=str.upper, methods={"a": {}}))
+    figure = marginals(run)
     assert figure.get_suptitle() == "9 of 16 parameters: those with the largest R-hat"
+    plt.close(figure)
+
+
+def parameters(*names, methods=("a",), **data):
+    """What a run of methods with these parameters, some of them on other data, is for a figure."""
+    coordinates = [SimpleNamespace(name=name, rhat=1.0) for name in names]
+    about = SimpleNamespace(coordinates=coordinates, of=len(names), why="")
+    found = dict.fromkeys(methods, about)
+    config = {"methods": {method: {"data": data.get(method)} for method in methods}}
+    return SimpleNamespace(label=str.upper, methods=found, cached=lambda _: found, config=config)
+
+
+@pytest.mark.parametrize("make", [marginals, pairs])
+def test_labels_of_ticks_do_not_overlap(monkeypatch, make):
+    """In narrow panels, of parameters whose numbers have many digits."""
+    places = np.array([0.0975, -2.0, 1e-5, 12_345.0])
+    draws = places + np.abs(places) * 1e-3 * np.random.default_rng(1).standard_normal((2, 200, 4))
+    monkeypatch.setattr(sections, "draws_of", lambda *_: draws)
+    with style():
+        figure = make(parameters("rate", "intercept", "tiny", "large"))
+        figure.canvas.draw()
+        boxes = [
+            label.get_window_extent().padded(3)
+            for panel in figure.axes
+            for axis in (panel.xaxis, panel.yaxis)
+            for place, label in zip(axis.get_majorticklocs(), axis.get_ticklabels(), strict=True)
+            if axis.get_view_interval()[0] <= place <= axis.get_view_interval()[1] and label.get_text()
+        ]
+    assert len(boxes) > 6
+    assert not any(one.overlaps(two) for one, two in combinations(boxes, 2))
+    plt.close(figure)
+
+
+def test_parameters_of_different_data_are_not_overlaid(monkeypatch):
+    """Each data set has a row and a legend, colours are those of the run, and figures say what they leave out."""
+    monkeypatch.setattr(sections, "draws_of", lambda *_: np.random.default_rng(1).standard_normal((2, 50, 2)))
+    names = [f"m{i}" for i in range(11)]
+    run = parameters("x", "y", methods=(*names, "other"), other={"rows": 5})
+    styles = method_styles(run.methods)
+    figure = marginals(run)
+    first, _, second, last = figure.axes
+    assert [line.get_label() for line in first.lines] == [name.upper() for name in names[:8]]
+    assert [line.get_label() for line in second.lines] == ["OTHER"]
+    assert second.lines[0].get_color() == styles["other"]["color"]
+    assert [text.get_text() for text in last.get_legend().get_texts()] == ["OTHER"]
+    assert " ".join(figure.get_suptitle().split()) == (
+        "not drawn: M8, M9, M10 (a figure has 3 data sets or models, with 8 methods each, at most)"
+    )
+    assert [axis.get_ylabel() for axis in figure.axes] == ["density", "", "density", ""]
+    plt.close(figure)
+    figure = pairs(run)
+    assert [line.get_label() for line in figure.axes[0].lines] == ["M0", "M1", "M2", "M3"]
+    headline = " ".join(figure.get_suptitle().split())
+    assert headline.endswith("M10, OTHER (4 methods of one target at most)")
+    plt.close(figure)
+
+
+def test_methods_have_their_own_marks_in_pairs(monkeypatch):
+    """And as many points: MINT and SGLD are both blue."""
+    draws = np.random.default_rng(1).standard_normal((2, 300, 2))
+    monkeypatch.setattr(sections, "draws_of", lambda *_: draws)
+    figure = pairs(parameters("x", "y", methods=("mint", "sgld")))
+    mint, sgld = figure.axes[0].lines
+    assert len(mint.get_xdata()) == len(sgld.get_xdata()) == 200
+    assert mint.get_marker() != sgld.get_marker()
     plt.close(figure)
 
 

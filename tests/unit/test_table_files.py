@@ -274,6 +274,11 @@ def test_a_table_says_in_a_line_what_is_wrong(frame, tmp_path):
         (lambda: Table("t.csv", target="kind", features=["a"]), "no numbers"),
         (lambda: Table("t.csv", target="y", features=["same"]), "which cannot be standardised"),
         (lambda: Table("t.csv", target="a", features=["a"]), "'a' is feature and target; give it one role"),
+        (lambda: Table("t.csv", target="y", features=["a", "a"]), "'a' is in features twice; name it once"),
+        (
+            lambda: Table("t.csv", target="y", categorical=["kind", "kind"]),
+            "'kind' is in categorical twice; name it once",
+        ),
         (
             lambda: Table("t.csv", target="y", features=["a", "kind"], categorical=["kind"]),
             "'kind' is in features and in categorical; leave it out of features, which are the numerical columns",
