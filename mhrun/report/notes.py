@@ -36,7 +36,7 @@ class Notes:
 
     A template sees ``run`` (or ``runs``), ``config``, ``found`` (the metrics) and the public functions and constants of
     the Python module beside it. ``has("a", "b")`` is true if the run has all of these methods, ``has_any`` if it has
-    one; ``names(methods)`` lists their labels, ``temperature(methods)`` is the temperature that they share.
+    one; ``names(methods)`` lists their labels, ``temperature_of(methods)`` is the temperature that they share.
     ``values_of("tv")`` leads from the methods that have a metric to its value; ``least`` and ``most`` return the method
     where it is smallest or largest, ``above(values, x)`` and ``below(values, x)`` the methods where it is more than x,
     or less. Numbers are shown by the filter ``shown``, as in tables, or by ``fmt(",.2f")``, which takes an estimate
@@ -62,7 +62,7 @@ class Notes:
             context["has"] = lambda *methods: run_methods >= set(methods)
             context["has_any"] = lambda *methods: bool(run_methods & set(methods))
             context["names"] = lambda methods: listed(quoted(seen.label(method)) for method in methods)
-            context["temperature"] = lambda methods: _temperature(seen, methods)
+            context["temperature_of"] = lambda methods: _temperature_of(seen, methods)
             first = seen
         else:
             context |= {"runs": seen}
@@ -75,7 +75,7 @@ class Notes:
         return paragraphs(text)
 
 
-def _temperature(run: Run, methods: Iterable[str]) -> str:
+def _temperature_of(run: Run, methods: Iterable[str]) -> str:
     """Return the temperature that methods sample at, as "T = 1,000"; empty where it is not the same."""
     temperatures = {run.samples(method).temperature for method in methods}
     return f"T = {shown(temperatures.pop())}" if len(temperatures) == 1 else ""
