@@ -59,8 +59,9 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
     config = _checked(jobs, folders)
     _check_all_jobs(words, folders)
     name, outputs = str(config["experiment"]), Path(config["runtime"]["outputs"])
-    # Where jobs are computed makes no other sweep.
-    overrides = sorted(word for word in words if not word.lstrip("+~").startswith("hydra"))
+    # Where and how jobs are computed makes no other sweep.
+    where = ("hydra", *(f"runtime.{name}=" for name in config["runtime"] if f"runtime.{name}" not in swept))
+    overrides = sorted(word for word in words if not word.lstrip("+~").startswith(where))
     digest = hashlib.sha256("\n".join(overrides).encode()).hexdigest()[:12]
     place = outputs / name / "sweeps" / digest
     for folder in (place.parent.parent, place.parent, place, place / "jobs"):
@@ -94,6 +95,12 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
         page = build_sweep_report(place, warn)
         _show(place)
         print(f"sweep   {page}")
+    if not config["runtime"]["report"]:
+        print(
+            "mhrun: ESS, R-hat and the experiment's own metrics in the table come from the reports of the runs; the "
+            "same command without runtime.report=false makes them, and computes no step again.",
+            file=sys.stderr,
+        )
     if failed:
         print(f"\n{len(failed)} of {len(jobs)} jobs failed:", file=sys.stderr)
         for job in failed:

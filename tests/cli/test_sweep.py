@@ -231,6 +231,20 @@ def test_a_sweep_whose_jobs_all_failed_has_a_page_of_failures(tmp_path, capsys, 
     assert page.count("There is no number to show") == 1
 
 
+def test_a_sweep_without_reports_says_what_its_table_lacks(tmp_path, capsys):
+    """With reports it is the same sweep, and no step is computed again."""
+    words = [*WORDS, *QUICK, "lam=0.2,0.3", "tau=0.5"]
+    assert run([*words, "runtime.report=false"]) == 0
+    line = "come from the reports of the runs; the same command without runtime.report=false makes them"
+    assert line in capsys.readouterr().err
+    assert run(words) == 0
+    said = capsys.readouterr().err
+    assert line not in said
+    assert "steps (" not in said
+    (sweep,) = (tmp_path / "outputs/gmm_tied_means/sweeps").iterdir()
+    assert pd.read_csv(sweep / "sweep.csv")["ess"].notna().all()
+
+
 def test_a_sweep_ends_with_its_table(tmp_path, capsys):
     assert run([*WORDS, *BARE, "lam=0.3,0.2"]) == 0
     lines = capsys.readouterr().out.splitlines()
