@@ -15,7 +15,7 @@ def in_words(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-class Pace:
+class TimeLeft:
     """Estimates the time that is left from the steps after the first block, in which loops are compiled."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, Tex
 from rich.table import Column
 from rich.text import Text
 
-from mhrun.durations import Pace
+from mhrun.durations import TimeLeft
 
 _EVERY = 5.0  # seconds between lines in a log
 _NAME, _BAR, _SHARE, _CLOCK = 20, 16, 5, 13  # widths of the columns of a bar
@@ -122,7 +122,7 @@ class _Begun:
 
     def __post_init__(self) -> None:
         self.last = self.time  # when a line was written
-        self.pace = Pace()
+        self.pace = TimeLeft()
 
 
 class Lines:

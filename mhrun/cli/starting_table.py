@@ -249,7 +249,7 @@ defaults:
   - _self_
 
 title: {title}
-temperature: 1.0  # of mint and the like; mcmc, hmc, mala and sgld stay at 1
+temperature: 1.0  # of mint and the like; mcmc, hmc, mala, sgld and sgld_cv stay at 1
 chains: 4
 warmup: ${{scales.${{scale}}.warmup}}
 steps: ${{scales.${{scale}}.steps}}

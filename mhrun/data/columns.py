@@ -22,11 +22,11 @@ CLASSES = 20
 _MOST_BAD = 0.2  # share of the cells of a column that are no numbers, above which it is text
 
 
-_DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+(e[+-]?\d+)?\s*", re.IGNORECASE)
+_WITH_COMMA = re.compile(r"\s*[+-]?\d*(,\d+(e[+-]?\d+)?|(,\d{3})+(\.\d*)?)\s*", re.IGNORECASE)
 
 
 def check_decimals(column: Any, path: Path) -> None:
-    """Refuse a column whose cells that are no numbers would be with a decimal point.
+    """Refuse a column whose cells that are no numbers would be without a comma, or with a point in its place.
 
     Raises:
         UserError: it is such a column.
@@ -37,15 +37,15 @@ def check_decimals(column: Any, path: Path) -> None:
     first = next(text, None)
     if _has_comma(first) and all(map(_has_comma, text)):
         raise UserError(
-            f"{path.name}: column '{column.name}' holds {first!r}, which looks like a number with a decimal comma; "
-            f"write decimal points ({first.strip().replace(',', '.')}), such as by pandas.read_csv(..., decimal=',')"
-            ".to_csv(..., index=False)."
+            f"{path.name}: column '{column.name}' holds {first!r}, which looks like a number with a comma; if it is "
+            f"decimal, write decimal points ({first.strip().replace(',', '.')}), such as by pandas.read_csv(..., "
+            "decimal=',').to_csv(..., index=False); if it separates thousands, use thousands=',' there."
         )
 
 
 def _has_comma(value: Any) -> TypeGuard[str]:
-    """Return whether a value is the text of a number with a decimal comma."""
-    return isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value) is not None
+    """Return whether a value is the text of a number with commas."""
+    return isinstance(value, str) and _WITH_COMMA.fullmatch(value) is not None
 
 
 def numbers(column: Any, path: Path) -> Array:

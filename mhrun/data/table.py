@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from mhrun.data.dataset import Dataset
 from mhrun.data.memory import check_memory
 from mhrun.data.table_file import COPIES, read_table
 from mhrun.errors import Refusal, UserError, nearest
+from mhrun.numbers import is_number
 from mhrun.paths import located
 
 Array = npt.NDArray[Any]
@@ -339,8 +341,7 @@ class Table:
         if column.name not in self.baselines:
             return levels
         wanted = self.baselines[column.name]
-        # A word of the command line is a text, also if the column holds numbers
-        baseline = [level for level in levels if level == wanted or str(level) == str(wanted)]
+        baseline = [level for level in levels if level == wanted or _is_word_of(str(wanted), level)]
         if not baseline:
             raise UserError(
                 f"{path.name}: column '{column.name}' has no value {wanted!r}, its baseline; it has {few(levels)}."
@@ -396,6 +397,14 @@ def outcome_of(path: Path, target: str | None, separator: str | None = None) -> 
             f"{CLASSES} categories, or numbers."
         )
     return target, levels[: CLASSES + 1]
+
+
+def _is_word_of(word: str, level: Any) -> bool:
+    """Return whether a word of the command line, which is a text, means a value of a column."""
+    if is_number(level):
+        with suppress(ValueError):
+            return float(word) == level
+    return word == str(level) or (isinstance(level, bool | np.bool_) and word.lower() == str(level).lower())
 
 
 def check_word(word: str, what: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -35,4 +37,5 @@ def spread_of_log_ratio(surface: Surface, mode: Tensor, root: Tensor, key: int) 
     heights = surface.value_and_grad(points)[0].cpu()
     log_ratios = (heights[1:] - heights[0]) / surface.temperature + z.square().sum(1) / 2
     log_ratios = log_ratios.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf).sort().values
-    return float(log_ratios[-1 - _TAIL] - log_ratios[_TAIL]) / _SDS
+    spread = float(log_ratios[-1 - _TAIL] - log_ratios[_TAIL]) / _SDS
+    return spread if spread == spread else math.inf  # NaN: nearly all draws of q are outside of the support

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from mhrun.durations import Pace, in_words
+from mhrun.durations import TimeLeft, in_words
 from mhrun.engine.chains import Silent
 
 _EVERY = 10.0  # seconds
@@ -24,7 +24,7 @@ class Progress(Silent):
 
     def begin(self, method: str, step: int, total: int, executor: str) -> None:
         """Note where the run begins; it says so if that is not the first step."""
-        self._total, self._pace = total, Pace()
+        self._total, self._pace = total, TimeLeft()
         self._last = time.monotonic()
         if step:
             self._print(f"resumed at step {step:,} of {total:,}")

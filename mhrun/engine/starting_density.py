@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -79,6 +80,8 @@ def _cause(fields: Mapping[str, Tensor]) -> str:
     name = max(largest, key=lambda name: largest[name], default=None)
     if name is None or largest[name] < _LARGE:
         return ""
+    if largest[name] == math.inf:
+        return f"{name} has infinite values: leave out their rows, or fill them, "
     return f"{name} has values up to {largest[name]:.2g}: standardise them, "
 
 

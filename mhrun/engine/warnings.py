@@ -208,26 +208,37 @@ def draws_warnings(
         )
 
 
+_NEAR = 1.1  # R-hat below which the mean of all draws is near the posterior's
+
+
 def judges_fit(model: Model) -> bool:
     """Return whether a model says what the data contradict in it."""
     return native_form(model, "fit_warnings", "log_lik") is not None
 
 
 def fit_warnings(method: Method, trace: xr.DataTree) -> list[str]:
-    """Return what the data contradict in the model, at the mean of the chain that has the fewest such lines.
+    """Return what the data contradict in the model, at the posterior mean.
 
-    A chain that has not converged contradicts the data by itself; one that never moved is left out.
+    Draws of another target, or of chains that have not converged, contradict the data by themselves: there is no line.
     """
     model, data = method.target.model, method.target.data
-    if not judges_fit(model) or "posterior" not in trace.children:
+    distribution = samples(method.kernel, method.plan)
+    if (
+        not judges_fit(model)
+        or distribution.tempered
+        or distribution.is_cold
+        or "posterior" not in trace.children
+    ):
         return []
     cold = rung(trace)
     kept = [of[valid] for of, valid in zip(flat_draws(cold["posterior"]), validity(cold), strict=True)]
-    means = [
-        torch.from_numpy(chain.mean(0, dtype=np.float64)) for chain in kept if (chain != chain[:1]).any()
-    ]
-    found = [model.fit_warnings(mean.to(data.device), data.fields) for mean in means]  # type: ignore[attr-defined]
-    return min(found, key=len, default=[])
+    draws = np.stack([chain[: min(map(len, kept))] for chain in kept])
+    rhats = np.array([diagnosis.rhat for diagnosis in diagnoses(draws)])
+    if not (rhats < _NEAR).all():  # NaN neither
+        return []
+    mean = torch.from_numpy(draws.mean((0, 1), dtype=np.float64)).to(data.device)
+    found: list[str] = model.fit_warnings(mean, data.fields)  # type: ignore[attr-defined]
+    return found
 
 
 def _precision_warnings(method: str, draws: npt.NDArray[np.float64], names: Sequence[str]) -> Iterator[str]:

@@ -299,6 +299,8 @@ _BoundsFunction = Callable[[Rows, str, Reference | None], Bounds]
 def _bounds_from(constants: Mapping[str, Constant | None]) -> tuple[_BoundsFunction | None, list[str]]:
     """Return bounds from those on derivatives, and the kinds that they cover; None without any."""
     for name, value in constants.items():
+        if value is not None and not callable(value) and not is_number(value):
+            raise Refusal(f"{name} = {value!r} must be a number, or a function of the rows.")
         if is_number(value) and not 0 <= value < math.inf:
             raise Refusal(f"{name} = {value:g} bounds a norm; it must be a finite number, at least 0.")
     by_order = list(constants.values())

@@ -82,7 +82,8 @@ def sweep_figure(
         if _over_decades(frame[metric]):
             axis.set_yscale("log")
             with_floor = frame[[metric, *([floors[metric]] if metric in floors else [])]]
-            bottom = float(np.nanmin(with_floor.map(_number).to_numpy(dtype=float))) / 2
+            drawn_values = with_floor.map(_number).to_numpy(dtype=float)
+            bottom = float(drawn_values[(drawn_values > 0) & np.isfinite(drawn_values)].min()) / 2
         for method in methods:
             of_method = frame["method"] == method
             parts = _parts(frame[of_method], settings[of_method], keys[0], metrics)
@@ -99,7 +100,8 @@ def sweep_figure(
                     if metric in floors:
                         floor = part[floors[metric]].map(_number)
                         axis.plot(part[keys[0]], floor, **_FLOOR, color=styles[method]["color"])
-                        notes["fine dots: noise floor"] = None
+                        if np.isfinite(floor.to_numpy(dtype=float)).any():
+                            notes["fine dots: noise floor"] = None
         axis.set(xlabel=short[keys[0]], title=(headings or {}).get(metric, metric))
         if _over_decades(frame[keys[0]]):
             axis.set_xscale("log")

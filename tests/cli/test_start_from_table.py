@@ -332,7 +332,7 @@ def test_counts_with_more_variance_than_mean_are_named(capsys, size):
     if named:
         assert 2 < float(named.group(1)) < 9
     few = [f"~methods.{m}" for m in ("smh2", "mint", "mhminibatch", "sgld")]
-    few += ["steps=200", "warmup=200", "runtime.report=false"]
+    few += ["steps=2000", "warmup=200", "runtime.report=false"]
     assert run(["--project", "mine", "my_rows", "scale=smoke", *few]) == 0
     summary = json.loads(Path("outputs/my_rows/latest/summary.json").read_text())
     lines = summary["methods"]["mcmc"]["fit_warnings"]

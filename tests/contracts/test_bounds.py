@@ -239,6 +239,8 @@ def test_a_function_takes_bounds_on_its_derivatives(kind, name):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"third": [1.0]}, "third = [1.0] must be a number, or a function of the rows."),
+        ({"lipschitz": "0.5"}, "lipschitz = '0.5' must be a number, or a function of the rows."),
         ({"third": -1.0}, "third = -1 bounds a norm; it must be a finite number, at least 0."),
         ({"third": 1.0, "bounds": sine_bounds}, "bounds and third both bound the terms; give one of them."),
     ],

@@ -54,3 +54,10 @@ def test_a_scale_that_does_not_fit_has_a_large_one():
     narrow, wide = (spread(lambda theta: -theta.square().sum() / 2, 10, scale=scale) for scale in (0.1, 4.0))
     assert narrow > 1
     assert wide > 10
+
+
+def test_a_support_that_nearly_all_draws_are_outside_of():
+    box = spread(
+        lambda theta: torch.where((theta.abs() < 0.5).all(), -theta.square().sum() / 2, -math.inf), 8
+    )
+    assert box == math.inf

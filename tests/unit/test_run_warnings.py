@@ -244,20 +244,21 @@ def test_warnings_of_a_network_point_to_predictions():
 def test_counts_that_vary_too_much_are_warned_of(size):
     """Poisson counts, and negative binomial ones of the same means: their variance is 1 + mean / size times the mean.
 
-    A chain that begins far away, and has not arrived, contradicts the data by itself.
+    Chains that have not arrived, never move or sample another target contradict the data by themselves.
     """
     rng = np.random.default_rng(5)
     x, days = np.stack([np.ones(800), rng.normal(size=800)], 1), rng.uniform(0.5, 2, 800)
     mean = days * np.exp(0.5 + 0.8 * x[:, 1])
     y = rng.poisson(mean if size is None else mean * rng.gamma(size, 1 / size, 800))
     data = {"x": x, "y": y, "exposure": days}
-    how = {"step_size": 0.03, "steps": 300, "warmup": 0, "chains": 2, "seed": 1}
+    how = {"step_size": 0.03, "steps": 3_000, "warmup": 0, "chains": 2, "seed": 1}
+    model = PoissonRegression(2, 10.0)
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
-        mhrun.sample(PoissonRegression(2, 10.0), data, kernel(), start=[[0.5, 0.8], [-2.0, -2.0]], **how)
-        mhrun.sample(
-            PoissonRegression(2, 10.0), data, kernel(), **how | {"step_size": 1e3}
-        )  # which never moves
+        mhrun.sample(model, data, kernel(), start=[0.5, 0.8], **how)
+        mhrun.sample(model, data, kernel(), start=[[0.5, 0.8], [-2.0, -2.0]], **how | {"steps": 100})
+        mhrun.sample(model, data, kernel(), **how | {"step_size": 1e3})
+        mhrun.sample(model, data, kernel(), start=[0.5, 0.8], temperature=1e4, **how | {"step_size": 3.0})
     found = [
         match
         for one in raised

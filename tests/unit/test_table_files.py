@@ -62,7 +62,9 @@ def test_a_cell_that_is_no_number_is_named_with_its_row(tmp_path, cells, words):
 
 
 @pytest.mark.parametrize(
-    "rows", ["0,25;1\n1,5;2\n", "2;1\n1,5;2\n", "-1,5e3;1\n;2\n"], ids=["all", "some", "with a missing value"]
+    "rows",
+    ["0,25;1\n1,5;2\n", "2;1\n1,5;2\n", "-1,5e3;1\n;2\n", "1,234,567.5;1\n2.5;2\n"],
+    ids=["all", "some", "with a missing value", "thousands"],
 )
 def test_decimal_commas_are_named(rows):
     """As a feature and as an outcome, which would have few classes."""
@@ -73,7 +75,8 @@ def test_decimal_commas_are_named(rows):
         lambda: table.outcome_of(Path("t.csv"), "dose"),
     ):
         with pytest.raises(
-            UserError, match=r"column 'dose' holds '.*,.*', .* a decimal comma; write decimal points"
+            UserError,
+            match=r"column 'dose' holds '.*,.*', .* with a comma; .* decimal points .*thousands=','",
         ):
             read()
 
