@@ -142,6 +142,21 @@ def test_the_baseline_of_a_category_can_be_chosen(frame):
         Table("t.csv", **rest, baselines={"b": 2})
 
 
+@pytest.mark.parametrize(("word", "columns"), [("1", ["k=0.0", "k=2.0"]), ("2.0", ["k=0.0", "k=1.0"])])
+def test_a_baseline_is_a_number_where_the_column_has_numbers(frame, word, columns):
+    """A missing value makes whole numbers float, which are written as 1.0."""
+    frame.assign(k=[0, 1, None] + [2] * (len(frame) - 3)).to_csv("t.csv", index=False)
+    rest = {"target": "y", "features": ["a"], "categorical": ["k"], "missing": "drop"}
+    assert Table("t.csv", **rest, baselines={"k": word}).load().facts["columns"] == ["a", *columns]
+
+
+@pytest.mark.parametrize("word", ["true", "True", True])
+def test_a_baseline_of_true_and_false(frame, word):
+    frame.assign(k=[True, False] * (len(frame) // 2)).to_csv("t.csv", index=False)
+    table = Table("t.csv", target="y", features=["a"], categorical=["k"], baselines={"k": word})
+    assert table.load().facts["columns"] == ["a", "k=False"]
+
+
 def test_outcomes(frame):
     frame.to_csv("t.csv", index=False)
     rest = {"features": ["a"], "target": "sick"}
