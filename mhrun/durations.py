@@ -1,4 +1,4 @@
-"""Seconds in words."""
+"""Seconds in words, and the time that is left of a run."""
 
 from __future__ import annotations
 

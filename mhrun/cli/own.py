@@ -66,7 +66,7 @@ def _intercept(target: Target) -> list[str]:
 
 def _names(target: Target, model: Mapping[str, Any]) -> list[str]:
     """Return an override that names the weights of a regression after the columns of its table, if it names none."""
-    from mhrun.data.table import weight_names
+    from mhrun.data.table_facts import weight_names
 
     if model.get("names") or not _has_weights(target):
         return []

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mhrun.data.dataset import Dataset
-from mhrun.data.table import features_of
+from mhrun.data.table_facts import features_of
 from mhrun.models.poisson_regression import dispersion_warnings
 
 _FEW = 10  # values of a feature up to which they may be labels

@@ -9,7 +9,7 @@ import yaml
 
 from mhrun.data.columns import CLASSES
 from mhrun.data.dataset import Dataset
-from mhrun.data.table import features_of, weight_names
+from mhrun.data.table_facts import features_of, weight_names
 from mhrun.errors import UserError, nearest
 
 _VARIANCE = 10.0  # of the prior of each weight of a built-in model

@@ -14,7 +14,9 @@ import yaml
 from mhrun.build import call
 from mhrun.cli.starting_hints import hints_of
 from mhrun.cli.starting_models import flow, part_text, regression_of
-from mhrun.data.table import Table, check_word, features_of, outcome_of, units_in_words
+from mhrun.data.outcome import outcome_of
+from mhrun.data.table import Table, check_word
+from mhrun.data.table_facts import features_of, units_in_words
 from mhrun.errors import UserError, nearest
 from mhrun.paths import CONF
 

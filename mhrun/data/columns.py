@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mhrun.errors import UserError
+from mhrun.numbers import is_number
 
 Array = npt.NDArray[Any]
 
@@ -114,15 +116,35 @@ def standardised(
     return (values - mean) / sd, [mean, sd]
 
 
-def levels_of(column: Any, path: Path) -> list[Any]:
-    """Return the values of a column, each once, in sorted order."""
+def levels_of(column: Any, path: Path, baseline: Any = None) -> list[Any]:
+    """Return the values of a column, each once, in sorted order, but for the baseline, if one is named: it is first.
+
+    Raises:
+        UserError: values that have no order, or the baseline is none of them.
+    """
     try:
-        return sorted(set(column.tolist()), key=lambda v: (str(type(v)), v))
+        levels = sorted(set(column.tolist()), key=lambda v: (str(type(v)), v))
     except TypeError as error:
         raise UserError(
             f"{path.name}: column '{column.name}' holds {type(column.iloc[0]).__name__} values, which are no "
             "categories."
         ) from error
+    if baseline is None:
+        return levels
+    first = [level for level in levels if level == baseline or _is_word_of(str(baseline), level)]
+    if not first:
+        raise UserError(
+            f"{path.name}: column '{column.name}' has no value {baseline!r}, its baseline; it has {few(levels)}."
+        )
+    return [first[0], *(level for level in levels if level != first[0])]
+
+
+def _is_word_of(word: str, level: Any) -> bool:
+    """Return whether a word of the command line, which is a text, means a value of a column."""
+    if is_number(level):
+        with suppress(ValueError):
+            return float(word) == level
+    return word == str(level) or (isinstance(level, bool | np.bool_) and word.lower() == str(level).lower())
 
 
 def few(values: Iterable[Any]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -14,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mhrun.data.columns import CLASSES, check_decimals, few, is_label, levels_of, numbers, standardised
+from mhrun.data.columns import check_decimals, few, is_label, levels_of, numbers, standardised
 from mhrun.data.dataset import Dataset
 from mhrun.data.memory import check_memory
+from mhrun.data.table_facts import features_of
 from mhrun.data.table_file import COPIES, read_table
 from mhrun.errors import Refusal, UserError, nearest
-from mhrun.numbers import is_number
 from mhrun.paths import located
 
 Array = npt.NDArray[Any]
@@ -175,7 +174,7 @@ class Table:
         if not kept.any() or not train.any():
             raise UserError(f"{path.name}: {len(table):,} rows leave none for part = {self.part}.")
 
-        levels = {name: self._levels(table[name], path) for name in self.categorical}
+        levels = {name: levels_of(table[name], path, self.baselines.get(name)) for name in self.categorical}
         for name, values_of in levels.items():
             if is_label(len(values_of), len(table)):
                 raise UserError(
@@ -335,19 +334,6 @@ class Table:
             check_word(name, f"{self.file}: column")
         return features
 
-    def _levels(self, column: Any, path: Path) -> list[Any]:
-        """Return the values of a categorical column, its baseline first, the others in sorted order."""
-        levels = levels_of(column, path)
-        if column.name not in self.baselines:
-            return levels
-        wanted = self.baselines[column.name]
-        baseline = [level for level in levels if level == wanted or _is_word_of(str(wanted), level)]
-        if not baseline:
-            raise UserError(
-                f"{path.name}: column '{column.name}' has no value {wanted!r}, its baseline; it has {few(levels)}."
-            )
-        return [baseline[0], *(level for level in levels if level != baseline[0])]
-
     def _for_training(self, n: int) -> npt.NDArray[np.bool_]:
         order = np.random.default_rng(self.seed).permutation(n)
         train = np.ones(n, bool)
@@ -374,39 +360,6 @@ class Table:
         return np.where(column.to_numpy() == positive, np.int8(1), np.int8(-1)), {"positive": positive}
 
 
-def outcome_of(path: Path, target: str | None, separator: str | None = None) -> tuple[str, list[Any]]:
-    """Return the column of the outcome, the last if none is named, and its first values, each once: at most 21.
-
-    Raises:
-        UserError: there is no such column, it has one value, or more than 20 that are not numbers.
-    """
-    frame = read_table(located(str(path)), separator)
-    frame.columns = list(map(str, frame.columns))
-    names = list(frame.columns)
-    target = names[-1] if target is None else target
-    if target not in names:
-        hint = nearest(target, names) or f" There are: {', '.join(names[:12])}{', ...' * (len(names) > 12)}."
-        raise UserError(f"{path.name} has no column '{target}'.{hint}")
-    check_decimals(frame[target], path)
-    levels = levels_of(frame[target].dropna(), path)
-    if len(levels) < 2:
-        raise UserError(f"{path.name}: column '{target}' has no two values; choose another outcome.")
-    if len(levels) > CLASSES and frame[target].dtype.kind not in "iuf":
-        raise UserError(
-            f"{path.name}: column '{target}' holds {len(levels):,} categories ({few(levels)}); an outcome is at most "
-            f"{CLASSES} categories, or numbers."
-        )
-    return target, levels[: CLASSES + 1]
-
-
-def _is_word_of(word: str, level: Any) -> bool:
-    """Return whether a word of the command line, which is a text, means a value of a column."""
-    if is_number(level):
-        with suppress(ValueError):
-            return float(word) == level
-    return word == str(level) or (isinstance(level, bool | np.bool_) and word.lower() == str(level).lower())
-
-
 def check_word(word: str, what: str) -> None:
     """Refuse a name that a configuration would read as something else.
 
@@ -420,37 +373,9 @@ def check_word(word: str, what: str) -> None:
         )
 
 
-_LISTED = 12  # columns whose units a line has
-
-
-def units_in_words(facts: Mapping[str, Any]) -> list[str]:
-    """Return lines on the units of a table's features: means and standard deviations, and baselines of categories."""
-    lines = []
-    if scales := facts.get("scales"):
-        parts = [f"{name} (mean {mean:.4g}, sd {sd:.4g})" for name, (mean, sd) in scales.items()]
-        rest = f" and {len(parts) - _LISTED:,} more" if len(parts) > _LISTED else ""
-        lines.append(f"standardised: {', '.join(parts[:_LISTED])}{rest}; a coefficient is for one sd")
-    if baselines := facts.get("baselines"):
-        parts = [f"{name} = {value}" for name, value in baselines.items()]
-        lines.append(f"baseline{'s' * (len(parts) > 1)}: {', '.join(parts)}")
-    return lines
-
-
 def _of_text(features: Any) -> str:
     """Return a sentence on columns of text among the features of a table, which will be refused next."""
     from pandas.api.types import is_numeric_dtype
 
     texts = [str(name) for name in features.columns if not is_numeric_dtype(features[name])]
     return f" There is text in {', '.join(texts)}: categorical=[{','.join(texts)}]." if texts else ""
-
-
-def features_of(facts: Mapping[str, Any]) -> list[str]:
-    """Return the columns of x but the constant, from the facts of a table's data."""
-    return [str(name) for name in facts["columns"][bool(facts["intercept"]) :]]
-
-
-def weight_names(facts: Mapping[str, Any]) -> list[str]:
-    """Return names for the weights of a regression: the columns of x, of which the constant is the intercept."""
-    features = features_of(facts)
-    constant = "intercept" if "intercept" not in features else "1"
-    return [constant] * bool(facts["intercept"]) + features

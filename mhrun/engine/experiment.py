@@ -13,20 +13,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from mhrun.data.table import units_in_words
+from mhrun.data.table_facts import units_in_words
 from mhrun.engine.assemble import check_data, check_space, large_draws, methods_of
 from mhrun.engine.chains import Settings, Watcher, run_method
 from mhrun.engine.estimate import estimate, estimate_pays
 from mhrun.engine.executors import check_executor
+from mhrun.engine.fit import fit_warnings, judges_fit
 from mhrun.engine.log import LoggingWatcher, log, log_to
 from mhrun.engine.machine import machine, versions
 from mhrun.engine.method import Method, prior_attribute, trace_attributes
 from mhrun.engine.pilot import piloted
 from mhrun.engine.warnings import (
     acceptance_range,
-    fit_warnings,
     is_network,
-    judges_fit,
     log_ratio_noise,
     log_ratio_skew,
     valid_share,

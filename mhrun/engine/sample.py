@@ -27,12 +27,13 @@ from mhrun.engine.defaults import (
     default_surrogate,
     gradients_of,
 )
+from mhrun.engine.fit import fit_warnings
 from mhrun.engine.method import Method, model_attributes
 from mhrun.engine.pilot import piloted
 from mhrun.engine.progress import Progress
 from mhrun.engine.starts import starts_of
 from mhrun.engine.user_model import user_model
-from mhrun.engine.warnings import draws_warnings, fit_warnings, warnings_of
+from mhrun.engine.warnings import draws_warnings, warnings_of
 from mhrun.errors import UserError
 from mhrun.models.parameters import parameters_of
 from mhrun.monitors import Monitor

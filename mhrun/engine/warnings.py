@@ -8,25 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from scipy.special import erfcx
 
 from mhrun.diagnostics.chains import ESS, RHAT, diagnoses, is_apart
-from mhrun.diagnostics.ladders import rung
 from mhrun.engine.method import Method
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.stationary import samples
 from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
-from mhrun.native import native_form
 from mhrun.store.blocks import SKEW_EDGES
-from mhrun.store.draws import validity
-from mhrun.store.netcdf import flat_draws
 from mhrun.types import Model, blocks_of
 
 if TYPE_CHECKING:
-    import xarray as xr
+    pass
 
 _MOST_SHOWN = 1000  # per cent that a standard deviation is too large, above which the number says nothing
 _MUCH = 0.1  # share of decisions on all data above which a run warns
@@ -206,39 +201,6 @@ def draws_warnings(
             f"{name}: draws follow the target at T = {_number(distribution.temperature)}, narrower than the posterior: "
             "standard deviations are down to sqrt(T) times as large. Use T = 1 for the posterior."
         )
-
-
-_NEAR = 1.1  # R-hat below which the mean of all draws is near the posterior's
-
-
-def judges_fit(model: Model) -> bool:
-    """Return whether a model says what the data contradict in it."""
-    return native_form(model, "fit_warnings", "log_lik") is not None
-
-
-def fit_warnings(method: Method, trace: xr.DataTree) -> list[str]:
-    """Return what the data contradict in the model, at the posterior mean.
-
-    Draws of another target, or of chains that have not converged, contradict the data by themselves: there is no line.
-    """
-    model, data = method.target.model, method.target.data
-    distribution = samples(method.kernel, method.plan)
-    if (
-        not judges_fit(model)
-        or distribution.tempered
-        or distribution.is_cold
-        or "posterior" not in trace.children
-    ):
-        return []
-    cold = rung(trace)
-    kept = [of[valid] for of, valid in zip(flat_draws(cold["posterior"]), validity(cold), strict=True)]
-    draws = np.stack([chain[: min(map(len, kept))] for chain in kept])
-    rhats = np.array([diagnosis.rhat for diagnosis in diagnoses(draws)])
-    if not (rhats < _NEAR).all():  # NaN neither
-        return []
-    mean = torch.from_numpy(draws.mean((0, 1), dtype=np.float64)).to(data.device)
-    found: list[str] = model.fit_warnings(mean, data.fields)  # type: ignore[attr-defined]
-    return found
 
 
 def _precision_warnings(method: str, draws: npt.NDArray[np.float64], names: Sequence[str]) -> Iterator[str]:

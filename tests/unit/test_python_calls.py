@@ -12,7 +12,8 @@ import torch
 
 import mhrun
 from mhrun.data import Dataset
-from mhrun.data.table import Table, weight_names
+from mhrun.data.table import Table
+from mhrun.data.table_facts import weight_names
 from mhrun.data.transforms import Transforms
 from mhrun.dynamics.momentum import Momentum
 from mhrun.dynamics.sgbd import SGBD

@@ -1,0 +1,36 @@
+"""The outcome of a table: its column and its values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mhrun.data.columns import CLASSES, check_decimals, few, levels_of
+from mhrun.data.table_file import read_table
+from mhrun.errors import UserError, nearest
+from mhrun.paths import located
+
+
+def outcome_of(path: Path, target: str | None, separator: str | None = None) -> tuple[str, list[Any]]:
+    """Return the column of the outcome, the last if none is named, and its first values, each once: at most 21.
+
+    Raises:
+        UserError: there is no such column, it has one value, or more than 20 that are not numbers.
+    """
+    frame = read_table(located(str(path)), separator)
+    frame.columns = list(map(str, frame.columns))
+    names = list(frame.columns)
+    target = names[-1] if target is None else target
+    if target not in names:
+        hint = nearest(target, names) or f" There are: {', '.join(names[:12])}{', ...' * (len(names) > 12)}."
+        raise UserError(f"{path.name} has no column '{target}'.{hint}")
+    check_decimals(frame[target], path)
+    levels = levels_of(frame[target].dropna(), path)
+    if len(levels) < 2:
+        raise UserError(f"{path.name}: column '{target}' has no two values; choose another outcome.")
+    if len(levels) > CLASSES and frame[target].dtype.kind not in "iuf":
+        raise UserError(
+            f"{path.name}: column '{target}' holds {len(levels):,} categories ({few(levels)}); an outcome is at most "
+            f"{CLASSES} categories, or numbers."
+        )
+    return target, levels[: CLASSES + 1]

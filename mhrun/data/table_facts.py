@@ -1,0 +1,33 @@
+"""What the facts of a table's data say: its features, their units, and names of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_LISTED = 12  # columns whose units a line has
+
+
+def units_in_words(facts: Mapping[str, Any]) -> list[str]:
+    """Return lines on the units of a table's features: means and standard deviations, and baselines of categories."""
+    lines = []
+    if scales := facts.get("scales"):
+        parts = [f"{name} (mean {mean:.4g}, sd {sd:.4g})" for name, (mean, sd) in scales.items()]
+        rest = f" and {len(parts) - _LISTED:,} more" if len(parts) > _LISTED else ""
+        lines.append(f"standardised: {', '.join(parts[:_LISTED])}{rest}; a coefficient is for one sd")
+    if baselines := facts.get("baselines"):
+        parts = [f"{name} = {value}" for name, value in baselines.items()]
+        lines.append(f"baseline{'s' * (len(parts) > 1)}: {', '.join(parts)}")
+    return lines
+
+
+def features_of(facts: Mapping[str, Any]) -> list[str]:
+    """Return the columns of x but the constant, from the facts of a table's data."""
+    return [str(name) for name in facts["columns"][bool(facts["intercept"]) :]]
+
+
+def weight_names(facts: Mapping[str, Any]) -> list[str]:
+    """Return names for the weights of a regression: the columns of x, of which the constant is the intercept."""
+    features = features_of(facts)
+    constant = "intercept" if "intercept" not in features else "1"
+    return [constant] * bool(facts["intercept"]) + features

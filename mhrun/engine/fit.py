@@ -1,0 +1,53 @@
+"""What the data contradict in a model, at its posterior mean."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from mhrun.diagnostics.chains import diagnoses
+from mhrun.diagnostics.ladders import rung
+from mhrun.engine.method import Method
+from mhrun.kernels.stationary import samples
+from mhrun.native import native_form
+from mhrun.store.draws import validity
+from mhrun.store.netcdf import flat_draws
+from mhrun.types import Model
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+_NEAR = 1.1  # R-hat below which the mean of all draws is near the posterior's
+
+
+def judges_fit(model: Model) -> bool:
+    """Return whether a model says what the data contradict in it."""
+    return native_form(model, "fit_warnings", "log_lik") is not None
+
+
+def fit_warnings(method: Method, trace: xr.DataTree) -> list[str]:
+    """Return what the data contradict in the model, at the posterior mean.
+
+    Draws of another target, or of chains that have not converged, contradict the data by themselves: there is no line.
+    """
+    model, data = method.target.model, method.target.data
+    distribution = samples(method.kernel, method.plan)
+    if (
+        not judges_fit(model)
+        or distribution.tempered
+        or distribution.is_cold
+        or "posterior" not in trace.children
+    ):
+        return []
+    cold = rung(trace)
+    kept = [of[valid] for of, valid in zip(flat_draws(cold["posterior"]), validity(cold), strict=True)]
+    draws = np.stack([chain[: min(map(len, kept))] for chain in kept])
+    rhats = np.array([diagnosis.rhat for diagnosis in diagnoses(draws)])
+    if not (rhats < _NEAR).all():  # NaN neither
+        return []
+    mean = torch.from_numpy(draws.mean((0, 1), dtype=np.float64)).to(data.device)
+    found: list[str] = model.fit_warnings(mean, data.fields)  # type: ignore[attr-defined]
+    return found
