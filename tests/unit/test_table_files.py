@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from mhrun.data import Dataset, table
+from mhrun.data import Dataset, outcome, table
 from mhrun.data.table import Table
 from mhrun.data.table_file import read_table
 from mhrun.errors import Refusal, UserError
@@ -72,7 +72,7 @@ def test_decimal_commas_are_named(rows):
     for read in (
         lambda: Table("t.csv", target="y").load(),
         lambda: Table("t.csv", target="dose").load(),
-        lambda: table.outcome_of(Path("t.csv"), "dose"),
+        lambda: outcome.outcome_of(Path("t.csv"), "dose"),
     ):
         with pytest.raises(
             UserError,
