@@ -404,7 +404,7 @@ def test_templates_of_the_experiments_name_what_their_modules_have(path):
         "has",
         "has_any",
         "names",
-        "temperature",
+        "temperature_of",
         "values_of",
         "run",
         "runs",
