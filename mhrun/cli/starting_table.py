@@ -21,7 +21,7 @@ from mhrun.errors import UserError, nearest
 from mhrun.paths import CONF
 
 _FULL = 200_000  # rows up to which a method on all data is the reference of a model with bounds
-_NOISY = 20_000  # rows from which SGLD needs control variates: its effective draws fall as 1 / n
+_NOISY = 20_000  # rows above which SGLD needs control variates: its effective draws fall as 1 / n
 _WIDE = 50  # parameters from which the bounds of SMH-2 are too wide to save data
 _EXACT = ("hmc", "mcmc", "mala", "smh2", "mh_ss", "zig_zag")
 _STEPS = 10_000  # at scale=quick
@@ -215,9 +215,8 @@ def _own_steps(methods: Sequence[str]) -> str:
     chosen = {method: _OWN_STEPS[method] for method in methods if method in _OWN_STEPS}
     if "hmc" not in methods:
         chosen.pop("sgld", None)
-    return "".join(
-        ["\nmethods:\n", *(f"  {method}: {text}\n" for method, text in chosen.items())] * bool(chosen)
-    )
+    lines = "".join(f"  {method}: {text}\n" for method, text in chosen.items())
+    return f"\nmethods:\n{lines}" if lines else ""
 
 
 def _columns(facts: Mapping[str, Any]) -> str:

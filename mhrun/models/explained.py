@@ -34,7 +34,7 @@ def explained(what: str, given: Mapping[str, Tensor]) -> Iterator[None]:
         raise UserError(f"{what} failed: {reason}; it had {shapes}.") from error
 
 
-_READS = (  # what torch says of values that are read under vmap, or by NumPy
+_READS = (  # parts of torch's errors where values are read under vmap, or by NumPy
     "data-dependent control flow",
     "calling .item()",
     "Cannot access data pointer",

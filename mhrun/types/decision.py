@@ -177,7 +177,7 @@ class Contest(NamedTuple):
 
 
 def _check_accepted(accepted: object, shape: torch.Size) -> None:
-    """Refuse what does not say of each chain whether it accepts; reads no values."""
+    """Check that `accepted` is a boolean tensor with one value for each chain; its values are not read."""
     if isinstance(accepted, Tensor):
         if accepted.dtype == torch.bool and accepted.shape == shape:
             return

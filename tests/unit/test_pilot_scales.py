@@ -202,7 +202,7 @@ def test_hmc_is_not_told_to_take_hmc(capsys):
 
 
 def test_a_scale_that_fits_draws_stays(monkeypatch):
-    """Of a nearly normal posterior nobody asks; if asked, draws change nothing but the count of gradients."""
+    """A nearly normal posterior needs no draws; where they are made, they change the count of gradients alone."""
     x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
     def facts_of_run():
@@ -216,11 +216,11 @@ def test_a_scale_that_fits_draws_stays(monkeypatch):
             warmup=50,
         )
 
-    unasked = facts_of_run()
+    without = facts_of_run()
     monkeypatch.setattr("mhrun.engine.pilot._LARGEST_SPREAD", 0.0)
-    asked = facts_of_run()
-    assert np.array_equal(unasked["posterior"]["theta"].values, asked["posterior"]["theta"].values)
-    assert found(asked)["n_grad"] > found(unasked)["n_grad"] + 50 * 4 * 175
-    assert {k: v for k, v in found(asked).items() if k != "n_grad"} == {
-        k: v for k, v in found(unasked).items() if k != "n_grad"
+    judged = facts_of_run()
+    assert np.array_equal(without["posterior"]["theta"].values, judged["posterior"]["theta"].values)
+    assert found(judged)["n_grad"] > found(without)["n_grad"] + 50 * 4 * 175
+    assert {k: v for k, v in found(judged).items() if k != "n_grad"} == {
+        k: v for k, v in found(without).items() if k != "n_grad"
     }

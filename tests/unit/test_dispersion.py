@@ -1,0 +1,29 @@
+"""Pearson's statistic of counts, from all rows or from evenly spaced ones."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from mhrun.models.poisson_regression import PoissonRegression, dispersion_warnings
+
+
+def test_the_statistic_is_divided_by_its_degrees_of_freedom():
+    """Of 12 counts and 4 parameters it is the sum of squares over the mean by 8."""
+    y, mean = torch.tensor([0.0, 40.0] * 6), torch.full((12,), 20.0)
+    (line,) = dispersion_warnings(y, mean, 4)
+    assert re.search(r"variance is about (\S+) times", line)[1] == f"{12 * 20 / 8:.2g}"
+    assert not list(dispersion_warnings(y[:4], mean[:4], 4))
+
+
+@pytest.mark.parametrize("places", [slice(None, 100), slice(100, None)])
+def test_rows_of_a_large_table_are_evenly_spaced(monkeypatch, places):
+    """Counts vary too much in the first half or in the second: both halves are read."""
+    monkeypatch.setattr("mhrun.models.poisson_regression._ROWS", 100)
+    y = torch.full((200,), 20.0, dtype=torch.float64)
+    y[places] = torch.tensor([0.0, 0.0, 40.0, 40.0] * 25, dtype=torch.float64)
+    data = {"x": torch.ones(200, 1, dtype=torch.float64), "y": y}
+    theta = torch.tensor([20.0], dtype=torch.float64).log()
+    assert len(PoissonRegression(1, 10.0).fit_warnings(theta, data)) == 1
