@@ -259,7 +259,9 @@ def work(run: Run) -> Figure | str:
         if quantity == "acceptance":
             axis.set_ylim(0, 1)
         elif quantity == "step size":
-            axis.set_yscale("log")
+            sizes = np.concatenate([y for _, y in by_method.values()])
+            if sizes.max() > 10 * sizes.min() > 0:  # a logarithmic axis of less has unreadable labels
+                axis.set_yscale("log")
         elif max(x[-1] / max(1, x[0]) for x, _ in by_method.values()) > 10:
             axis.set_xscale("symlog", linthresh=1)  # 0: steps that read no data
             axis.set_xlim(left=min(x[0] for x, _ in by_method.values()))
