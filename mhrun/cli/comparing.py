@@ -262,7 +262,7 @@ def show(frame: pd.DataFrame, distances: Sequence[str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from mhrun.report.tables import shown
+    from mhrun.report.tables import shown_frame
 
     of_distance = [name for name in distances if name in frame.columns]
     for columns in ([name for name in frame.columns if name not in of_distance], of_distance):
@@ -273,11 +273,11 @@ def show(frame: pd.DataFrame, distances: Sequence[str]) -> None:
         for heading in columns:
             printed.add_column(_SHORT.get(heading, heading), justify="right", no_wrap=True)
         latest = ""
-        for name, row in zip(frame.index, frame[columns].to_numpy(), strict=True):
+        for name, row in zip(frame.index, shown_frame(frame[columns]).to_numpy(), strict=True):
             run, _, method = str(name).rpartition(": ")
             if run != latest:
                 printed.add_row(f"[bold]{run}[/bold]")
                 latest = run
-            printed.add_row(f"  {method}", *map(shown, row))
+            printed.add_row(f"  {method}", *row)
         width = None if sys.stdout.isatty() else 160  # a pipe has no width
         Console(width=width).print(printed)

@@ -77,7 +77,7 @@ def show_sweep(place: Path, width: int | None = None) -> None:
     """
     from mhrun.report.summary import FOOTNOTE, MARK
     from mhrun.report.sweep import sweep_summary
-    from mhrun.report.tables import shown
+    from mhrun.report.tables import shown_frame
 
     if (summary := sweep_summary(place)) is None:
         return
@@ -91,9 +91,13 @@ def show_sweep(place: Path, width: int | None = None) -> None:
         table.add_column(
             str(heading), justify="left" if is_left else "right", no_wrap=True, overflow="ellipsis"
         )
-    for row in summary.table[:_ROWS].to_numpy(dtype=object):
-        n_keys = len(summary.keys) + 1
-        table.add_row(*map(str, row[:n_keys]), *map(shown, row[n_keys:]))
+    top, n_keys = summary.table[:_ROWS], len(summary.keys) + 1
+    of_keys, of_numbers = (
+        top.iloc[:, :n_keys].to_numpy(dtype=object),
+        shown_frame(top.iloc[:, n_keys:]).to_numpy(),
+    )
+    for names, numbers in zip(of_keys, of_numbers, strict=True):
+        table.add_row(*map(str, names), *numbers)
     console.print(table)
     if summary.table["method"].str.endswith(MARK).any():
         print(FOOTNOTE)
@@ -120,7 +124,7 @@ def _with_acceptance(run: Run, methods: pd.DataFrame) -> pd.DataFrame:
 
 
 def _table(methods: pd.DataFrame, width: int) -> Table:
-    from mhrun.report.tables import shown
+    from mhrun.report.tables import shown_frame
 
     narrow = width < _NARROW
     headings = [name for name in methods.columns if not narrow or name not in _WIDE]
@@ -128,6 +132,6 @@ def _table(methods: pd.DataFrame, width: int) -> Table:
     table.add_column("method", no_wrap=True, overflow="ellipsis", min_width=12)
     for heading in headings:
         table.add_column(heading.replace(" ", "\n") if narrow else heading, justify="right", no_wrap=True)
-    for label, row in zip(methods.index, methods[headings].to_numpy(dtype=object), strict=True):
-        table.add_row(str(label), *map(shown, row))
+    for label, row in zip(methods.index, shown_frame(methods[headings]).to_numpy(), strict=True):
+        table.add_row(str(label), *row)
     return table

@@ -14,6 +14,9 @@ import pandas as pd
 from mhrun.diagnostics.grid import Estimate
 from mhrun.store.files import write_text
 
+_WRITTEN_OUT = 1e9  # counts below which a column writes all its counts out
+_IN_DECIMALS = ("R-hat", "rhat")  # judged in its third decimal, whatever else is in the column
+
 
 def shown(value: Any) -> str:
     """Return a value for people: about three figures, and an estimate with its standard error, in at most five."""
@@ -48,6 +51,32 @@ def shown(value: Any) -> str:
     return str(value)
 
 
+def shown_column(heading: str, values: Iterable[Any]) -> list[str]:
+    """Return the values of a column for people, its numbers alike: three figures where any is 10 or more."""
+    values = list(values)
+    sizes = [abs(value) for value in values if isinstance(value, float) and math.isfinite(value)]
+    if sizes and all(size.is_integer() for size in sizes):
+        if max(sizes) < _WRITTEN_OUT:
+            values = [
+                int(value) if isinstance(value, float) and math.isfinite(value) else value for value in values
+            ]
+    elif sizes and max(sizes) >= 10 and heading not in _IN_DECIMALS:
+        return [_in_three_figures(value) if isinstance(value, float) else shown(value) for value in values]
+    return [shown(value) for value in values]
+
+
+def _in_three_figures(value: float) -> str:
+    if not math.isfinite(value) or not 0 < abs(value) < 999.5:
+        return shown(value)
+    return f"{value:#.3g}".rstrip(".")
+
+
+def shown_frame(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of strings for people, see `shown_column`."""
+    columns = dict(enumerate(shown_column(str(heading), values) for heading, values in frame.items()))
+    return pd.DataFrame(columns, index=frame.index, dtype=object).set_axis(frame.columns, axis=1)
+
+
 def quoted(label: str) -> str:
     """Return a label as a list of several shows it: one that has a comma in quotation marks."""
     return f"“{label}”" if "," in label else label
@@ -55,7 +84,7 @@ def quoted(label: str) -> str:
 
 def rendered(frame: pd.DataFrame, note: str = "") -> dict[str, str]:
     """Return `frame` as csv (full precision), md, tex and html (escaped); md and tex end with `note`."""
-    text = frame.map(shown)
+    text = shown_frame(frame)
     aligned = "l" * frame.index.nlevels + "r" * len(text.columns)
     named = all(name is not None for name in text.index.names)
     # pandas puts the name of an index into a second row of headings.

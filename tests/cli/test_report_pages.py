@@ -30,7 +30,7 @@ from mhrun.report.fresh import source
 from mhrun.report.page import write_page
 from mhrun.report.run import Run
 from mhrun.report.sections import FIGURES
-from mhrun.report.tables import markdown, rendered, shown, write_table
+from mhrun.report.tables import markdown, rendered, shown, shown_column, write_table
 from mhrun.store.folder import RunFolder, runs
 
 
@@ -90,6 +90,16 @@ def test_values_for_people():
     assert shown(Estimate(0.32814, 3.6e-5)) == "0.32814 ± 0.00004"
     assert shown(Estimate(13540.6, 1521.4)) == "13,541 ± 1,521"
     assert shown(Estimate(5e-324, 5e-324)) == "4.94e-324"
+
+
+def test_the_numbers_of_a_column_are_alike():
+    assert shown_column("ESS", [83.21, 64.0, 5.742, 1234.5, None]) == ["83.2", "64.0", "5.74", "1,234", "–"]
+    assert shown_column("ESS ratio", [0.5, 2.0, float("nan")]) == ["0.500", "2", "–"]
+    assert shown_column("R-hat", [1.0049, 12.3]) == ["1.005", "12.3"]  # judged in its third decimal
+    assert shown_column("evaluations", [160_000.0, 1.6e7]) == ["160,000", "16,000,000"]
+    assert shown_column("evaluations", [160_000.0, 1.6e9]) == ["160,000", "1.60e09"]
+    assert shown_column("error", [20.0, 0.0123, 0.0]) == ["20.0", "0.0123", "0"]
+    assert shown_column("method", ["MINT", "SGLD"]) == ["MINT", "SGLD"]
 
 
 def test_tables_in_every_kind(tmp_path):
