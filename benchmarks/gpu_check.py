@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from mhrun.random import Streams
+from mhrun.random import Draws, Streams
 from mhrun.types import Controls
 
 TOLERANCE = 1e-3  # relative to the largest value, in float32 without TF32
@@ -50,7 +50,7 @@ def values(device: str, console: Console, extent: Extent = WHOLE) -> bool:
         model = network.make()
         torch.manual_seed(1)
         rows = {"x": torch.rand(2, 16, *network.shape), "y": torch.randint(0, 10, (2, 16))}
-        theta = model.init(2, Streams(1, 2).at(0))
+        theta = model.init(2, Draws(Streams(1, 2), 0))
         own = model.log_lik_and_grad(theta, rows)
         there = {key: value.to(device) for key, value in rows.items()}
         other = model.log_lik_and_grad(theta.to(device), there)
@@ -87,12 +87,12 @@ def _test_step(network: modules.Network, device: str) -> Callable[[], None]:
     """Return a Metropolis-Hastings step of one chain on minibatches of fixed size."""
     target, kernel = gpu_steps.target_of(network, device), gpu_steps.langevin(network.m)
     streams = Streams(1, 1, device)
-    draws = streams.at(1)
+    draws = Draws(streams, 1)
     heat = gpu_steps.N / gpu_steps.SCALE
     controls = Controls(*(torch.full((1,), value, device=device) for value in (1e-7, heat, heat)))
     with torch.no_grad():
-        theta = target.model.init(1, streams.at(0)).to(device)
-        held = [kernel.start(target, theta, streams.at(0))]
+        theta = target.model.init(1, Draws(streams, 0)).to(device)
+        held = [kernel.start(target, theta, Draws(streams, 0))]
 
     def step() -> None:
         draws.step += 1

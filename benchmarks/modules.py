@@ -25,7 +25,7 @@ from mhrun.models.convolutional import Convolutional
 from mhrun.models.module import ModuleModel
 from mhrun.models.recurrent import Recurrent
 from mhrun.models.residual import Residual
-from mhrun.random import Streams
+from mhrun.random import Draws, Streams
 from mhrun.target import Target
 from mhrun.types import Controls
 
@@ -73,11 +73,11 @@ def steps_of(network: Network, chains: int, device: str) -> Steps:
     target = Target(model, Dataset({"x": x, "y": y}), device=device)
     kernel = with_compiled_update(mhrun.Unadjusted(mhrun.SGHMC(friction=0.1), m=network.m))
     streams = Streams(1, chains, device, compiled=device == "cpu")
-    draws = streams.at(1)
-    theta = model.init(chains, streams.at(0)).to(device)
+    draws = Draws(streams, 1)
+    theta = model.init(chains, Draws(streams, 0)).to(device)
     controls = Controls(*(torch.full((chains,), value, device=device) for value in (1e-7, 1.0, 1.0)))
     with torch.no_grad():
-        held: list[Any] = [kernel.start(target, theta, streams.at(0))]
+        held: list[Any] = [kernel.start(target, theta, Draws(streams, 0))]
 
     def ours() -> None:
         draws.step += 1

@@ -16,7 +16,7 @@ from scipy.special import expit
 
 from mhrun.build import build
 from mhrun.cli.compose import compose_config
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.rules.mh_minibatch import MHMinibatch
 from mhrun.target import Target
 from mhrun.types import Contest
@@ -51,7 +51,7 @@ def error(skewness: float) -> tuple[float, float]:
     rule, found = MHMinibatch(M), []
     for i, gap in enumerate(GAPS):
         supply, accepted = Skewed(skewness, np.random.default_rng(17 * i + int(skewness))), 0
-        draws = Streams(derive_key(1, f"{skewness}/{i}"), TOGETHER).at(0)
+        draws = Draws(Streams(derive_key(1, f"{skewness}/{i}"), TOGETHER), 0)
         one = torch.ones(TOGETHER, dtype=torch.float64)
         for step in range(TIMES):
             draws.step = step + 1

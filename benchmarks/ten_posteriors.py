@@ -33,7 +33,7 @@ from problem_posteriors import POSTERIORS, Posterior
 import mhrun
 from mhrun.diagnostics.chains import mcse, worth
 from mhrun.engine.user_model import user_model
-from mhrun.random import Streams
+from mhrun.random import Draws, Streams
 from mhrun.store.netcdf import flat_draws
 from mhrun.target import Target
 
@@ -95,7 +95,7 @@ def nuts(name: str, posterior: Posterior, steps: int) -> Result | None:
         return None
     given = user_model(posterior.model, posterior.data, **posterior.settings)
     target = Target(given.model, given.data)
-    first = given.model.init(1, Streams(0, 1).at(0)).double()
+    first = given.model.init(1, Draws(Streams(0, 1), 0)).double()
 
     def potential(values: dict[str, torch.Tensor]) -> torch.Tensor:
         theta = values["theta"][None]

@@ -23,7 +23,7 @@ from mhrun.engine.chains import Silent
 from mhrun.engine.experiment import run_experiment
 from mhrun.errors import UserError
 from mhrun.models.gaussian_mixture import GaussianMixture
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.report import build
 from mhrun.store.folder import RunFolder
 from mhrun.store.netcdf import open_trace
@@ -145,7 +145,9 @@ def ladder_controls(temperatures, ladders, step_size) -> Controls:
 
 def begin(kernel, target, chains, key=KEY, first_chain=0):
     """Return the first state of chains, a number of them or where they begin (C, D), and their random numbers."""
-    draws = Streams(key, chains if isinstance(chains, int) else len(chains), first_chain=first_chain).at(0)
+    draws = Draws(
+        Streams(key, chains if isinstance(chains, int) else len(chains), first_chain=first_chain), 0
+    )
     if isinstance(chains, int):
         theta = target.model.init(chains, draws)
     else:

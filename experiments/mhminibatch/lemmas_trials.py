@@ -9,7 +9,7 @@ import torch
 from scipy.special import expit
 from torch import Tensor
 
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.report.vocabulary import Estimate, Run
 from mhrun.rules.barker import Barker
 from mhrun.rules.mh_minibatch import MHMinibatch
@@ -64,7 +64,7 @@ def _decided(run: Run, options: dict[str, Any], m: int) -> Estimate:
     errors = []
     for i, gap in enumerate((-1.0, 0.0, 1.0)):
         accepted, done = 0, 0
-        draws = Streams(derive_key(int(run.config["seed"]), f"lemmas/{m}/{i}"), min(AT_ONCE, count)).at(0)
+        draws = Draws(Streams(derive_key(int(run.config["seed"]), f"lemmas/{m}/{i}"), min(AT_ONCE, count)), 0)
         while done < count:
             chains = min(AT_ONCE, count)
             draws.step = done // chains + 1
@@ -84,7 +84,7 @@ def barker(run: Run) -> tuple[Estimate, float]:
     The second: the largest of |a(s) - exp(s) a(-s)| over its standard error.
     """
     count = 20 * int(run.config["decisions"])
-    draws = Streams(derive_key(int(run.config["seed"]), "lemmas/barker"), count).at(1)
+    draws = Draws(Streams(derive_key(int(run.config["seed"]), "lemmas/barker"), count), 1)
 
     def share(log_ratio: float, step: int) -> float:
         draws.step = step

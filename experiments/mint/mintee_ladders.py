@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from mhrun.exchanges import MADE
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.report.vocabulary import Array, Estimate, Run
 
 ENERGIES = 600  # draws of a rung whose energies are computed
@@ -138,7 +138,7 @@ def _on_minibatches(run: Run, theta: Array, m: int, streams: Streams, rung: int)
     """Return -(n/m) sum_i l_i (P,), each point on a fresh minibatch of m."""
     target, out = run.target, []
     for k, point in enumerate(torch.from_numpy(theta)):
-        index = streams.at(rung * len(theta) + k + 1, ahead=1).index(target.n, m, replacement=False)
+        index = Draws(streams, rung * len(theta) + k + 1, ahead=1).index(target.n, m, replacement=False)
         log_lik = target.model.log_lik(point[None], target.data.rows(index))
         out.append(-float(log_lik.sum()) * target.n / m)
     return np.array(out)

@@ -12,7 +12,7 @@ import pandas as pd
 from scipy import optimize, special
 
 from mhrun.errors import Refusal
-from mhrun.random import Purpose, Streams, derive_key
+from mhrun.random import Draws, Purpose, Streams, derive_key
 from mhrun.report.metrics import Metrics, MetricTable
 from mhrun.report.vocabulary import Array, Estimate, Run, by_rows
 from mhrun.rules.correction import Correction, Quantiles, convolved_cdf, correction, inverse, series_quantiles
@@ -97,7 +97,7 @@ def accepted(table: Quantiles, variance: float, delta: Array, draws: int) -> Arr
     streams = Streams(key, min(PARTS, draws))
     parts = -(-draws // PARTS)
     for part in range(1, parts + 1):
-        at = streams.at(part)
+        at = Draws(streams, part)
         noise = math.sqrt(variance) * at.normal(Purpose.ACCEPT, 1)[:, 0].double()
         total = np.sort((noise + inverse(at.uniform(Purpose.ACCEPT, use=1), table)).numpy())
         counts += len(total) - np.searchsorted(total, -delta, side="right")

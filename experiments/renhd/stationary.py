@@ -23,7 +23,7 @@ from mhrun.dynamics.sgnht import SGNHT
 from mhrun.errors import UserError
 from mhrun.kernels import Unadjusted
 from mhrun.models.gaussian_mixture import GaussianMixture
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.report.metrics import Metrics, MetricTable, estimate
 from mhrun.report.plots import finished, legend_below, levels, panels, points
 from mhrun.report.vocabulary import COLOURS, Array, Figure, Run, Style, by_rows
@@ -84,7 +84,7 @@ def simulated(case: Setting, chains: int, snapshots: int) -> Snapshots:
     loop = compile_loop(kernel, target, key, 1)
     if loop is None:
         raise UserError("This experiment needs numba, which is not there: pip install numba.")
-    draws = Streams(key, chains).at(0)
+    draws = Draws(Streams(key, chains), 0)
     state = kernel.start(target, model.init(chains, draws), draws)
     done, records = 0, []
     for steps in (burn, *[spacing] * (snapshots - 1)):

@@ -15,7 +15,7 @@ from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.errors import UserError
 from mhrun.parts import ARRIVALS, Kernel
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.target import Target
 from mhrun.types import INFO_DEFAULTS, INFO_DTYPES, Controls, Evaluation, State
 
@@ -156,7 +156,7 @@ def compiled(subject: Subject) -> Iterator[Verdict]:
     slow = subject.follow(kernel, target, theta, steps, step, temperature)
     t = torch.from_numpy(temperature).expand(steps, -1).contiguous()
     with torch.no_grad():
-        start = kernel.start(target, torch.from_numpy(theta.copy()), Streams(key, len(theta)).at(0))
+        start = kernel.start(target, torch.from_numpy(theta.copy()), Draws(Streams(key, len(theta)), 0))
         _, record = loop.advance(start, 1, Controls(torch.full_like(t, step), t, t))
     difference = (
         float((torch.from_numpy(record["theta"]).transpose(0, 1) - slow.theta).abs().max()) / known.scale

@@ -25,7 +25,7 @@ from mhrun.check.verdict import (
 from mhrun.compiled import compile_loop
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.parts import Kernel
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.target import Target
 from mhrun.types import Controls
 
@@ -174,7 +174,7 @@ def _draws(
     if loop is not None:
         t = torch.from_numpy(temperature).expand(steps, -1).contiguous()
         with torch.no_grad():
-            start = kernel.start(target, torch.from_numpy(theta), Streams(key, chains).at(0))
+            start = kernel.start(target, torch.from_numpy(theta), Draws(Streams(key, chains), 0))
             _, record = loop.advance(start, 1, Controls(torch.full_like(t, step), t, t))
         return record["theta"][:, first:, 0], float(record["batch_size"].mean())
     trajectory = subject.follow(kernel, target, theta, steps, step, temperature)

@@ -17,7 +17,7 @@ from mhrun.check.verdict import NONE, Verdict
 from mhrun.errors import Refusal, UserError
 from mhrun.native import available
 from mhrun.parts import Kernel
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.target import Target
 from mhrun.types import Controls, Info, State
 
@@ -232,7 +232,7 @@ class Subject:
         """Move chains from theta (C, D), or from a state, and return their trajectories."""
         chains = len(theta)
         streams = Streams(derive_key(self.seed, name), chains, first_chain=first_chain, compiled=available())
-        draws = streams.at(0)
+        draws = Draws(streams, 0)
         t = torch.from_numpy(np.asarray(temperature, np.float64))
         size = torch.from_numpy(np.broadcast_to(np.asarray(step_size, np.float64), (chains,)).copy())
         control = Controls(size, t, t)

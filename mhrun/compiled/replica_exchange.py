@@ -28,7 +28,7 @@ from mhrun.native import (
 )
 from mhrun.native.indices import Workspaces, filler
 from mhrun.native.philox import EXCHANGE, MINIBATCH, normals, split_key, uniform
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.target import Target
 from mhrun.types import Controls, Record, State
 
@@ -246,7 +246,7 @@ class StagedExchange:
     def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
         """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
         steps, chains = controls.step_size.shape
-        draws = Streams(self._key, chains, self._target.device, compiled=True).at(first_step)
+        draws = Draws(Streams(self._key, chains, self._target.device, compiled=True), first_step)
         every, at = self._kernel.every, 0
         parts: list[dict[str, np.ndarray]] = []
         exchange = np.zeros((chains, steps), np.int8)

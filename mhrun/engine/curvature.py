@@ -11,7 +11,7 @@ import scipy  # which imports its subpackages on first use
 import torch
 from torch import Tensor
 
-from mhrun.random import Purpose, Streams, derive_key
+from mhrun.random import Draws, Purpose, Streams, derive_key
 from mhrun.target import Target
 
 ROWS = 20_000  # data that modes and curvature are computed from, at most
@@ -52,7 +52,7 @@ class Surface:
         self.temperature = temperature
         self.size = min(target.n, ROWS)
         streams = Streams(derive_key(seed, "reference"), 1, target.device)
-        self._index = streams.at(0).index(target.n, self.size, replacement=False)
+        self._index = Draws(streams, 0).index(target.n, self.size, replacement=False)
         self.n_grad = 0  # gradients of single data evaluated
 
     def value_and_grad(self, theta: Tensor) -> tuple[Tensor, Tensor]:
@@ -256,7 +256,7 @@ def _differences(surface: Surface, theta: Tensor, steps: Tensor) -> Tensor:
 def largest_curvature(surface: Surface, theta: Tensor, iterations: int = 20) -> float:
     """Return the largest |eigenvalue| of the Hessian at theta (D,), by power iteration on differences of gradients."""
     streams = Streams(derive_key(0, "power"), 1, theta.device)
-    direction = streams.at(0).normal(Purpose.INIT, len(theta))[0].double()
+    direction = Draws(streams, 0).normal(Purpose.INIT, len(theta))[0].double()
     curvature = 0.0
     for _ in range(iterations):
         direction = direction / direction.norm()

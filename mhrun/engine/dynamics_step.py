@@ -14,7 +14,7 @@ from mhrun.engine.method import Method
 from mhrun.errors import UserError
 from mhrun.kernels import Unadjusted
 from mhrun.kernels.preconditioned import Scale
-from mhrun.random import Purpose, Streams, derive_key
+from mhrun.random import Draws, Purpose, Streams, derive_key
 
 _VARIANCE_ERROR = 0.1  # relative error of the variance that the step size of a dynamics is chosen for
 _SINGLE = 512  # data whose gradients the noise of a minibatch is estimated from
@@ -115,5 +115,7 @@ def _around(theta: Tensor, scale: Scale | None, temperature: float, seed: int) -
     """Return points (P, D) one standard deviation about the mode: a control variate has no noise at the mode itself."""
     if scale is None:
         return theta[:_POINTS]
-    z = Streams(derive_key(seed, "noise"), _POINTS, theta.device).at(0).normal(Purpose.INIT, theta.shape[1])
+    z = Draws(Streams(derive_key(seed, "noise"), _POINTS, theta.device), 0).normal(
+        Purpose.INIT, theta.shape[1]
+    )
     return scale.to_theta(temperature**0.5 * z).to(theta)

@@ -15,6 +15,7 @@ from mhrun.engine.graph import GRAPH, Graph
 from mhrun.engine.method import Method
 from mhrun.engine.threads import faster_threads, is_heavy, torch_threads
 from mhrun.errors import Refusal, UserError
+from mhrun.random import Draws
 from mhrun.types import INFO_DEFAULTS, INFO_DTYPES, Controls, Info, Record, State
 
 COMPILED, TORCH = "compiled", "torch"
@@ -161,7 +162,7 @@ class TorchExecutor:
         self.name = name
         self._method = method
         self._kernel = method.kernel if name == TORCH else with_compiled_update(method.kernel)
-        self._draws = method.streams(compiled=name != TORCH).at(1)
+        self._draws = Draws(method.streams(compiled=name != TORCH), 1)
 
     def prepare(self, state: State) -> None:
         """Do nothing."""

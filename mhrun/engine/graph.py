@@ -206,7 +206,7 @@ class Graph:
         self._method = method
         self._note = note
         self._backend = backend or ("inductor" if shutil.which("c++") or shutil.which("g++") else "aot_eager")
-        self._draws = method.streams(compiled=False).at(1)
+        self._draws = Draws(method.streams(compiled=False), 1)
         self._kinds: list[_Kind] = []
         self._said: set[str] = set()
         self.compilations = 0

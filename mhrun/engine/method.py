@@ -18,7 +18,7 @@ from mhrun.monitors import Monitor
 from mhrun.native import available, native_form
 from mhrun.pairing.full import Full
 from mhrun.parts import Kernel
-from mhrun.random import MANY, Streams, derive_key
+from mhrun.random import MANY, Draws, Streams, derive_key
 from mhrun.schedules import Plan
 from mhrun.store.netcdf import FIELDS, Shape
 from mhrun.store.sharing import DIGEST
@@ -171,7 +171,7 @@ class Method:
         Raises:
             Refusal: the log-likelihood is not finite at a starting point.
         """
-        draws = self.streams().at(0)
+        draws = Draws(self.streams(), 0)
         with torch.no_grad():
             state = self.kernel.start(self.target, self.first_points(), draws)
         if state.evaluation.log_lik_mean is not None:
@@ -238,7 +238,7 @@ class Method:
         """Return the starting points (C, D) of all chains, or of the first few."""
         streams = self.streams(chains)
         start = self.target.model.init if self.starts is None else self.starts
-        theta = start(streams.chains, streams.at(0))
+        theta = start(streams.chains, Draws(streams, 0))
         return theta.to(device=self.target.device, dtype=self.dtype)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mhrun.engine.curvature import Surface
-from mhrun.random import Purpose, Streams, derive_key
+from mhrun.random import Draws, Purpose, Streams, derive_key
 
 _DRAWS = 40
 _TAIL = (
@@ -31,7 +31,7 @@ def spread_of_log_ratio(surface: Surface, mode: Tensor, root: Tensor, key: int) 
         root: S (D, D).
         key: of the random numbers.
     """
-    z = Streams(derive_key(key, "normality"), _DRAWS).at(0).normal(Purpose.INIT, len(mode)).double()
+    z = Draws(Streams(derive_key(key, "normality"), _DRAWS), 0).normal(Purpose.INIT, len(mode)).double()
     offsets = surface.temperature**0.5 * z @ root.T
     points = torch.cat([mode[None], mode + offsets.to(mode)])
     heights = surface.value_and_grad(points)[0].cpu()

@@ -55,7 +55,7 @@ from mhrun.errors import UserError
 from mhrun.kernels import AdaptiveBackward, Firefly, MetropolisHastings, ReplicaExchange, Unadjusted, ZigZag
 from mhrun.kernels.preconditioned import Scale, preconditioned
 from mhrun.parts import Kernel
-from mhrun.random import Purpose, Streams, derive_key
+from mhrun.random import Draws, Purpose, Streams, derive_key
 from mhrun.store.blocks import load_block
 from mhrun.store.files import write_whole
 from mhrun.store.sharing import PILOT
@@ -296,7 +296,7 @@ def _scaled_start(
     highest = modes.theta[modes.best].to(theta.dtype)  # of the data that the surface has
     modes = modes._replace(theta=on_all_data(surface, modes.theta, modes.best, curvature, proper=proper))
     best = modes.theta[modes.best].to(theta.dtype)
-    z = Streams(key, len(theta)).at(0).normal(Purpose.INIT, dim).cpu()
+    z = Draws(Streams(key, len(theta)), 0).normal(Purpose.INIT, dim).cpu()
     offsets = _SPREAD * temperature.sqrt()[:, None] * (z @ root.T)
     expected = 0.5 * _SPREAD**2 * temperature.cpu() * z.square().sum(1)
     points = _inside(surface, modes.theta.double().cpu(), offsets, theta, expected)

@@ -15,7 +15,7 @@ from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.preconditioned import Scale, preconditioned
 from mhrun.pairing.shared import Shared
 from mhrun.parts import Kernel, TrajectoryProposal
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.schedules.tuned import Tuned
 from mhrun.types import Controls, State
 
@@ -72,7 +72,7 @@ class _Chains:
         self.noise_temperature = last.noise_temperature[0]
         self.key = key
         self.streams = Streams(derive_key(key, "tune"), len(theta), theta.device)
-        self.draws = self.streams.at(0)
+        self.draws = Draws(self.streams, 0)
         self.step = 0
         self.state: State = kernel.start(method.target, theta, self.draws)
         self.n_lik = self.n_grad = 0
@@ -98,7 +98,7 @@ class _Chains:
         target, theta = self.method.target, self.state.evaluation.theta
         m = self.kernel.pairing.m or target.n
         self.step += 1
-        point = target.evaluate(theta, target.batches.draw(self.streams.at(self.step), m))
+        point = target.evaluate(theta, target.batches.draw(Draws(self.streams, self.step), m))
         self.n_lik += len(theta) * m
         error = target.differences.unpaired(point, point, m).error
         return float(((target.n / self.temperature.to(error)) ** 2 * error).mean())

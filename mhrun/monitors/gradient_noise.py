@@ -14,7 +14,7 @@ from torch import Tensor
 from mhrun.data import Dataset
 from mhrun.errors import Refusal
 from mhrun.monitors.predictive import Predictive
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.target import Source, Target
 
 
@@ -91,7 +91,7 @@ class GradientNoise(Predictive):
         for repeat in range(
             self.repeats
         ):  # of one minibatch at a time: gradients of wide networks fill memories
-            index = streams.at(repeat, ahead=1).index(target.n, b, replacement=target.replacement)
+            index = Draws(streams, repeat, ahead=1).index(target.n, b, replacement=target.replacement)
             gradient = target.gradients.reduced(theta, index, temperature)
             sampled.append(gradient[:, coordinates])
             gap = gradient - mean

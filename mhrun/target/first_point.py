@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mhrun.random import Streams
+from mhrun.random import Draws, Streams
 from mhrun.types import Model
 
 
@@ -15,4 +15,4 @@ def first_point(model: Model, device: torch.device) -> Tensor:
     A model whose `start_rows` is above 1 has a starting point for each of so many chains, and for no other number.
     """
     chains = getattr(model, "start_rows", 1)
-    return model.init(chains, Streams(0, chains, device).at(0))[:1].double()
+    return model.init(chains, Draws(Streams(0, chains, device), 0))[:1].double()

@@ -20,7 +20,7 @@ from mhrun.data import Dataset
 from mhrun.errors import UserError
 from mhrun.models.user_function import Named, UserFunction
 from mhrun.paths import PACKAGE, STARTERS
-from mhrun.random import Streams
+from mhrun.random import Draws, Streams
 from mhrun.report.build import parts_of
 from mhrun.report.run import Run
 from mhrun.store import sources
@@ -324,7 +324,7 @@ def test_functions_make_a_model(functions, rng):
         start={"a": 2.0, "b": [1, 2, 3]},
     )
     assert list(model.names) == ["a", "b[0]", "b[1]", "b[2]", "s"]
-    assert model.init(2, Streams(0, 2).at(0)).tolist() == [[2, 1, 2, 3, 0]] * 2
+    assert model.init(2, Draws(Streams(0, 2), 0)).tolist() == [[2, 1, 2, 3, 0]] * 2
     x, y = rng.normal(size=(50, 3)), rng.normal(size=50)
     target = Target(model, Dataset.of({"x": x, "y": y}))
     theta = torch.from_numpy(rng.normal(size=(4, 5)))

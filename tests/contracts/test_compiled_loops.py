@@ -12,7 +12,7 @@ from mhrun.data import Dataset
 from mhrun.dynamics.sghmc import SGHMC
 from mhrun.kernels import MetropolisHastings, ReplicaExchange, Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
-from mhrun.random import MANY, Streams
+from mhrun.random import MANY, Draws, Streams
 from mhrun.target import Target
 from mhrun.types import Controls
 
@@ -84,7 +84,7 @@ def test_a_compiled_update_of_many_parameters_changes_nothing_else(ladder):
         kernel = ReplicaExchange(kernel, mhrun.Full(), mhrun.Metropolis(), 2)
     fast = with_compiled_update(kernel)
     assert type(fast) is type(kernel) if ladder else isinstance(fast, Unadjusted)
-    draws = Streams(3, 2, compiled=True).at(0)
+    draws = Draws(Streams(3, 2, compiled=True), 0)
     size, temperature = (
         torch.full((2,), 1e-2, dtype=torch.float64),
         torch.tensor([1.0, 2.0], dtype=torch.float64),

@@ -23,7 +23,7 @@ from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.kernels.stationary import samples
 from mhrun.models.tied_means import TiedMeans
 from mhrun.paths import CONF
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.report.claims import judge_all
 from mhrun.report.declared import experiment_function
 from mhrun.target import Target
@@ -93,7 +93,7 @@ def check(kernel, target):
     if (reason := kernel.refuses(target)) is not None:
         pytest.skip(reason)
     chains = 5
-    draws = Streams(derive_key(0, "contract"), chains).at(0)
+    draws = Draws(Streams(derive_key(0, "contract"), chains), 0)
     theta = target.model.init(chains, draws)
     before = theta.clone()
     state = kernel.start(target, theta, draws)

@@ -18,7 +18,7 @@ from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.native import compiler, piece
 from mhrun.pairing.growing import Growing
-from mhrun.random import Streams
+from mhrun.random import Draws, Streams
 from mhrun.rules.mh_minibatch import MHMinibatch
 from mhrun.schedules import Plan
 from mhrun.store.netcdf import Shape
@@ -38,7 +38,7 @@ def records(target, kernel):
         shape = Shape(CHAINS, target.model.names, 0, STEPS, 1, 1)
         plan = Plan({"all": mhrun.Fixed(step_size=0.05, temperature=[1.0, 1.5] * 2)}, CHAINS, 0, STEPS)
         method = Method("one", kernel, target, plan, shape, 3, torch.float64)
-        draws = Streams(method.key, CHAINS).at(0)
+        draws = Draws(Streams(method.key, CHAINS), 0)
         state = kernel.start(target, target.model.init(CHAINS, draws), draws)
         temperature = torch.tensor([1.0, 1.5] * 2, dtype=torch.float64).expand(STEPS, CHAINS).contiguous()
         controls = Controls(torch.full_like(temperature, 0.05), temperature, temperature)

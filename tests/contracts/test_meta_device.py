@@ -21,7 +21,7 @@ from mhrun.data import Dataset
 from mhrun.data.transforms import Transforms
 from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
-from mhrun.random import Streams
+from mhrun.random import Draws, Streams
 from mhrun.target import Target
 from mhrun.types import Controls
 
@@ -69,8 +69,8 @@ def steady(where, kernel, temperature=1.0):
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         theta = torch.empty(C, where.dim, device="meta")
-        state = kernel.start(where, theta, streams.at(0))
-        draws = streams.at(1)
+        state = kernel.start(where, theta, Draws(streams, 0))
+        draws = Draws(streams, 1)
         for step in (1, 2):
             draws.step = step
             state, _ = kernel.step(where, state, controls, draws)

@@ -17,7 +17,7 @@ from mhrun.models.function import FunctionModel
 from mhrun.models.tied_means import TiedMeans
 from mhrun.native import philox as pieces
 from mhrun.paths import CONF
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.target import Target
 from mhrun.target.fields import unfit
 
@@ -81,7 +81,7 @@ def readable(model, theta, rng):
 def case(request, rng):
     settings = yaml.safe_load(request.param.read_text())
     model = build(settings | SMALL.get(request.param.stem, {}))
-    draws = Streams(derive_key(0, "start"), 6).at(0)
+    draws = Draws(Streams(derive_key(0, "start"), 6), 0)
     start = model.init(6, draws)
     data = readable(model, start, rng)
     theta = start + torch.from_numpy(rng.normal(0, 0.7, start.shape))

@@ -20,7 +20,7 @@ from mhrun.dynamics.sgld import SGLD
 from mhrun.errors import Refusal
 from mhrun.kernels import Unadjusted
 from mhrun.models.function import FunctionModel
-from mhrun.random import Purpose, Streams, derive_key
+from mhrun.random import Draws, Purpose, Streams, derive_key
 from mhrun.target import Target
 
 KEY = derive_key(9, "barker")
@@ -33,7 +33,7 @@ def test_a_step_is_the_formula(rng, known_noise):
     """A plain loop over chains and coordinates; where the noise is too loud, the sign of z g decides."""
     chains, dim, decay, e, temperature = 3, 5, 0.8, 0.3, 1.7
     dynamics = SGBD(known_noise, decay)
-    draws = Streams(KEY, chains).at(0)
+    draws = Draws(Streams(KEY, chains), 0)
     theta = rng.normal(size=(chains, dim))
     found = torch.from_numpy(theta.copy())
     aux, signs = dynamics.start(found, draws), 0
@@ -170,7 +170,7 @@ def test_a_temperature_of_zero_is_refused_and_a_gradient_that_is_no_number_stops
         )
     grad = torch.tensor([[math.nan, 1.0], [math.inf, 1.0]], dtype=torch.float64)
     for dynamics in (SGBD(), SGBD(1.0), SGBD(None)):
-        draws = Streams(KEY, 2).at(1)
+        draws = Draws(Streams(KEY, 2), 1)
         theta, _ = dynamics.move(
             0 * grad.nan_to_num(), grad, dynamics.start(grad, draws), controls(chains=2), draws
         )

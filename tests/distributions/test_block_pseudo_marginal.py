@@ -25,7 +25,7 @@ from mhrun.pairing.blocks import Blocks
 from mhrun.pairing.shared import Shared
 from mhrun.proposals.langevin import LangevinProposal
 from mhrun.proposals.random_walk import RandomWalk
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.rules.metropolis import Metropolis
 from mhrun.rules.pseudo_marginal import PseudoMarginal
 from mhrun.target import Target
@@ -78,7 +78,7 @@ def test_the_stationary_distribution_of_theta_and_the_minibatch(surrogate, corre
     kernel = MetropolisHastings(RandomWalk(), pairing, PseudoMarginal(correct))
     assert kernel.refuses(target) is None
     kept = kernel._kept(pairing._evaluated(target, torch.from_numpy(theta), index))
-    draws = Streams(KEY, chains).at(1)
+    draws = Draws(Streams(KEY, chains), 1)
     control = controls(1.2, temperature, chains=chains)
     state, thetas, infos = advance(kernel, target, State(kept, {}), control, draws, steps)
     end, cdf = thetas[:, -1, 0], np.cumsum(mass.sum(1))
@@ -146,7 +146,7 @@ def test_blocks_need_not_divide_the_minibatch():
     origin = pairing._evaluated(
         target, torch.zeros(4000, 1, dtype=torch.float64), torch.full((4000, 5), -1) % N
     )
-    candidate, _ = pairing.compare(target, origin, origin.theta, Streams(KEY, 4000).at(1))
+    candidate, _ = pairing.compare(target, origin, origin.theta, Draws(Streams(KEY, 4000), 1))
     share = (candidate.batch != origin.batch).double().mean(0).numpy()
     assert share == pytest.approx(0.75 * np.array([1, 1, 1, 2, 1]) / 3, abs=0.05)
 

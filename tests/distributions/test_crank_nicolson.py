@@ -19,7 +19,7 @@ from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.native import Draw, StepControls
 from mhrun.pairing.full import Full
 from mhrun.proposals.crank_nicolson import CrankNicolson
-from mhrun.random import Streams
+from mhrun.random import Draws, Streams
 from mhrun.rules.barker import Barker
 from mhrun.rules.metropolis import Metropolis
 from mhrun.target import Target
@@ -64,7 +64,7 @@ def test_its_moves_have_their_density_and_a_step_beyond_one_is_one(rng):
     theta = np.tile([[1.0, -2.0]], (40_000, 1))
 
     def move(step):
-        draws = Streams(KEY, len(theta)).at(1)
+        draws = Draws(Streams(KEY, len(theta)), 1)
         return CrankNicolson(1.5).sample(at(theta), controls(step, chains=len(theta)), draws).numpy()
 
     for step in (0.6, 1.0):
@@ -83,7 +83,7 @@ def test_its_moves_have_their_density_and_a_step_beyond_one_is_one(rng):
 def test_the_pieces_of_the_loop_are_the_plain_ones(rng, step):
     proposal, control = CrankNicolson(0.7), controls(step, chains=5)
     form, origin = proposal.native(), rng.normal(size=(5, 6))
-    to = proposal.sample(at(origin), control, Streams(KEY, 5).at(9))
+    to = proposal.sample(at(origin), control, Draws(Streams(KEY, 5), 9))
     expected = proposal.log_density(Evaluation(to, torch.zeros(5)), torch.from_numpy(origin), control)
     expected = expected - proposal.log_density(at(origin), to, control)
     key = tuple(np.uint64(word) for word in (KEY & 0xFFFFFFFF, KEY >> 32))
@@ -123,7 +123,7 @@ def test_a_chain_has_the_posterior(rule, step, executor):
         assert_posterior(theta[20:, :, 0].T.numpy())
         assert (infos[0].n_lik == N).all()
         return
-    draws = Streams(KEY, 400).at(0)
+    draws = Draws(Streams(KEY, 400), 0)
     start = kernel.start(target, target.model.init(400, draws), draws)
     steps = controls(step, N / WEIGHT, chains=400, steps=1000)
     _, record = compile_loop(kernel, target, KEY, 1).advance(start, 1, steps)

@@ -24,7 +24,7 @@ from mhrun.native import available
 from mhrun.pairing.thinned import Thinned
 from mhrun.parts import Proposal
 from mhrun.proposals.random_walk import RandomWalk
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.rules.mh_ss import MHSS
 from mhrun.rules.poisson_mh import PoissonMH
 from mhrun.rules.smh import SMH
@@ -100,7 +100,7 @@ def accepted(target, rule, theta, to, temperature, key=KEY):
     kernel = MetropolisHastings(Jump(to), Thinned(), rule)
     assert kernel.refuses(target) is None
     state, _ = begin(kernel, target, theta, key)
-    draws = Streams(key, len(theta), compiled=available()).at(1)
+    draws = Draws(Streams(key, len(theta), compiled=available()), 1)
     with torch.no_grad():
         _, info = kernel.step(target, state, controls(1.0, temperature, chains=len(theta)), draws)
     assert int(info.violations.sum()) == 0
@@ -111,7 +111,7 @@ def pairs(target, size, count, seed):
     """Return pairs of points near the mode or the model's start, of which the second is the less likely."""
     rng = np.random.default_rng(seed)
     begins = (
-        target.model.init(1, Streams(KEY, 1).at(0))
+        target.model.init(1, Draws(Streams(KEY, 1), 0))
         if target.surrogate is None
         else target.surrogate.reference.theta[None]
     )
@@ -211,7 +211,7 @@ def test_draws_of_the_posterior_remain_draws_of_it(name, rule):
     theta = np.random.default_rng(9).normal(mean, precision**-0.5, (chains, 1))
     kernel = MetropolisHastings(RandomWalk(), Thinned(), RULES[rule])
     state, _ = begin(kernel, target, torch.from_numpy(theta), KEY)
-    draws = Streams(KEY, chains, compiled=available()).at(1)
+    draws = Draws(Streams(KEY, chains, compiled=available()), 1)
     step = torch.where(torch.arange(chains) % 2 == 0, 0.15, 0.4)
     _, thetas, infos = advance(kernel, target, state, controls(step, temperature, chains=chains), draws, 8)
     end = thetas[:, -1, 0]
@@ -236,7 +236,7 @@ def test_the_mixture_of_the_papers(rule):
     begins = grid.numpy()[rng.choice(len(mass), chains, p=mass)] + rng.uniform(-0.025, 0.025, (chains, 2))
     kernel = MetropolisHastings(RandomWalk(), Thinned(), RULES[rule])
     state, _ = begin(kernel, target, begins, KEY)
-    draws = Streams(KEY, chains, compiled=available()).at(1)
+    draws = Draws(Streams(KEY, chains, compiled=available()), 1)
     _, thetas, infos = advance(
         kernel, target, state, controls(0.15, temperature, chains=chains), draws, steps
     )

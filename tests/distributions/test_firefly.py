@@ -25,7 +25,7 @@ from mhrun.models.softmax_regression import SoftmaxRegression
 from mhrun.native import available
 from mhrun.proposals.langevin import LangevinProposal
 from mhrun.proposals.random_walk import RandomWalk
-from mhrun.random import Purpose, Streams, derive_key
+from mhrun.random import Draws, Purpose, Streams, derive_key
 from mhrun.target import Target
 
 KEY = derive_key(7, "firefly")
@@ -106,7 +106,7 @@ def test_draws_of_the_posterior_remain_draws_of_it(name, surrogate, share, step,
     theta = np.interp(np.random.default_rng(9).random(chains), cdf, grid)[:, None]
     state, _ = begin(kernel, target, theta, KEY)
     draws, control = (
-        Streams(KEY, chains, compiled=available()).at(1),
+        Draws(Streams(KEY, chains, compiled=available()), 1),
         controls(step, temperature, chains=chains),
     )
     state, thetas, infos = advance(kernel, target, state, control, draws, steps)
@@ -145,7 +145,7 @@ def test_a_step_evaluates_the_bright_data_and_a_share_of_the_dark():
 def test_dark_data_are_tried_independently_and_without_replacement(share):
     n, chains = 200, 2000
     kernel = Firefly(RandomWalk(), share)
-    at, _ = kernel._chosen(n, Streams(KEY, chains, compiled=available()).at(3, ahead=1))
+    at, _ = kernel._chosen(n, Draws(Streams(KEY, chains, compiled=available()), 3, ahead=1))
     assert bool((at[:, 1:] > at[:, :-1]).all())
     hits = torch.zeros(chains, n + 1, dtype=torch.float64).scatter_(1, at.clamp_max(n), 1.0)[:, :n].numpy()
     if share == 1:
@@ -160,9 +160,11 @@ def test_dark_data_are_tried_independently_and_without_replacement(share):
 
 def test_uniforms_at_places_are_those_of_the_whole():
     streams = Streams(KEY, 3)
-    whole = streams.at(5).uniforms(Purpose.ARRIVALS, 50, use=1)
+    whole = Draws(streams, 5).uniforms(Purpose.ARRIVALS, 50, use=1)
     places = torch.tensor([[0, 7, 49], [3, 3, 20], [48, 2, 1]])
-    assert torch.equal(streams.at(5).uniforms_at(Purpose.ARRIVALS, places, use=1), whole.gather(1, places))
+    assert torch.equal(
+        Draws(streams, 5).uniforms_at(Purpose.ARRIVALS, places, use=1), whole.gather(1, places)
+    )
 
 
 def test_a_bound_that_does_not_hold_is_counted():

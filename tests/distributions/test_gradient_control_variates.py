@@ -23,7 +23,7 @@ from mhrun.models.function import FunctionModel
 from mhrun.models.logistic import Logistic
 from mhrun.models.robust_regression import RobustRegression
 from mhrun.models.softmax_regression import SoftmaxRegression
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.store.sharing import PILOT
 from mhrun.target import Target
 
@@ -156,7 +156,7 @@ def test_streams_of_minibatches_do_not_change_with_a_surrogate():
     """The indices are those without one, so that two runs differ by the gradient alone."""
     model, data = MODELS["logistic"]
     one, two = (
-        Target(model, Dataset.of(data), surrogate=name).batches.draw(Streams(KEY, 2).at(1), 5)
+        Target(model, Dataset.of(data), surrogate=name).batches.draw(Draws(Streams(KEY, 2), 1), 5)
         for name in ("none", "taylor1")
     )
     assert torch.equal(one, two)

@@ -23,7 +23,7 @@ from mhrun.pairing.shared import Shared
 from mhrun.pairing.stored import Stored
 from mhrun.proposals.langevin import LangevinProposal
 from mhrun.proposals.reversible_langevin import ReversibleLangevinProposal
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.rules.metropolis import Metropolis
 from mhrun.rules.mh_minibatch import MHMinibatch
 from mhrun.target import Target
@@ -70,7 +70,7 @@ def test_rsgld_draws_from_its_density():
     chains = 20_000
     origin = Evaluation(torch.zeros(chains, 1).double(), None, grad=torch.full((chains, 1), 30.0).double())
     proposal = ReversibleLangevinProposal(2.0)
-    drawn = proposal.sample(origin, controls(0.05, 2.0, 1.5, chains), Streams(KEY, chains).at(1))[
+    drawn = proposal.sample(origin, controls(0.05, 2.0, 1.5, chains), Draws(Streams(KEY, chains), 1))[
         :, 0
     ].numpy()
     sd = math.sqrt(2 * 0.05 * 1.5)
@@ -132,7 +132,7 @@ def test_mhbt_has_the_distribution_that_enumeration_gives(proposal):
     target = Target(model, Dataset.of(x))
     temperature = 3.0
     kernel = MetropolisHastings(proposal, Stored(M), Metropolis())
-    draws = Streams(KEY, chains).at(0)
+    draws = Draws(Streams(KEY, chains), 0)
     state = kernel.start(target, target.model.init(chains, draws), draws)
     kept = []
     for k in range(steps):
@@ -157,7 +157,7 @@ def test_mala_is_exact(rng):
     target = Target(GaussianMean(), Dataset.of(x))
     kernel = MetropolisHastings(LangevinProposal(), Full(), Metropolis())
     chains = 400
-    draws = Streams(KEY, chains).at(0)
+    draws = Draws(Streams(KEY, chains), 0)
     state = kernel.start(target, target.model.init(chains, draws), draws)
     kept, accepted = [], []
     for k in range(200):
@@ -176,15 +176,15 @@ def test_a_gradient_is_that_of_the_points_own_minibatch(target):
     chains = 4
     for pairing in (Shared(M), Stored(M), Moving(M), Full()):
         kernel = MetropolisHastings(LangevinProposal(), pairing, Metropolis())
-        draws = Streams(KEY, chains).at(0)
+        draws = Draws(Streams(KEY, chains), 0)
         state = kernel.start(target, target.model.init(chains, draws), draws)
-        index = Streams(KEY, chains).at(0).index(N, M, replacement=False)  # of the stored point
+        index = Draws(Streams(KEY, chains), 0).index(N, M, replacement=False)  # of the stored point
         for k in range(1, 12):
             draws.step = k
-            fresh = Streams(KEY, chains).at(k).index(N, M, replacement=False)
-            before = Streams(KEY, chains).at(k - 1).index(N, M, replacement=False)
+            fresh = Draws(Streams(KEY, chains), k).index(N, M, replacement=False)
+            before = Draws(Streams(KEY, chains), k - 1).index(N, M, replacement=False)
             theta, warm = state.evaluation.theta, controls(0.05, 2.0, 1.5, chains).temperature
-            origin = pairing.current(target, state.evaluation, Streams(KEY, chains).at(k), warm)
+            origin = pairing.current(target, state.evaluation, Draws(Streams(KEY, chains), k), warm)
             used = {Shared: fresh, Moving: before, Stored: index, Full: None}[type(pairing)]
             if used is not None and not isinstance(pairing, Stored):
                 assert torch.equal(origin.batch, used)

@@ -24,7 +24,7 @@ from mhrun.pairing.shared import Shared
 from mhrun.pairing.stored import Stored
 from mhrun.proposals.hamiltonian import HamiltonianProposal
 from mhrun.proposals.langevin import LangevinProposal
-from mhrun.random import Streams
+from mhrun.random import Draws, Streams
 from mhrun.rules.barker import Barker
 from mhrun.rules.metropolis import Metropolis
 from mhrun.target import Target
@@ -146,7 +146,7 @@ def test_step_sizes_are_jittered_within_their_range():
         torch.zeros(chains, 1).double(), torch.zeros(chains), grad=torch.zeros(chains, 1).double()
     )
     path = HamiltonianProposal(1, 0.3).follow(
-        origin, torch.zeros_like, controls(0.5, 1.0, chains=chains), Streams(KEY, chains).at(1)
+        origin, torch.zeros_like, controls(0.5, 1.0, chains=chains), Draws(Streams(KEY, chains), 1)
     )
     relative = (path.step_size / 0.5).numpy()
     assert 0.7 <= relative.min() < 0.71

@@ -22,7 +22,7 @@ from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.pairing.growing import Growing
 from mhrun.pairing.shared import Shared
 from mhrun.proposals.random_walk import RandomWalk
-from mhrun.random import Purpose, Streams, derive_key
+from mhrun.random import Draws, Purpose, Streams, derive_key
 from mhrun.rules.austere import Austere
 from mhrun.rules.austere_design import DESIGNS, Design, Designs, conservative, profile
 from mhrun.rules.metropolis import Metropolis
@@ -83,7 +83,7 @@ def drawn(rule, c, step=STEP, x=X):
     kernel, target = kernel_of(rule), Target(GaussianMean(), Dataset.of(x), temper="likelihood")
     key = derive_key(29, "laws")
     theta = torch.from_numpy(np.random.default_rng(1).normal(x.mean(), c**-0.5, (CHAINS, 1)))
-    start = kernel.start(target, theta, Streams(key, CHAINS).at(0))
+    start = kernel.start(target, theta, Draws(Streams(key, CHAINS), 0))
     one = torch.ones(STEPS, CHAINS, dtype=torch.float64)
     _, record = compile_loop(kernel, target, key, 1).advance(
         start, 1, Controls(step * c**-0.5 * one, len(x) / c * one, one)
@@ -176,7 +176,7 @@ def decisions(rule, c, rounds=1):
     log_ratio = c / len(SKEWED) * (target.full_log_lik(there) - target.full_log_lik(here))
     found = []
     for step in range(1, rounds + 1):
-        draws, same = (Streams(derive_key(31, "decisions"), len(one)).at(step) for _ in range(2))
+        draws, same = (Draws(Streams(derive_key(31, "decisions"), len(one)), step) for _ in range(2))
         origin = kernel.pairing.current(target, kernel.pairing.start(target, here, draws), draws)
         control = Controls(one, len(SKEWED) / c * one, one)
         verdict = kernel.rule.decide(kernel.contest(target, origin, there, control, draws)[1], draws)

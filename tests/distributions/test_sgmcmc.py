@@ -26,7 +26,7 @@ from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.pairing.shared import Shared
 from mhrun.proposals.langevin import LangevinProposal as LangevinProposal
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.rules.metropolis import Metropolis
 from mhrun.target import Target
 from mhrun.types import Controls
@@ -137,7 +137,7 @@ def test_momenta_have_the_variance_of_the_recursion(temperature):
     for seed in range(8):  # the last state of each of many chains
         kernel = Unadjusted(SGHMC(a), 1)
         key = derive_key(seed, "momenta")
-        draws = Streams(key, 500).at(0)
+        draws = Draws(Streams(key, 500), 0)
         state = kernel.start(target, target.model.init(500, draws), draws)
         one = torch.ones(400, 500, dtype=torch.float64)
         state, _ = compile_loop(kernel, target, key, 1).advance(
@@ -249,9 +249,9 @@ def test_sgnht_is_the_loop_of_ding_and_others(rng):
     """Their Algorithm 2 in p, xi and h, in plain numbers: v = p h, s = xi h, e = h^2, a = A h."""
     h, big, dim = 0.1, 0.8, 3
     grads, z = rng.normal(size=(20, dim)), np.empty((20, dim))
-    draws = Streams(KEY, 1).at(0)
+    draws = Draws(Streams(KEY, 1), 0)
     for k in range(20):
-        z[k] = Streams(KEY, 1).at(k + 1).normal(mhrun.random.Purpose.NOISE, dim).numpy()
+        z[k] = Draws(Streams(KEY, 1), k + 1).normal(mhrun.random.Purpose.NOISE, dim).numpy()
     theta, p, xi = np.zeros(dim), np.zeros(dim), big
     dynamics = SGNHT(big * h)
     found = torch.zeros(1, dim, dtype=torch.float64)
@@ -274,7 +274,7 @@ def test_tact_hmc_is_a_loop_of_numbers(rng):
     """One chain, one number after the other, with a minibatch's energy and force."""
     d0, most, e, h, a, b, bins, dim, hot = 0.2, 5.0, 0.02, 0.01, 0.2, 0.3, 10, 2, 2.0
     dynamics = TACTHMC(a, b, h, most, d0, 0.8, bins, refresh=None)
-    draws = Streams(KEY, 1).at(0)
+    draws = Draws(Streams(KEY, 1), 0)
     found = torch.zeros(1, dim, dtype=torch.float64)
     aux = dynamics.start(found, draws)
     theta, r, x, w = np.zeros(dim), np.zeros(dim), 0.0, float(aux["momentum_of_x"])
@@ -283,7 +283,7 @@ def test_tact_hmc_is_a_loop_of_numbers(rng):
     turned = 0
     for k in range(1, 121):
         grad, energy = rng.normal(size=dim), rng.normal()
-        z = Streams(KEY, 1).at(k).normal(mhrun.random.Purpose.NOISE, dim + 1)[0].numpy()
+        z = Draws(Streams(KEY, 1), k).normal(mhrun.random.Purpose.NOISE, dim + 1)[0].numpy()
         if abs(x) <= d0:
             lam, lam_slope = 1.0, 0.0
         else:
@@ -318,7 +318,7 @@ def test_tact_hmc_is_a_loop_of_numbers(rng):
 def test_tact_hmc_moves_networks_too():
     """float32 parameters, float64 energies."""
     target = Target(gaussian(3), NOTHING)
-    draws, kernel = Streams(KEY, 2).at(0), Unadjusted(TACTHMC(), 1)
+    draws, kernel = Draws(Streams(KEY, 2), 0), Unadjusted(TACTHMC(), 1)
     state = kernel.start(target, torch.zeros(2, 3), draws)
     one = torch.ones(2)
     for k in range(1, 4):
@@ -386,7 +386,7 @@ def test_fused_updates_are_the_torch_ones(dynamics):
     controls = Controls(torch.tensor([0.01, 0.02, 1e30]), 2 * one, 2 * one)
     found = []
     for compiled in (False, True):
-        draws = Streams(KEY, 3, compiled=compiled).at(0)
+        draws = Draws(Streams(KEY, 3, compiled=compiled), 0)
         kernel = Unadjusted(dynamics, 1)
         state = kernel.start(target, target.model.init(3, draws).float(), draws)
         for k in range(1, 8):
@@ -416,11 +416,12 @@ def test_roughness_has_its_variance_and_is_no_one_else_s():
     target = Target(gaussian(3), NOTHING, gradient_noise=2.5)
     streams = Streams(KEY, 4000)
     first, second = (
-        target.gradients.add_noise(torch.zeros(4000, 3, dtype=torch.float64), streams.at(k)) for k in (1, 2)
+        target.gradients.add_noise(torch.zeros(4000, 3, dtype=torch.float64), Draws(streams, k))
+        for k in (1, 2)
     )
     assert_mean(first.square().mean(-1).numpy(), 2.5)
     assert abs(np.corrcoef(first[:, 0], second[:, 0])[0, 1]) < Z / math.sqrt(4000)
-    noise = streams.at(1).normal(mhrun.random.Purpose.NOISE, 3)
+    noise = Draws(streams, 1).normal(mhrun.random.Purpose.NOISE, 3)
     assert abs(np.corrcoef(first[:, 0], noise[:, 0])[0, 1]) < Z / math.sqrt(4000)
     langevin = MetropolisHastings(LangevinProposal(), Shared(1), Metropolis())
     assert "gradient_noise" in langevin.refuses(target)
@@ -441,7 +442,7 @@ def test_energies_are_those_of_the_data(rng, m, temper):
     target = Target(GaussianMean(2.0), Dataset.of(rng.normal(size=40)), temper=temper)
     spy, t = Spy(), 3.0
     kernel = Unadjusted(spy, m)
-    draws = Streams(KEY, 2).at(0)
+    draws = Draws(Streams(KEY, 2), 0)
     state = kernel.start(target, torch.tensor([[0.3], [-1.0]], dtype=torch.float64), draws)
     draws.step = 1
     one = torch.ones(2, dtype=torch.float64)

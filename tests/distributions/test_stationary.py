@@ -23,7 +23,7 @@ from mhrun.pairing.full import Full
 from mhrun.pairing.shared import Shared
 from mhrun.pairing.stored import Stored
 from mhrun.proposals.random_walk import RandomWalk
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.rules.barker import Barker
 from mhrun.rules.metropolis import Metropolis
 from mhrun.target import Target
@@ -70,7 +70,7 @@ def small():
 @pytest.mark.parametrize("rule", [Metropolis(), Barker()], ids=["metropolis", "barker"])
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
 def test_full_batch_chains_have_the_target(small, rule, seed, temperature):
-    theta = small.model.init(300, Streams(0, 300).at(0))
+    theta = small.model.init(300, Draws(Streams(0, 300), 0))
     kernel = MetropolisHastings(RandomWalk(), Full(), rule)
     shares = GRID.shares(compiled(kernel, small, theta, 2500, 1.3, temperature, seed)[:, 500:])
     assert_cells(shares, exact_cells(small, temperature), "target")
@@ -78,7 +78,7 @@ def test_full_batch_chains_have_the_target(small, rule, seed, temperature):
 
 def test_the_comparison_can_fail(small):
     """Negative controls: the wrong temperature, and the wrong power of the prior, are seen."""
-    theta = small.model.init(300, Streams(0, 300).at(0))
+    theta = small.model.init(300, Draws(Streams(0, 300), 0))
     kernel = MetropolisHastings(RandomWalk(), Full(), Metropolis())
     warm = GRID.shares(compiled(kernel, small, theta, 2500, 1.3, 2.5, 101)[:, 500:])
     with pytest.raises(AssertionError):
@@ -209,7 +209,7 @@ def test_the_shared_chain_nears_the_target_as_m_grows(mixture):
     c = 12.0
     temperature = mixture.n / c
     cells = exact_cells(target, temperature)
-    theta = target.model.init(400, Streams(0, 400).at(0))
+    theta = target.model.init(400, Draws(Streams(0, 400), 0))
     found = {}
     for m in (25, 100, 400):
         kernel = MetropolisHastings(RandomWalk(), Shared(m), Metropolis())
@@ -242,7 +242,7 @@ def test_the_stored_chain_has_its_cumulant_distribution(mixture):
 
     total = np.logaddexp.reduce(log_masses(log_density, Grid.of((-7.0, -7.0), (8.0, 7.0), 26), 2))
     p = np.exp(log_masses(log_density, GRID, 4) - total)
-    theta = target.model.init(400, Streams(0, 400).at(0))
+    theta = target.model.init(400, Draws(Streams(0, 400), 0))
     kernel = MetropolisHastings(RandomWalk(), Stored(m), Metropolis())
     shares = GRID.shares(compiled(kernel, target, theta, 4000, 1.3, temperature, 5)[:, 500:])
     own = chi_squared(shares, np.append(p, 1 - p.sum()))
@@ -355,8 +355,8 @@ def test_a_tempered_likelihood_weighs_the_prior_right():
 def test_states_hold_what_the_next_step_needs(small):
     """A chain split in two calls of the compiled loop keeps what its pairing keeps."""
     kernel = MetropolisHastings(RandomWalk(), Stored(5), Metropolis())
-    theta = small.model.init(3, Streams(0, 3).at(0))
-    state = kernel.start(small, theta, Streams(0, 3).at(0))
+    theta = small.model.init(3, Draws(Streams(0, 3), 0))
+    state = kernel.start(small, theta, Draws(Streams(0, 3), 0))
     assert isinstance(state.evaluation, Evaluation)
     assert state.evaluation.log_lik_mean is not None
     after, _, _ = advance_compiled(kernel, small, state, controls(1.0, 1.0, chains=3), 4, key=1)

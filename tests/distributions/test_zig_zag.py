@@ -27,7 +27,7 @@ from mhrun.models.poisson_regression import PoissonRegression
 from mhrun.models.robust_regression import RobustRegression
 from mhrun.models.tied_means import TiedMeans
 from mhrun.pairing.full import Full
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.rules.metropolis import Metropolis
 from mhrun.target import Target
 from mhrun.types import Bounds
@@ -63,7 +63,7 @@ def follow(kernel, target, theta, step, temperature, steps):
     """Return draws (C, K, D) after some steps from theta (C, D), the last state, and the infos."""
     chains = len(theta)
     state, _ = begin(kernel, target, theta, KEY)
-    control, draws = controls(step, temperature, chains=chains), Streams(KEY, chains).at(1)
+    control, draws = controls(step, temperature, chains=chains), Draws(Streams(KEY, chains), 1)
     state, thetas, infos = advance(kernel, target, state, control, draws, steps)
     return thetas, state, infos
 
@@ -103,7 +103,7 @@ def test_rungs_of_a_ladder_keep_their_targets():
     for k, (grid, cdf) in enumerate(cdfs):
         theta[k::2, 0] = np.interp(rng.random(ladders), cdf, grid)
     state, _ = begin(kernel, target, theta, KEY)
-    draws = Streams(KEY, 2 * ladders).at(1)
+    draws = Draws(Streams(KEY, 2 * ladders), 1)
     _, thetas, infos = advance(
         kernel, target, state, ladder_controls(temperatures, ladders, [1.0, 2.0]), draws, 5
     )
@@ -153,7 +153,7 @@ def test_turns_have_the_rates_of_the_definition(place, velocity):
     by_data, by_known = plain_rates(X[:, 0], SIGNS, theta, velocity, reference, 2.0)
     state, _ = begin(ZigZag(), target, np.full((chains, 1), theta), KEY)
     state.aux[VELOCITY][:] = velocity
-    control, draws = controls(short, 1.0, chains=chains), Streams(KEY, chains).at(1)
+    control, draws = controls(short, 1.0, chains=chains), Draws(Streams(KEY, chains), 1)
     state, _, infos = advance(ZigZag(), target, state, control, draws, 1)
     turned = (state.aux[VELOCITY][:, 0] != velocity).double().numpy()
     expected = short * root * (by_data + by_known)

@@ -39,7 +39,7 @@ from mhrun.models.perceptron import Perceptron
 from mhrun.monitors.uncertainty import Uncertainty
 from mhrun.native import native_form
 from mhrun.paths import experiment_module
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.schedules import Plan
 from mhrun.schedules.cosine import Cosine
 from mhrun.schedules.fixed import Fixed
@@ -199,16 +199,16 @@ def test_a_step_is_that_of_the_authors_code(data, name, alpha, temperature):
     first = Plan(build(node["schedules"], "schedules"), C, 0, config["steps"]).controls({}, 1, 1)
     assert first.step_size[0].tolist() == pytest.approx([lr / n] * C)
     streams = Streams(derive_key(1, "code"), C)
-    theta = target.model.init(C, streams.at(0)).double()
+    theta = target.model.init(C, Draws(streams, 0)).double()
     buf = torch.zeros_like(theta) if name == "csgld" else torch.randn(theta.shape, dtype=torch.float64)
-    state = kernel.start(target, theta, streams.at(0))
+    state = kernel.start(target, theta, Draws(streams, 0))
     if name != "csgld":
         state.aux["momentum"] = buf
     full = torch.full((C,), lr / n, dtype=torch.float64)
     moved = {}
     for noise in (0.0, temperature):
         step = Controls(full, torch.ones_like(full), torch.full_like(full, noise))
-        moved[noise] = kernel.step(target, state, step, streams.at(1))[0].evaluation.theta
+        moved[noise] = kernel.step(target, state, step, Draws(streams, 1))[0].evaluation.theta
     point = theta.clone().requires_grad_()
     loss = -target.model.log_lik(point, target.data.part(0, n)).mean(-1).sum() + 0.005 * point.square().sum()
     (gbar,) = torch.autograd.grad(loss, point)
@@ -227,7 +227,7 @@ def test_a_prior_whose_gradient_is_known_needs_no_other(data, variance, temper):
             return super().log_prior(theta)
 
     temperature = torch.tensor([1.0, 2.0, 7.0], dtype=torch.float64)
-    theta = Perceptron(LAYERS).init(C, Streams(derive_key(2, "prior"), C).at(0)).double()
+    theta = Perceptron(LAYERS).init(C, Draws(Streams(derive_key(2, "prior"), C), 0)).double()
     one, two = (Target(model(LAYERS, variance), data[0], temper=temper) for model in (Perceptron, Other))
     assert native_form(two.model, "log_prior_grad", "log_prior") is None
     assert torch.allclose(one.gradients.full(theta, temperature), two.gradients.full(theta, temperature))

@@ -24,7 +24,7 @@ from mhrun.pairing.shared import Shared
 from mhrun.pairing.stored import Stored
 from mhrun.paths import experiment_module
 from mhrun.proposals.random_walk import RandomWalk
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.rules.metropolis import Metropolis
 from mhrun.target import Target
 from mhrun.types import Controls
@@ -46,7 +46,7 @@ def test_the_compiled_gaussian_gives_the_same(dim, pairing):
     target = Target(GaussianLocation(dim, 1.0, start=2.2), GaussianSample(3000, dim, 2.0, seed=4))
     kernel, chains, steps = MetropolisHastings(RandomWalk(), pairing, Metropolis()), 6, 80
     control = controls(0.4 / math.sqrt(dim), 3000 / 20, 1.0, chains, steps)
-    draws = Streams(KEY, chains).at(0)
+    draws = Draws(Streams(KEY, chains), 0)
     state = start = kernel.start(target, target.model.init(chains, draws), draws)
     plain, accepted, ratios = [], [], []
     for k in range(steps):
@@ -73,7 +73,7 @@ def test_the_distribution_of_figure_2a():
     assert ratio == pytest.approx(1 + c / m * (1 - m / n), rel=(c / m) ** 2)
     target = Target(GaussianLocation(dim, 1.0, start=2.0), GaussianSample(n, dim, 2.0, seed=1))
     kernel = MetropolisHastings(RandomWalk(), Stored(m), Metropolis())
-    draws = Streams(KEY, chains).at(0)
+    draws = Draws(Streams(KEY, chains), 0)
     start = kernel.start(target, target.model.init(chains, draws), draws)
     state, _ = compile_loop(kernel, target, KEY, 2).advance(start, 1, controls(0.15, n / c, 1.0, chains, 120))
     x = target.data.fields["x"].double().numpy()

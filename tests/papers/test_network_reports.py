@@ -17,7 +17,7 @@ from mhrun.models.perceptron import Perceptron
 from mhrun.pairing.moving import Moving
 from mhrun.paths import EXPERIMENTS, experiment_module
 from mhrun.proposals.reversible_langevin import ReversibleLangevinProposal
-from mhrun.random import Purpose, Streams, derive_key
+from mhrun.random import Draws, Purpose, Streams, derive_key
 from mhrun.rules.metropolis import Metropolis
 from mhrun.target import Target
 from mhrun.types import Controls
@@ -181,7 +181,7 @@ def test_the_adaptive_kernel_keeps_count_of_forward_moves(rng):
     kernel = AdaptiveBackward(
         ReversibleLangevinProposal(density="unnormalised"), Moving(10), Metropolis(), epoch=epoch, trials=2
     )
-    draws = Streams(KEY, chains).at(0)
+    draws = Draws(Streams(KEY, chains), 0)
     state = kernel.start(target, target.model.init(chains, draws), draws)
     full = torch.ones(chains)
     controls = Controls(0.01 * full, 2.0 * full, 0.5 * full)
@@ -192,7 +192,7 @@ def test_the_adaptive_kernel_keeps_count_of_forward_moves(rng):
         if (step - 1) % epoch == 0:
             expected.zero_()
         chance = info.log_ratio.exp().clamp_max(1.0)
-        forward = (draws.streams.at(step).uniform(Purpose.PROPOSAL, use=1) < 0.5).double()
+        forward = (Draws(draws.streams, step).uniform(Purpose.PROPOSAL, use=1) < 0.5).double()
         expected += torch.stack([chance, forward * chance, forward])
         for name, value in zip(("accepted", "accepted_forward", "forward"), expected, strict=True):
             assert torch.allclose(state.aux[name], value)

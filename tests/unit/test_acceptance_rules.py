@@ -22,7 +22,7 @@ from mhrun.pairing.full import Full
 from mhrun.pairing.shared import Shared
 from mhrun.pairing.stored import Stored
 from mhrun.proposals.random_walk import RandomWalk
-from mhrun.random import Purpose, Streams
+from mhrun.random import Draws, Purpose, Streams
 from mhrun.rules.barker import Barker
 from mhrun.rules.metropolis import Metropolis
 from mhrun.target import Target
@@ -46,7 +46,7 @@ def test_every_step_is_the_papers(data, pairing, rule, replacement, temper):
     thetas, infos = follow(kernel, target, controls())
     c, power = N / 3.0, 1 / 3.0 if temper == "posterior" else 1.0
     x = data.fields["x"].numpy()
-    draws = Streams(KEY, C).at(0)
+    draws = Draws(Streams(KEY, C), 0)
     index = draws.index(N, 9, replacement=replacement)
     held = [x[row] for row in index.numpy()]
     position = [(0.0, 1.0)] * C
@@ -102,12 +102,12 @@ def test_the_noise_of_the_log_ratio_is_estimated_right(rng):
     many = 4000
     theta = torch.tensor([[0.1, 0.9]], dtype=torch.float64).repeat(many, 1)
     other = theta + torch.tensor([0.3, -0.4], dtype=torch.float64)
-    index = target.batches.draw(Streams(KEY, many).at(1), 50)
+    index = target.batches.draw(Draws(Streams(KEY, many), 1), 50)
     shared = target.differences.between(theta, other, index)
     assert float(shared.var.mean() / 50) == pytest.approx(float(shared.mean.var()), rel=0.1)
     state = Stored(50)
-    origin = state.start(target, theta, Streams(KEY, many).at(1))
-    _, stored = state.compare(target, origin, other, Streams(KEY, many).at(2))
+    origin = state.start(target, theta, Draws(Streams(KEY, many), 1))
+    _, stored = state.compare(target, origin, other, Draws(Streams(KEY, many), 2))
     assert float(stored.var.mean() / 50) == pytest.approx(float(stored.mean.var()), rel=0.1)
 
 
@@ -152,7 +152,7 @@ def test_the_compiled_loop_gives_the_same(request, mixture, name, replacement):
     target = Target(TiedMeans(), mixture, replacement=replacement)
     hot = controls(step, mixture.n / 20)
     plain, infos = follow(kernel, target, hot, 60)
-    draws = Streams(KEY, C).at(0)
+    draws = Draws(Streams(KEY, C), 0)
     start = kernel.start(target, target.model.init(C, draws), draws)
     for threads in (1, 2):
         fused = compile_loop(kernel, target, KEY, threads)
@@ -207,7 +207,7 @@ def test_a_dynamics_that_leaves_the_numbers_stops_alone(rng, interpreted):
     at = int(stopped[:, 1].int().argmax())
     assert (thetas[at:, 1] == thetas[at, 1]).all()
     fused = compile_loop(Unadjusted(SGLD(), 10), target, KEY, 1)
-    draws = Streams(KEY, C).at(0)
+    draws = Draws(Streams(KEY, C), 0)
     start = Unadjusted(SGLD(), 10).start(target, target.model.init(C, draws), draws)
     _, record = fused.advance(start, 1, hot.each(lambda v: v.expand(30, C).contiguous()))
     assert (record["diverging"] == stopped.T.numpy()).all()
@@ -238,7 +238,7 @@ def test_the_error_of_a_difference_is_its_variance_over_minibatches(data, replac
     target = Target(TiedMeans(), data, replacement=replacement)
     chains, m = 20_000, N // 2
     theta = torch.tensor([[0.0, 1.0]], dtype=torch.float64).expand(chains, 2)
-    index = Streams(KEY, chains).at(1).index(N, m, replacement=replacement)
+    index = Draws(Streams(KEY, chains), 1).index(N, m, replacement=replacement)
     difference = target.differences.between(theta, theta + 0.3, index)
     ratio = float(difference.mean.var() / difference.error.mean())
     assert ratio == pytest.approx(1.0, abs=5 * math.sqrt(2 / chains))
@@ -253,7 +253,7 @@ def test_a_dynamics_on_all_data_has_the_whole_gradient(data):
         found = target.gradients.full(theta, torch.ones(2))
         assert found.flatten().tolist() == pytest.approx(wanted.flatten().tolist())
         kernel = Unadjusted(SGLD(), None)
-        draws = Streams(KEY, 2).at(0)
+        draws = Draws(Streams(KEY, 2), 0)
         state = kernel.start(target, theta, draws)
         draws.step = 1
         still = Controls(torch.full((2,), 1e-3), torch.ones(2), torch.zeros(2))

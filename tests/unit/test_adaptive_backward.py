@@ -24,7 +24,7 @@ from mhrun.pairing.shared import Shared
 from mhrun.pairing.stored import Stored
 from mhrun.proposals.langevin import LangevinProposal
 from mhrun.proposals.reversible_langevin import ReversibleLangevinProposal
-from mhrun.random import Purpose, Streams, derive_key
+from mhrun.random import Draws, Purpose, Streams, derive_key
 from mhrun.rules.metropolis import Metropolis
 from mhrun.schedules import Plan
 from mhrun.schedules.fixed import Fixed
@@ -53,7 +53,7 @@ def kernel(pairing=None, **settings):
 
 def follow(kernel, target, theta, steps, first_chain=0, step=0.02):
     chains = len(theta)
-    draws = Streams(KEY, chains, first_chain=first_chain).at(0)
+    draws = Draws(Streams(KEY, chains, first_chain=first_chain), 0)
     state, states, infos = kernel.start(target, theta, draws), [], []
     for k in range(1, steps + 1):
         draws.step = k
@@ -104,7 +104,7 @@ def test_beta_is_lowered_as_the_rule_says(target, monkeypatch, change, most):
     start = torch.arange(2.0 * len(names)).reshape(-1, 2).double()
     begun = torch.tensor([CASES[name][0] for name in names], dtype=torch.float64)
     everyone = torch.ones(len(names), dtype=torch.bool)
-    draws = Streams(KEY, len(names)).at(1)
+    draws = Draws(Streams(KEY, len(names)), 1)
     parts = kernel(change=change, most=most)
     for begin in (everyone, torch.arange(len(names)) % 2 == 0):
         requested.clear()
@@ -195,7 +195,7 @@ def test_a_trial_is_a_forward_move_on_fresh_minibatches(target, monkeypatch, pai
     monkeypatch.setattr(ReversibleLangevinProposal, "moved", moved)
     monkeypatch.setattr(MetropolisHastings, "contest", contest)
     theta = torch.tensor([[0.3, -0.2], [0.1, 0.4]], dtype=torch.float64)
-    draws = Streams(KEY, 2).at(0)
+    draws = Draws(Streams(KEY, 2), 0)
     state = parts.start(target, theta, draws)
     draws.step, trying = 1, True
     beta, spent = parts._adjusted(
@@ -236,7 +236,7 @@ def test_a_test_s_rate_is_the_mean_of_min_1_r(target):
     trials, beta, temperature, step, noise = 5, 3.0, 2.0, 0.02, 0.5
     parts = kernel(trials=trials)
     theta = torch.tensor([[0.3, -0.2], [0.1, 0.4]], dtype=torch.float64)
-    draws = Streams(KEY, 2).at(11)
+    draws = Draws(Streams(KEY, 2), 11)
     rows = torch.tensor([1, 0])
     betas = torch.full((2,), beta, dtype=torch.float64)
     found, _ = parts._tried(target, theta[rows], control_of(2), draws, betas, rows, 2)
@@ -258,9 +258,9 @@ def test_a_test_s_rate_is_the_mean_of_min_1_r(target):
     wanted = np.zeros(2)
     for trial in range(trials):
         old, new = (
-            streams.at(first + 2 * trial + k).index(N, M, replacement=False).numpy() for k in range(2)
+            Draws(streams, first + 2 * trial + k).index(N, M, replacement=False).numpy() for k in range(2)
         )
-        noise_of = streams.at(first + 2 * trial + 1).normal(Purpose.PROPOSAL, DIM).numpy()
+        noise_of = Draws(streams, first + 2 * trial + 1).normal(Purpose.PROPOSAL, DIM).numpy()
         for c in range(2):
             here = theta[c].numpy()
             lik, grad = point(here, old[c])
@@ -316,7 +316,7 @@ def test_a_step_is_that_of_the_proposal_with_its_beta(target):
     """What a chain does, given beta, is a step of RSGLD with that beta."""
     theta = torch.tensor([[0.3, -0.2], [0.1, 0.4]], dtype=torch.float64)
     states, infos = follow(kernel(epoch=3), target, theta, 7)
-    draws = Streams(KEY, 2).at(0)
+    draws = Draws(Streams(KEY, 2), 0)
     plain = MetropolisHastings(RSGLD, Moving(M), Metropolis())
     state = plain.start(target, theta, draws)
     chance = torch.zeros(2, dtype=torch.float64)
@@ -330,7 +330,7 @@ def test_a_step_is_that_of_the_proposal_with_its_beta(target):
         assert torch.equal(state.evaluation.theta, states[k - 1].evaluation.theta)
         assert torch.equal(info.log_ratio, infos[k - 1].log_ratio)
         chance = chance + info.log_ratio.exp().clamp_max(1)
-        forward = Streams(KEY, 2).at(k).uniform(Purpose.PROPOSAL, use=1) < 0.5
+        forward = Draws(Streams(KEY, 2), k).uniform(Purpose.PROPOSAL, use=1) < 0.5
         ahead, of_forward = ahead + forward, of_forward + forward * info.log_ratio.exp().clamp_max(1)
         assert torch.allclose(aux["accepted"], chance)
         assert torch.allclose(aux["forward"], ahead)

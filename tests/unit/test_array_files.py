@@ -24,7 +24,7 @@ from mhrun.models.function import FunctionModel
 from mhrun.pairing.shared import Shared
 from mhrun.pairing.stored import Stored
 from mhrun.proposals.random_walk import RandomWalk
-from mhrun.random import Streams
+from mhrun.random import Draws, Streams
 from mhrun.rules.metropolis import Metropolis
 from mhrun.target import Target
 
@@ -221,7 +221,7 @@ def test_full_passes_over_wide_rows_go_in_blocks(rng, monkeypatch):
         return -0.5 * (rows["x"].sum(-1) - theta) ** 2
 
     target = Target(FunctionModel(log_lik, [0.0], batched=True), Memmap("x.npy"))
-    theta = target.model.init(2, Streams(0, 2).at(0))
+    theta = target.model.init(2, Draws(Streams(0, 2), 0))
     whole = target.full_log_lik(theta)
     assert seen == [100]
     monkeypatch.setattr("mhrun.target.all_data._VALUES", 240)

@@ -20,7 +20,7 @@ from mhrun.data.images import Images
 from mhrun.data.transforms import Transforms, moved
 from mhrun.errors import Refusal, UserError
 from mhrun.models.module import ModuleModel
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.target import Target
 from mhrun.types import Controls
 
@@ -145,7 +145,7 @@ def test_transforms_are_functions_of_step_chain_and_place():
     target = Target(ModuleModel(nn.Sequential(nn.Flatten(), nn.Linear(192, 40))), images())
 
     def batch(step, chains=3, m=5, **settings):
-        return target.batches.draw(Streams(KEY, chains, **settings).at(step, ahead=1), m)
+        return target.batches.draw(Draws(Streams(KEY, chains, **settings), step, ahead=1), m)
 
     index = batch(4)
     assert torch.equal(index, batch(4))
@@ -161,11 +161,11 @@ def test_transforms_are_functions_of_step_chain_and_place():
         float(((counts - expected) ** 2 / expected).sum()) < 49.0
     )  # chi-squared, 17 degrees: 1e-4 above 48.4
     # A minibatch that grows in pieces has the transforms of one that was drawn at once.
-    draws = Streams(KEY, 3).at(7)
+    draws = Draws(Streams(KEY, 3), 7)
     everyone = torch.arange(3)
     pieces = [target.batches.more(draws, a, b, everyone) for a, b in ((0, 3), (3, 4), (4, 10))]
-    assert torch.equal(torch.cat(pieces, 1), target.batches.more(Streams(KEY, 3).at(7), 0, 10, everyone))
-    some = target.batches.more(Streams(KEY, 3).at(7), 0, 10, torch.tensor([2]))
+    assert torch.equal(torch.cat(pieces, 1), target.batches.more(Draws(Streams(KEY, 3), 7), 0, 10, everyone))
+    some = target.batches.more(Draws(Streams(KEY, 3), 7), 0, 10, torch.tensor([2]))
     assert torch.equal(some[0], torch.cat(pieces, 1)[2])
 
 
@@ -173,7 +173,7 @@ def test_both_points_of_a_test_see_the_same_images():
     model = ModuleModel(nn.Sequential(nn.Flatten(), nn.Linear(192, 40)))
     target = Target(model, images(permuted=0.5))
     pairing = mhrun.Shared(6)
-    draws = Streams(KEY, 2).at(3)
+    draws = Draws(Streams(KEY, 2), 3)
     theta = model.init(2, draws)
     origin = pairing.current(target, pairing.start(target, theta, draws), draws)
     _, found = pairing.compare(target, origin, theta.clone(), draws)
@@ -188,7 +188,7 @@ def test_a_share_of_the_labels_is_permuted_anew_in_each_pass():
     )
     kernel = mhrun.Unadjusted(mhrun.SGLD(), m=m, passes=True)
     assert kernel.refuses(target) is None
-    draws, tables = Streams(KEY, 2).at(1), []
+    draws, tables = Draws(Streams(KEY, 2), 1), []
     for epoch in range(3):
         table = torch.full((2, n), -1)
         for piece in range(n // m):
@@ -200,7 +200,7 @@ def test_a_share_of_the_labels_is_permuted_anew_in_each_pass():
         assert int((table[0] != torch.arange(n)).sum()) == 12
         tables.append(table[0])
     assert not torch.equal(tables[0], tables[1])
-    again = Streams(KEY, 2).at(1 + n // m)
+    again = Draws(Streams(KEY, 2), 1 + n // m)
     assert torch.equal(
         target.data.rows(target.batches.piece(again, m))["y"][0], tables[1][again.piece(n, m)[0]]
     )
@@ -211,12 +211,12 @@ def test_a_dynamics_on_augmented_images_is_that_on_the_same_images_by_hand():
     model = ModuleModel(nn.Sequential(nn.Flatten(), nn.Linear(192, 40)))
     target = Target(model, data)
     kernel = mhrun.Unadjusted(mhrun.Momentum(), m=6)
-    draws = Streams(KEY, 2).at(0)
+    draws = Draws(Streams(KEY, 2), 0)
     state = kernel.start(target, model.init(2, draws), draws)
     sizes = torch.full((2,), 1e-3)
     with torch.no_grad():
-        after, _ = kernel.step(target, state, Controls(sizes, sizes, sizes), Streams(KEY, 2).at(1))
-    rows = target.data.rows(target.batches.draw(Streams(KEY, 2).at(1), 6))
+        after, _ = kernel.step(target, state, Controls(sizes, sizes, sizes), Draws(Streams(KEY, 2), 1))
+    rows = target.data.rows(target.batches.draw(Draws(Streams(KEY, 2), 1), 6))
     grad = model.log_lik_and_grad(state.evaluation.theta, rows)[1]
     assert torch.allclose(after.evaluation.theta, state.evaluation.theta + 1e-3 * 40 * grad)
 

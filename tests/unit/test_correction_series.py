@@ -13,7 +13,7 @@ from significance import ALPHA
 
 from mhrun.errors import Refusal
 from mhrun.paths import experiment_module
-from mhrun.random import Purpose, Streams, derive_key
+from mhrun.random import Draws, Purpose, Streams, derive_key
 from mhrun.rules.correction import inverse, series_quantiles
 from mhrun.rules.mh_minibatch import MHMinibatch
 from mhrun.rules.series import derivative, most_terms, series, truncated
@@ -226,7 +226,7 @@ def test_the_rule_accepts_as_barker_would(delta):
     full = torch.ones(chains, dtype=torch.float64)
     rule = MHMinibatch(250, density="series", variance=0.2, stop="sequential")
     contest = Contest(None, 10.0 * full, 0.0 * full, Normal(chains, 2_000, delta / 10, 1.0))
-    verdict = rule.decide(contest, Streams(KEY, chains).at(1))
+    verdict = rule.decide(contest, Draws(Streams(KEY, chains), 1))
     exact = float(special.expit(delta))
     error = math.sqrt(exact * (1 - exact) / chains)
     assert abs(float(verdict.accepted.double().mean()) - exact) < stats.norm.isf(ALPHA / 2) * error + 1e-3
@@ -239,8 +239,8 @@ def test_the_rule_is_the_papers_loop():
     full = torch.ones(chains, dtype=torch.float64)
     settings = {"density": "series", "lam": 10.0, "terms": 3}
     rule = MHMinibatch(m, variance=star, stop="sequential", finite=False, **settings)
-    verdict = rule.decide(Contest(None, 15.0 * full, -0.4 * full, supply), Streams(KEY, chains).at(3))
-    draws = Streams(KEY, chains).at(3)
+    verdict = rule.decide(Contest(None, 15.0 * full, -0.4 * full, supply), Draws(Streams(KEY, chains), 3))
+    draws = Draws(Streams(KEY, chains), 3)
     z = draws.normal(Purpose.ACCEPT, 1)[:, 0].numpy()
     u = draws.uniform(Purpose.ACCEPT, use=1).numpy()
     for c in range(chains):

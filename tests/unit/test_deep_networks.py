@@ -12,7 +12,7 @@ from mhrun.models.convolutional import Convolutional
 from mhrun.models.layers import CHANNELS, FRN, Normalise, norm_of
 from mhrun.models.recurrent import Recurrent
 from mhrun.models.residual import Residual
-from mhrun.random import Streams
+from mhrun.random import Draws, Streams
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_log_probabilities_are_of_the_classes(rng, kind, norm):
     )
     model = kind(**shape, norm=norm, classes=5)
     assert bool(model.batch_norms) == (norm == "batch")
-    theta = model.init(2, Streams(KEY, 2).at(0))
+    theta = model.init(2, Draws(Streams(KEY, 2), 0))
     x = torch.from_numpy(rng.integers(0, 256, (2, 6, 3, 8, 8))).to(torch.uint8)
     found = model.predict(theta, {"x": x, "y": torch.zeros(2, 6)})
     assert found.shape == (2, 6, 5)
@@ -70,14 +70,14 @@ def test_layers_are_as_their_formulas(rng):
 
 def test_an_initial_spread_is_that_of_all_parameters():
     model = Convolutional([2, 2], 0, side=8, weight_sd=0.02)
-    theta = model.init(50, Streams(KEY, 50).at(0))
+    theta = model.init(50, Draws(Streams(KEY, 50), 0))
     assert abs(float(theta.std()) / 0.02 - 1) < 0.05
 
 
 def test_an_lstm_reads_rows_of_bytes(rng):
     model = Recurrent(4, 6, 8, 5)
     x = torch.from_numpy(rng.integers(0, 256, (1, 3, 24))).to(torch.uint8)
-    theta = model.init(2, Streams(KEY, 2).at(0))
+    theta = model.init(2, Draws(Streams(KEY, 2), 0))
     log_lik, grad = model.log_lik_and_grad(theta, {"x": x, "y": torch.tensor([[0, 1, 2]])})
     assert log_lik.shape == (2, 3)
     assert (grad != 0).double().mean() > 0.4

@@ -21,7 +21,7 @@ from mhrun.errors import Refusal
 from mhrun.kernels import Unadjusted
 from mhrun.models.function import FunctionModel
 from mhrun.models.perceptron import Perceptron
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.target import Target
 from mhrun.types import Controls
 
@@ -48,7 +48,7 @@ def test_optimisers_are_torch_s(rng, name):
     start = torch.from_numpy(rng.normal(size=(C, D)))
     parameters = [torch.nn.Parameter(row.clone()) for row in start]
     theirs = [make(p, rate) for p, rate in zip(parameters, RATES, strict=True)]
-    draws = Streams(KEY, C).at(0)
+    draws = Draws(Streams(KEY, C), 0)
     theta, aux = start, dynamics.start(start, draws)
     for k in range(1, 26):
         grads = torch.from_numpy(rng.normal(size=(C, D)) * 10.0 ** rng.uniform(-3, 1, (C, 1)))
@@ -68,7 +68,7 @@ def test_momentum_keeps_the_step_size_that_it_met(rng):
     """v' = a v + e g: a smaller e does not shrink what was gathered, in a loop of numbers."""
     grads, sizes = rng.normal(size=10), 0.5 ** np.arange(10)
     theta, v = 0.3, 0.0
-    draws, dynamics = Streams(KEY, 1).at(0), Momentum(0.8)
+    draws, dynamics = Draws(Streams(KEY, 1), 0), Momentum(0.8)
     found = torch.tensor([[0.3]], dtype=torch.float64)
     aux = dynamics.start(found, draws)
     for k in range(10):
@@ -86,7 +86,7 @@ def test_momentum_keeps_the_step_size_that_it_met(rng):
 def test_a_share_of_steps_is_sat_out(momentum, skip):
     """A chain that sits out stays where it is, whatever its gradient, and keeps its momentum."""
     chains, steps = 400, 50
-    dynamics, draws = Momentum(momentum, skip), Streams(KEY, chains).at(0)
+    dynamics, draws = Momentum(momentum, skip), Draws(Streams(KEY, chains), 0)
     theta = torch.zeros(chains, 2, dtype=torch.float64)
     aux, sat = dynamics.start(theta, draws), np.zeros((steps, chains), bool)
     one = torch.ones(chains, dtype=torch.float64)
@@ -146,7 +146,7 @@ def test_meaningless_settings_are_refused(make, message):
 
 
 def pieces(target, streams, m, steps):
-    draws = streams.at(0)
+    draws = Draws(streams, 0)
     out = []
     for k in steps:
         draws.step = k
@@ -196,7 +196,7 @@ def test_the_kernel_takes_its_gradients_on_the_pieces(rng):
     x = rng.normal(size=n)
     model = FunctionModel(lambda theta, x: -0.5 * (x - theta[0]) ** 2, [0.0], single=True)
     target = Target(model, Dataset.of(x))
-    kernel, draws = Unadjusted(Momentum(), m, passes=True), Streams(KEY, C).at(0)
+    kernel, draws = Unadjusted(Momentum(), m, passes=True), Draws(Streams(KEY, C), 0)
     assert kernel.refuses(target) is None
     assert compile_loop(kernel, target, KEY, 1) is None
     state = kernel.start(target, target.model.init(C, draws), draws)
@@ -205,7 +205,7 @@ def test_the_kernel_takes_its_gradients_on_the_pieces(rng):
     for k in range(1, 7):
         draws.step = k
         state, info = kernel.step(target, state, Controls(0.03 * one, one, one), draws)
-        index = target.batches.piece(Streams(KEY, C).at(k), m).numpy()
+        index = target.batches.piece(Draws(Streams(KEY, C), k), m).numpy()
         theta = theta + 0.03 * n * (x[index].mean(1) - theta)
         assert state.evaluation.theta[:, 0].numpy() == pytest.approx(theta)
         assert info.n_grad.tolist() == info.batch_size.tolist() == [m] * C
@@ -260,7 +260,7 @@ def test_a_chain_whose_gradient_is_no_number_stops_and_others_go_on(rng, name, v
     hot = Controls(0.002 * one, one, 0.01 * one)
 
     def follow(rows):
-        draws = Streams(KEY, len(rows), first_chain=rows[0]).at(0)
+        draws = Draws(Streams(KEY, len(rows), first_chain=rows[0]), 0)
         state = kernel.start(target, starts[rows], draws)
         kept, stopped, accepted = [], [], []
         for k in range(1, 120):

@@ -22,7 +22,7 @@ from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.models.mixture_means import MixtureMeans
 from mhrun.proposals.langevin import LangevinProposal
 from mhrun.proposals.random_walk import RandomWalk
-from mhrun.random import Purpose, Streams, derive_key
+from mhrun.random import Draws, Purpose, Streams, derive_key
 from mhrun.rules.barker import Barker
 from mhrun.rules.metropolis import Metropolis
 from mhrun.rules.mh_minibatch import MHMinibatch
@@ -147,7 +147,7 @@ def test_a_jump_by_the_paper_s_formula(differences, sizes):
         draws.step = step
         with torch.no_grad():
             state, info = made.step(target, state, controls, draws)
-        uniform = Streams(KEY, 6).at(step)
+        uniform = Draws(Streams(KEY, 6), step)
         requested, which = uniform.uniform(Purpose.EXCHANGE), uniform.uniform(Purpose.EXCHANGE, use=1)
         for c in range(6):
             k = c % 3
@@ -165,9 +165,9 @@ def test_a_jump_by_the_paper_s_formula(differences, sizes):
             entry = ring[int(which[c] * len(ring))]
             theta = before.aux[THETA][row, entry].tolist()
             stamp = int(before.aux[STAMP][row, entry])
-            order = (
-                Streams(KEY, 6).at(stamp // 3).index(n, sizes[k], replacement=False)[c // 3 * 3 + stamp % 3]
-            )
+            order = Draws(Streams(KEY, 6), stamp // 3).index(n, sizes[k], replacement=False)[
+                c // 3 * 3 + stamp % 3
+            ]
             terms = log_lik(x[order], theta) - differences * anchor[order]
             there = -n / sizes[k] * terms.sum() + differences * lowest
             known = -n / sizes[k + 1] * terms[: sizes[k + 1]].sum() + differences * lowest
@@ -197,7 +197,7 @@ def test_a_local_move_has_a_floor_in_density_and_gradient():
     temperatures = [3.0, 9.0]
     x = target.data.fields["x"].double()
     theta = torch.tensor([[1.2, 0.3, -0.4], [2.0, 0.1, 0.0]], dtype=torch.float64)
-    draws = Streams(KEY, 2).at(0)
+    draws = Draws(Streams(KEY, 2), 0)
     state = made.start(target, theta, draws)
     seen = []
     for step in range(1, 9):
@@ -205,7 +205,7 @@ def test_a_local_move_has_a_floor_in_density_and_gradient():
         before = state
         with torch.no_grad():
             state, info = made.step(target, state, ladder_controls(temperatures, 1, e), draws)
-        numbers = Streams(KEY, 2).at(step)
+        numbers = Draws(Streams(KEY, 2), step)
         z = numbers.normal(Purpose.PROPOSAL, 3)
         index = numbers.index(n, m, replacement=False)
         for c, t in enumerate(temperatures):
@@ -314,7 +314,7 @@ def test_jumps_keep_the_distribution_with_a_bank_of_exact_draws(rule):
     x, h, densities, _ = exact(1.5, [1.0, 3.0])
     rng, pairs = np.random.default_rng(1), ladders * each
     theta = np.stack([rng.choice(x, pairs, p=p) for p in densities], 1).reshape(-1, 1)
-    draws = Streams(KEY, 2 * pairs).at(0)
+    draws = Draws(Streams(KEY, 2 * pairs), 0)
     state = made.start(target, torch.from_numpy(theta), draws)
     entries = rng.choice(len(x), (pairs, 64), p=densities[1])
     state.aux[THETA][..., 0] = torch.from_numpy(x[entries])
@@ -376,13 +376,13 @@ def test_a_ladder_goes_on_to_the_bit(outputs):
     state, draws = begin(made, target, 3, KEY)
     controls = ladder_controls([1.0, 2.0, 4.0], 1, 1e-3)
     whole, theta, _ = stepped(target, made, copied(state), controls, draws, 80)
-    half, first, _ = stepped(target, made, copied(state), controls, Streams(KEY, 3).at(0), 40)
+    half, first, _ = stepped(target, made, copied(state), controls, Draws(Streams(KEY, 3), 0), 40)
     np.savez(outputs.with_suffix(".npz"), **{name: value.numpy() for name, value in half.aux.items()})
     with np.load(outputs.with_suffix(".npz")) as file:
         aux = {name: torch.from_numpy(file[name]) for name in file.files}
     again = EquiEnergy(LangevinProposal(), Metropolis(), 3, [1500, 600, 300], (2.0, 0, 0, 0), 3.0, 0.5, 10)
     rest, second, _ = stepped(
-        target, again, State(half.evaluation, aux), controls, Streams(KEY, 3).at(0), 40, first=41
+        target, again, State(half.evaluation, aux), controls, Draws(Streams(KEY, 3), 0), 40, first=41
     )
     assert_same_bits({"theta": theta}, {"theta": np.concatenate((first, second), 1)})
     assert_same_bits(
@@ -394,7 +394,7 @@ def test_a_ladder_goes_on_to_the_bit(outputs):
 def test_chains_may_be_float32():
     target = means(600, 3)
     made = kernel([600, 300], (2.0, 0, 0), spacing=3.0, capacity=10)
-    theta, draws = torch.zeros(2, 3, dtype=torch.float32), Streams(KEY, 2).at(0)
+    theta, draws = torch.zeros(2, 3, dtype=torch.float32), Draws(Streams(KEY, 2), 0)
     controls = ladder_controls([1.0, 3.0], 1, 1e-3).each(lambda c: c.float())
     state, path, record = stepped(target, made, made.start(target, theta, draws), controls, draws, 60)
     assert path.dtype == np.float32
@@ -435,6 +435,6 @@ def test_targets_that_do_not_go_with_it_are_refused(rng):
     assert "more than the n = 20" in kernel([30, 5], (0.0,)).refuses(Target(GaussianMean(), data))
     assert "anchor lies where" in kernel([5, 5], (99.0, 0, 0, 0, 0)).refuses(means())
     assert kernel([20, 5], (0.0,)).refuses(Target(GaussianMean(), data)) is None
-    theta, draws = torch.zeros(5, 1, dtype=torch.float64), Streams(KEY, 5).at(0)
+    theta, draws = torch.zeros(5, 1, dtype=torch.float64), Draws(Streams(KEY, 5), 0)
     with pytest.raises(Refusal, match="5 chains are not a whole number of ladders of 2 rungs"):
         kernel([20, 5], (0.0,)).start(Target(GaussianMean(), data), theta, draws)

@@ -9,7 +9,7 @@ from kit import KEY
 import mhrun
 from mhrun.data import Dataset
 from mhrun.exchanges import MADE
-from mhrun.random import Streams
+from mhrun.random import Draws, Streams
 from mhrun.target import Target
 from mhrun.types import Controls
 
@@ -37,12 +37,12 @@ def moved(kernel, target, step_size, *, forget):
     """Points of a chain whose temperature drops from 100 to 1; `forget`: each gradient is computed anew."""
     streams, points = Streams(KEY, C), []
     start = torch.full((C, 2), 0.5, dtype=torch.float64)
-    state = kernel.start(target, start, streams.at(0))
+    state = kernel.start(target, start, Draws(streams, 0))
     for step in range(1, STEPS):
         if forget:
             state = state._replace(evaluation=state.evaluation._replace(grad=None))
         now = controls(100.0 if step < DROP else 1.0, step_size)
-        state, _ = kernel.step(target, state, now, streams.at(step))
+        state, _ = kernel.step(target, state, now, Draws(streams, step))
         points.append(state.evaluation.theta)
     return torch.stack(points)
 
@@ -60,7 +60,7 @@ def test_a_chain_whose_temperature_drops_moves_as_one_without_kept_gradients(dat
 
 def test_a_point_that_keeps_its_minibatch_has_the_gradient_of_the_present_temperature(data):
     target = Target(mhrun.Logistic(2, prior_variance=0.1), data, temper="likelihood")
-    pairing, draws = mhrun.Stored(20), Streams(KEY, C).at(0)
+    pairing, draws = mhrun.Stored(20), Draws(Streams(KEY, C), 0)
     theta, hot, cold = torch.full((C, 2), 0.3, dtype=torch.float64), controls(100.0, 0.1), controls(1.0, 0.1)
     point = pairing.current(target, pairing.start(target, theta, draws), draws, hot.temperature)
     now = pairing.current(target, point, draws, cold.temperature)
@@ -91,13 +91,13 @@ def test_an_exchange_gives_each_gradient_the_temperature_of_its_new_rung(data):
     streams = Streams(KEY, C)
     start = torch.tensor([[0.5, 0.0], [-0.5, 0.2]] * 2, dtype=torch.float64)
     temperature = torch.tensor([1.0, 2.0] * 2, dtype=torch.float64)
-    state, exchanged = ladder.start(target, start, streams.at(0)), 0
+    state, exchanged = ladder.start(target, start, Draws(streams, 0)), 0
     for step in range(1, 30):
         state, info = ladder.step(
             target,
             state,
             Controls(torch.full_like(temperature, 0.01), temperature, temperature),
-            streams.at(step),
+            Draws(streams, step),
         )
         exchanged += int((info.exchange == MADE).sum()) if info.exchange is not None else 0
         exact = target.gradients.full(state.evaluation.theta, temperature)

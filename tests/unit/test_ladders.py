@@ -22,7 +22,7 @@ from mhrun.pairing.full import Full
 from mhrun.pairing.shared import Shared
 from mhrun.pairing.stored import Stored
 from mhrun.proposals.random_walk import RandomWalk
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.rules.barker import Barker
 from mhrun.rules.compensated import Compensated
 from mhrun.rules.metropolis import Metropolis
@@ -93,9 +93,9 @@ def test_the_printed_sign_is_the_other_one(rng):
     for sign in ("right", "printed"):
         rule = Seen()
         kernel = ReplicaExchange(Unadjusted(SGLD(), 1), Shared(1), rule, 3, order="alternate", sign=sign)
-        draws = Streams(derive_key(4, "sign"), 6).at(0)
+        draws = Draws(Streams(derive_key(4, "sign"), 6), 0)
         state = kernel.start(target, theta, draws)
-        kernel.exchange(target, state, temperature, draws.streams.at(2))
+        kernel.exchange(target, state, temperature, Draws(draws.streams, 2))
         ratios.append(rule.contest.log_ratio)
     log_p = target.log_density(theta)
     low = torch.tensor([0, 3])
@@ -135,7 +135,7 @@ def test_compiled_exchanges_are_the_plain_ones(request, rng, name, pairing, temp
     ways = {"shared": {"order": "alternate"}, "stored": {"sign": "printed"}}.get(name, {})
     kernel = ReplicaExchange(KERNELS[name], pairing, rule, 3, every=4, **ways)
     key, chains, steps = derive_key(6, name), 6, 37
-    draws = Streams(key, chains).at(0)
+    draws = Draws(Streams(key, chains), 0)
     t = torch.tensor([2.0, 40.0, 800.0] * 2, dtype=torch.float64)
     controls = Controls(torch.full_like(t, 0.002 if name == "langevin" else 0.2), t, t)
 

@@ -17,7 +17,7 @@ from mhrun.models.logistic import Logistic
 from mhrun.models.logistic_sums import compiled_sums_pay
 from mhrun.pairing.shared import Shared
 from mhrun.proposals.random_walk import RandomWalk
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.rules.metropolis import Metropolis
 from mhrun.target import Target
 
@@ -144,7 +144,7 @@ def test_labels_and_fields_of_another_kind_are_reported(problem):
 
 def test_logistic_starts():
     def start(**settings):
-        return Logistic(**settings).init(40, Streams(derive_key(1, "start"), 40).at(0))
+        return Logistic(**settings).init(40, Draws(Streams(derive_key(1, "start"), 40), 0))
 
     normal, uniform = start(), start(start="uniform")
     assert float(normal.std()) == pytest.approx(0.03, rel=0.03)
@@ -153,7 +153,7 @@ def test_logistic_starts():
     assert float(uniform.min()) > 0
     assert float(uniform.max()) < 1
     assert torch.equal(start(start="zeros"), torch.zeros(40, 784, dtype=torch.float64))
-    assert torch.equal(normal[:7], Logistic().init(7, Streams(derive_key(1, "start"), 7).at(0)))
+    assert torch.equal(normal[:7], Logistic().init(7, Draws(Streams(derive_key(1, "start"), 7), 0)))
 
 
 def test_meaningless_settings_are_refused():

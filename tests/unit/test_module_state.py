@@ -22,7 +22,7 @@ from mhrun.errors import Interrupted, Refusal, UserError
 from mhrun.exchanges import MADE
 from mhrun.models.module import ModuleModel
 from mhrun.monitors.predictive import Predictive
-from mhrun.random import Streams
+from mhrun.random import Draws, Streams
 from mhrun.schedules.fixed import Fixed
 from mhrun.store.netcdf import open_trace
 from mhrun.target import Target
@@ -138,7 +138,7 @@ BY_VMAP = [
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_likelihood_gradient_and_buffers_are_the_module_s_own(rng, name, evaluation):
     model, plain = made(name, evaluation), own_module(name)
-    theta = model.init(C, Streams(KEY, C).at(0)).double()
+    theta = model.init(C, Draws(Streams(KEY, C), 0)).double()
     theta += 0.1 * torch.from_numpy(rng.normal(size=theta.shape))
     buffers = model.first_buffers(theta)
     assert bool(buffers) == (name in STATEFUL) == (model.width > model.dim)
@@ -176,7 +176,7 @@ def test_likelihood_gradient_and_buffers_are_the_module_s_own(rng, name, evaluat
 @pytest.mark.parametrize("name", MODULES)
 def test_chains_begin_at_distinct_parameters(name):
     model = made(name)
-    theta = model.init(2, Streams(KEY, 2).at(0))
+    theta = model.init(2, Draws(Streams(KEY, 2), 0))
     place = {block.name: slice(block.start, block.stop) for block in model.blocks}
     constant = {"2.weight", "2.bias", "layer.norm1.weight", "layer.norm1.bias", "layer.norm2.weight"}
     constant |= {"layer.norm2.bias", "layer.self_attn.in_proj_bias", "layer.self_attn.out_proj.bias"}
@@ -184,15 +184,15 @@ def test_chains_begin_at_distinct_parameters(name):
     for block, where in place.items():
         differ = not torch.equal(theta[0, where], theta[1, where])
         assert differ != (block in constant), block
-    assert torch.equal(theta, model.init(2, Streams(KEY, 2).at(0)))
-    assert torch.equal(theta[:1], model.init(1, Streams(KEY, 1).at(0)))
+    assert torch.equal(theta, model.init(2, Draws(Streams(KEY, 2), 0)))
+    assert torch.equal(theta[:1], model.init(1, Draws(Streams(KEY, 1), 0)))
 
 
 def test_a_function_makes_the_module_of_each_chain():
     model = ModuleModel(lambda: nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)))
-    theta = model.init(2, Streams(KEY, 2).at(0))
+    theta = model.init(2, Draws(Streams(KEY, 2), 0))
     assert not torch.equal(theta[0], theta[1])
-    assert torch.equal(theta, model.init(2, Streams(KEY, 2).at(0)))
+    assert torch.equal(theta, model.init(2, Draws(Streams(KEY, 2), 0)))
     with pytest.raises(Refusal, match="torch module or a function that makes one"):
         ModuleModel(lambda: 3)
 
@@ -215,7 +215,7 @@ def test_a_module_that_draws_random_numbers_is_reported(rng):
 
     model = ModuleModel(Noisy(SIDE**2, CLASSES))
     with pytest.raises(UserError, match="draws random numbers in its forward pass"):
-        model.log_lik(model.init(C, Streams(KEY, C).at(0)), batch(rng))
+        model.log_lik(model.init(C, Draws(Streams(KEY, C), 0)), batch(rng))
 
 
 def data(rng, n=60):
@@ -270,7 +270,7 @@ def test_a_test_takes_constant_buffers_and_no_others(rng):
         dynamics = method(target, sghmc(), steps=2)
         dynamics.check_data()
         with torch.no_grad():
-            draws = Streams(KEY, C).at(1)
+            draws = Draws(Streams(KEY, C), 1)
             controls = mhrun.types.Controls(*[torch.full((C,), 1e-3)] * 3)
             after, _ = sghmc().step(target, dynamics.first_state(), controls, draws)
         assert torch.equal(after.aux[BUFFER + "scale"], torch.ones(C, CLASSES)) != changes
@@ -319,14 +319,14 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(rng, tmp_path, name, kernel
 def test_buffers_follow_theta_through_an_exchange(rng):
     target = Target(made("batch norm"), data(rng))
     kernel = ladder()
-    draws = Streams(KEY, C).at(0)
+    draws = Draws(Streams(KEY, C), 0)
     state = kernel.start(target, target.model.init(C, draws), draws)
     controls = mhrun.types.Controls(
         *(torch.tensor(v) for v in ([1e-3] * 3, [1.0, 1.1, 1.2], [1.0, 1.1, 1.2]))
     )
     made_one = 0
     for step in range(1, 30):
-        draws = Streams(KEY, C).at(step)
+        draws = Draws(Streams(KEY, C), step)
         with torch.no_grad():
             moved, _ = kernel.kernel.step(target, state, controls, draws)
             swapped, outcome, _, _ = kernel.exchange(target, moved, controls.temperature, draws)
@@ -342,13 +342,13 @@ def test_buffers_follow_theta_through_an_exchange(rng):
 def test_a_stopped_chain_keeps_its_buffers(rng):
     target = Target(made("batch norm"), data(rng))
     kernel = sghmc()
-    draws = Streams(KEY, 2).at(0)
+    draws = Draws(Streams(KEY, 2), 0)
     theta = target.model.init(2, draws)
     state = kernel.start(target, theta, draws)
     sizes = torch.tensor([1e-3, torch.inf])
     controls = mhrun.types.Controls(sizes, torch.ones(2), torch.ones(2))
     with torch.no_grad():
-        after, info = kernel.step(target, state, controls, Streams(KEY, 2).at(1))
+        after, info = kernel.step(target, state, controls, Draws(Streams(KEY, 2), 1))
     assert info.diverging.tolist() == [False, True]
     for name, value in after.aux.items():
         if name.startswith(BUFFER):

@@ -37,7 +37,7 @@ from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
 from mhrun.monitors.gradient_noise import GradientNoise
 from mhrun.monitors.predictive import Predictive
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.report.run import Run
 from mhrun.schedules.fixed import Fixed
 from mhrun.store.netcdf import open_trace
@@ -192,7 +192,7 @@ def test_monitors_run_when_due_and_no_sooner(data):
 def test_large_test_data_are_scored_in_parts(data, monkeypatch):
     train, test = data
     target = Target(Perceptron(LAYERS), train)
-    theta = target.model.init(C, Streams(3, C).at(0))
+    theta = target.model.init(C, Draws(Streams(3, C), 0))
     monitor = Predictive(test, 1, 1, 1)
     memory = monitor.start(target, C)
     _, wanted = monitor.observe(target, memory, 1, theta)
@@ -211,7 +211,7 @@ def test_large_test_data_are_scored_in_parts(data, monkeypatch):
 def test_a_draw_that_is_none_spoils_no_ensemble(data):
     """Parameters that predict no number where the chain is at no draw; and what was remembered is not written to."""
     target, monitor = Target(Perceptron(LAYERS), data[0]), Predictive(data[1], 1, 1, 1)
-    theta = target.model.init(2, Streams(3, 2).at(0))
+    theta = target.model.init(2, Draws(Streams(3, 2), 0))
     memory, first = monitor.observe(target, monitor.start(target, 2), 1, theta)
     kept = {name: value.clone() for name, value in memory.items()}
     wild = theta.clone()
@@ -247,7 +247,7 @@ def test_an_ensemble_knows_the_classes_of_any_module(data):
 
     train, test = data
     target, monitor = Target(ModuleModel(Odd()), train), Predictive(test, 1, None, 1)
-    theta = target.model.init(C, Streams(3, C).at(0))
+    theta = target.model.init(C, Draws(Streams(3, C), 0))
     _, metrics = monitor.observe(target, monitor.start(target, C), 1, theta)
     assert torch.allclose(metrics["nll_of_ensemble"].float(), metrics["nll"], rtol=1e-5)
 
@@ -421,7 +421,7 @@ def test_the_noise_of_gradients_is_tested_coordinate_by_coordinate(rng):
     assert (metrics["w_400"] > metrics["w_1"]).all()
     # The first chain's, in plain numbers.
     index = [
-        Streams(derive_key(0, "gradient noise 5 20"), 3).at(r).index(4000, 20, replacement=False)[:1]
+        Draws(Streams(derive_key(0, "gradient noise 5 20"), 3), r).index(4000, 20, replacement=False)[:1]
         for r in range(100)
     ]
     one = torch.ones(1, dtype=torch.float64)

@@ -20,7 +20,7 @@ from mhrun.models.parameters import Parameters
 from mhrun.models.poisson_regression import PoissonRegression
 from mhrun.models.prior_text import PRIORS, prior_of
 from mhrun.models.robust_regression import RobustRegression
-from mhrun.random import Streams
+from mhrun.random import Draws, Streams
 
 ALL = {
     "a": 1,
@@ -249,13 +249,13 @@ def model(start=None, **parameters):
 
 def test_chains_start_at_draws_from_the_priors():
     found = model(s="HalfNormal(2.0)", mu="Normal(3, 1)", free=1)
-    theta = found.init(400, Streams(7, 400).at(0))
+    theta = found.init(400, Draws(Streams(7, 400), 0))
     values = found.parameters.values(theta)
     assert stats.kstest(values["s"], stats.halfnorm(scale=2).cdf).pvalue > 1e-5
     assert stats.kstest(values["mu"], stats.norm(3).cdf).pvalue > 1e-5
     assert not values["free"].any()  # it has no prior
-    assert torch.equal(theta[:5], found.init(5, Streams(7, 5).at(0)))
-    assert not torch.equal(theta, found.init(400, Streams(8, 400).at(0)))
+    assert torch.equal(theta[:5], found.init(5, Draws(Streams(7, 5), 0)))
+    assert not torch.equal(theta, found.init(400, Draws(Streams(8, 400), 0)))
 
 
 def test_truncated_priors_are_drawn_within_their_constraints():
@@ -263,20 +263,20 @@ def test_truncated_priors_are_drawn_within_their_constraints():
         t={"shape": 8, "prior": "Normal(0, 1)", "constraint": "positive"},
         o={"shape": 3, "prior": "Normal(0, 1)", "constraint": "ordered"},
     )
-    values = found.parameters.values(found.init(200, Streams(7, 200).at(0)))
+    values = found.parameters.values(found.init(200, Draws(Streams(7, 200), 0)))
     assert stats.kstest(values["t"].reshape(-1), stats.halfnorm.cdf).pvalue > 1e-5
     assert (values["o"].diff(dim=-1) > 0).all()
 
 
 def test_given_starts_are_in_the_users_coordinates():
     found = model({"s": 2.0, "w": [0.2, 0.8]}, s="HalfNormal(1.0)", w="Dirichlet([1, 1])", free=2)
-    values = found.parameters.values(found.init(3, Streams(0, 3).at(0)))
+    values = found.parameters.values(found.init(3, Draws(Streams(0, 3), 0)))
     assert values["s"].tolist() == pytest.approx([2.0] * 3)
     assert values["w"][1].tolist() == pytest.approx([0.2, 0.8])
     by_chain = model({"s": [1.0, 2.0, 3.0]}, s="HalfNormal(1.0)")
-    assert by_chain.init(3, Streams(0, 3).at(0)).exp()[:, 0].tolist() == pytest.approx([1, 2, 3])
+    assert by_chain.init(3, Draws(Streams(0, 3), 0)).exp()[:, 0].tolist() == pytest.approx([1, 2, 3])
     with pytest.raises(UserError, match="start of s has 3 rows for 2 chains"):
-        by_chain.init(2, Streams(0, 2).at(0))
+        by_chain.init(2, Draws(Streams(0, 2), 0))
     for start, message in (
         ({"s": -1.0}, "start of s = -1 is not positive; choose another"),
         ({"s": 0.0}, "start of s = 0 is not positive|is on the edge"),

@@ -26,7 +26,7 @@ from mhrun.pairing.stored import Stored
 from mhrun.proposals.langevin import LangevinProposal
 from mhrun.proposals.random_walk import RandomWalk
 from mhrun.proposals.reversible_langevin import ReversibleLangevinProposal
-from mhrun.random import MANY, Purpose, Streams
+from mhrun.random import MANY, Draws, Purpose, Streams
 from mhrun.rules.austere import Austere
 from mhrun.rules.metropolis import Metropolis
 from mhrun.rules.mh_minibatch import MHMinibatch
@@ -63,10 +63,10 @@ def test_mint_with_the_proposal_of_sgld_is_the_papers(rng, common, ratio, temper
     rates = [0.02, 0.05, 0.1]  # per chain, on the full-data gradient
     one = torch.ones(chains, dtype=torch.float64)
     controls = Controls(torch.tensor(rates, dtype=torch.float64), warm * one, 1.7 * one)
-    draws = Streams(KEY, chains).at(0)
+    draws = Draws(Streams(KEY, chains), 0)
     state = kernel.start(target, torch.from_numpy(rng.normal(0, 0.5, (chains, dim))), draws)
     position = state.evaluation.theta.tolist()
-    running, power = Streams(KEY, chains).at(0), 1 / warm if temper == "posterior" else 1.0
+    running, power = Draws(Streams(KEY, chains), 0), 1 / warm if temper == "posterior" else 1.0
     accepted = rejected = 0
     for k in range(1, steps + 1):
         draws.step = running.step = k
@@ -116,7 +116,7 @@ def test_each_chain_reads_the_common_minibatch_and_its_first_chain_goes_as_alone
         object.__setattr__(
             target.data, "rows", lambda index, a=requested, s=shapes: s.add(index.shape) or a(index)
         )
-        draws = Streams(KEY, chains).at(0)
+        draws = Draws(Streams(KEY, chains), 0)
         state, kept = kernel.start(target, start[:chains], draws), []
         for k in range(1, 25):
             draws.step = k
@@ -153,10 +153,10 @@ def test_moves_of_many_parameters_are_those_of_few(rng, monkeypatch, dim, dtype,
     step, noise = np.array([1e-3, 2e-2, 0.3]), np.array([1.0, 5.0, 0.1])
     controls = Controls(*(torch.from_numpy(v).to(dtype) for v in (step, np.ones(3), noise)))
     origin = Evaluation(theta, None, grad=grad)
-    z = Streams(KEY, C).at(4).normal(Purpose.PROPOSAL, dim, dtype=dtype).double().numpy()
+    z = Draws(Streams(KEY, C), 4).normal(Purpose.PROPOSAL, dim, dtype=dtype).double().numpy()
     a, g, b = (v.double().numpy() for v in (theta, grad, to))
     tolerance = {"rel": 1e-6, "abs": 1e-5} if dtype == torch.float32 else {"rel": 1e-12, "abs": 1e-12}
-    found = LangevinProposal().sample(origin, controls, Streams(KEY, C).at(4))
+    found = LangevinProposal().sample(origin, controls, Draws(Streams(KEY, C), 4))
     assert found.dtype == dtype
     wanted = a + step[:, None] * g + np.sqrt(2 * step * noise)[:, None] * z
     assert found.double().numpy() == pytest.approx(wanted, **tolerance)
@@ -178,7 +178,7 @@ def test_moves_of_many_parameters_are_those_of_few(rng, monkeypatch, dim, dtype,
     found = ReversibleLangevinProposal(2.0).log_density(origin, to, controls)
     assert found.numpy() == pytest.approx(mixed, rel=tight)
     ahead = torch.tensor([True, False, True])
-    found = ReversibleLangevinProposal(2.0).moved(origin, ahead, controls, Streams(KEY, C).at(4))
+    found = ReversibleLangevinProposal(2.0).moved(origin, ahead, controls, Draws(Streams(KEY, C), 4))
     sign, wide = np.where(ahead, 1.0, -1.0), np.where(ahead, 1.0, 2.0)
     wanted = a + (sign * step)[:, None] * g + (wide * np.sqrt(2 * step * noise))[:, None] * z
     assert found.double().numpy() == pytest.approx(wanted, **tolerance)
@@ -257,7 +257,7 @@ def test_no_chain_goes_where_there_are_no_numbers(rng, proposal, pairing, what, 
     assert kernel.refuses(target) is None
     one = torch.ones(8, dtype=torch.float64)
     size = 0.05 if proposal.gradients else 0.8
-    draws = Streams(KEY, 8).at(0)
+    draws = Draws(Streams(KEY, 8), 0)
     state, counted, tried = kernel.start(target, target.model.init(8, draws), draws), 0, 0
     for k in range(1, 60):
         draws.step = k
@@ -291,7 +291,7 @@ def test_a_rare_infinite_likelihood_is_no_reason_to_accept(rng, rule):
     target = Target(Rare("lik", torch.inf), Dataset.of(rng.normal(size=1500)))
     kernel = MetropolisHastings(RandomWalk(), Growing(), rule)
     one = torch.ones(4, dtype=torch.float64)
-    draws = Streams(KEY, 4).at(0)
+    draws = Draws(Streams(KEY, 4), 0)
     state, counted = kernel.start(target, target.model.init(4, draws), draws), 0
     for k in range(1, 100):
         draws.step = k
@@ -311,8 +311,8 @@ def test_a_step_on_the_gpu_is_that_of_the_cpu(rng, pairing):
     x = torch.from_numpy(rng.integers(0, 256, (500, 30)).astype(np.uint8))
     data = Dataset({"x": x, "y": torch.from_numpy(rng.integers(0, 4, 500))})
     model = Perceptron([30, 20, 4], 1.0)
-    theta = model.init(C, Streams(KEY, C).at(0))
-    index = Streams(KEY, C).at(1).index(500, 50, replacement=False)
+    theta = model.init(C, Draws(Streams(KEY, C), 0))
+    index = Draws(Streams(KEY, C), 1).index(500, 50, replacement=False)
     found = {}
     for device in ("cpu", "cuda"):
         target = Target(model, data, device=device)
@@ -320,7 +320,7 @@ def test_a_step_on_the_gpu_is_that_of_the_cpu(rng, pairing):
         point = target.evaluate(theta.to(device), index.to(device), warm)
         found[device] = [v.cpu().double() for v in (point.log_lik, point.grad, point.log_lik_mean)]
         kernel = MetropolisHastings(LangevinProposal(), pairing, Metropolis())
-        draws = Streams(KEY, C, device).at(0)
+        draws = Draws(Streams(KEY, C, device), 0)
         state = kernel.start(target, theta.to(device), draws)
         draws.step = 1
         one = torch.ones(C, device=device)
@@ -355,7 +355,7 @@ def test_a_module_goes_to_the_gpu(rng):
         "y": torch.from_numpy(rng.integers(0, 3, (C, M))),
     }
     model = ModuleModel(net)
-    theta = model.init(C, Streams(KEY, C).at(0))
+    theta = model.init(C, Draws(Streams(KEY, C), 0))
     there = {name: field.cuda() for name, field in rows.items()}
     for one, two in zip(
         model.log_lik_and_grad(theta, rows), model.log_lik_and_grad(theta.cuda(), there), strict=True

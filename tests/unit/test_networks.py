@@ -18,7 +18,7 @@ from mhrun.models.logistic import Logistic
 from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
 from mhrun.pairing.shared import Shared
-from mhrun.random import Streams
+from mhrun.random import Draws, Streams
 from mhrun.target import Target
 
 
@@ -107,7 +107,7 @@ def test_autograd_goes_through_single_precision(problem):
 @pytest.mark.parametrize(("weight_sd", "bias_sd"), [(None, 0.0), (0.03, 1.0)])
 def test_first_weights_have_their_spread(weight_sd, bias_sd):
     model = Perceptron([300, 40, 10], weight_sd=weight_sd, bias_sd=bias_sd)
-    theta = model.init(6, Streams(KEY, 6).at(0))
+    theta = model.init(6, Draws(Streams(KEY, 6), 0))
     assert theta.dtype == torch.float32
     assert theta.shape == (6, model.dim)
     for block, inputs in zip(model.blocks, (300, 300, 40, 40), strict=True):
@@ -120,7 +120,7 @@ def test_first_weights_have_their_spread(weight_sd, bias_sd):
         chance = stats.chi2.cdf((values**2).sum() / sd**2, len(values))
         assert ALPHA < chance < 1 - ALPHA
     assert not torch.equal(theta[0], theta[1])
-    alone = model.init(1, Streams(KEY, 1, first_chain=4).at(0))
+    alone = model.init(1, Draws(Streams(KEY, 1, first_chain=4), 0))
     assert torch.equal(alone[0], theta[4])
 
 
@@ -195,7 +195,7 @@ def test_one_pass_is_an_evaluation_and_a_gradient(rng, temper):
     warm = torch.tensor([1.0, 3.0, 0.5], dtype=torch.float64)
     for target in targets(rng, temper=temper):
         theta = torch.from_numpy(rng.normal(0, 0.5, (C, target.dim)))
-        for index in (target.batches.draw(Streams(KEY, C).at(2), M), torch.arange(M)[None]):
+        for index in (target.batches.draw(Draws(Streams(KEY, C), 2), M), torch.arange(M)[None]):
             scored, grad = target.evaluate(theta, index), target.gradients.minibatch(theta, index, warm)
             assert (scored.n_lik, scored.n_grad) == (M, 0)
             both = target.evaluate(theta, index, warm)
@@ -240,13 +240,13 @@ def test_a_gradient_of_equal_parts_is_taken_as_it_comes():
 def test_the_shared_pairing_with_gradients_has_the_same_difference(rng, replacement):
     for target in targets(rng, replacement=replacement):
         theta, to = torch.from_numpy(rng.normal(0, 0.5, (2, C, target.dim)))
-        warm, draws = torch.full((C,), 2.0, dtype=torch.float64), Streams(KEY, C).at(3)
+        warm, draws = torch.full((C,), 2.0, dtype=torch.float64), Draws(Streams(KEY, C), 3)
         pairing = Shared(M)
         origin = pairing.current(target, target.prior(theta), draws, warm)
         candidate, found = pairing.compare(target, origin, to, draws, warm)
         assert [(point.n_lik, point.n_grad) for point in (origin, candidate)] == [(M, M)] * 2
         assert found.n_lik == 0
-        wanted = target.differences.between(theta, to, target.batches.draw(Streams(KEY, C).at(3), M))
+        wanted = target.differences.between(theta, to, target.batches.draw(Draws(Streams(KEY, C), 3), M))
         for name in ("mean", "var", "size", "error"):
             assert torch.allclose(getattr(found, name), getattr(wanted, name), rtol=1e-10), name
         assert torch.allclose(candidate.grad, target.gradients.minibatch(to, origin.batch, warm))

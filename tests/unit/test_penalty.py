@@ -25,7 +25,7 @@ from mhrun.pairing.shared import Shared
 from mhrun.pairing.stored import Stored
 from mhrun.proposals.langevin import LangevinProposal
 from mhrun.proposals.random_walk import RandomWalk
-from mhrun.random import Purpose, Streams
+from mhrun.random import Draws, Purpose, Streams
 from mhrun.rules.compensated import Compensated
 from mhrun.rules.metropolis import Metropolis
 from mhrun.rules.penalty import Penalty, penalty
@@ -84,7 +84,7 @@ def test_a_step_is_the_formula(rng, estimated):
     target = Target(TiedMeans(), Dataset.of(x))
     kernel = MetropolisHastings(RandomWalk(), Shared(m), Penalty(estimated))
     thetas, infos = follow(kernel, target, controls(), steps)
-    draws, model = Streams(KEY, C).at(0), TiedMeans()
+    draws, model = Draws(Streams(KEY, C), 0), TiedMeans()
     before = np.broadcast_to([0.0, 1.0], (C, 2))
     for k in range(steps):
         draws.step = k + 1

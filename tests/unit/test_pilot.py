@@ -345,9 +345,11 @@ def test_trials_of_backward_moves_are_in_scaled_coordinates():
     start = torch.ones(C, 2, dtype=torch.float64)
     betas = []
     for each, on, theta in ((kernel, target, start * scale.factor), (plain, unit, start)):
-        draws = mhrun.random.Streams(KEY, C).at(0)
+        draws = mhrun.random.Draws(mhrun.random.Streams(KEY, C), 0)
         state = each.start(on, theta, draws)
-        state, _ = each.step(on, state, controls(0.05, 1.0), mhrun.random.Streams(KEY, C).at(1))
+        state, _ = each.step(
+            on, state, controls(0.05, 1.0), mhrun.random.Draws(mhrun.random.Streams(KEY, C), 1)
+        )
         betas.append(state.aux["backward"].numpy())
     assert betas[0] == pytest.approx(betas[1])
     assert (betas[0] < 1000).all()

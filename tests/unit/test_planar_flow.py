@@ -18,7 +18,7 @@ from mhrun.errors import Refusal
 from mhrun.kernels.planar_flow import PlanarFlow, through
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.gaussian_mixture import GaussianMixture
-from mhrun.random import Purpose, Streams, derive_key
+from mhrun.random import Draws, Purpose, Streams, derive_key
 from mhrun.target import Target
 
 KEY = derive_key(31, "flow")
@@ -63,9 +63,9 @@ def test_a_step_is_adam_s_down_the_divergence(rng):
     )
     kernel = PlanarFlow(10, layers, size)
     _, state, _ = run(kernel, target, 2, 1, temperature=temperature)
-    draws = Streams(KEY, 2).at(0)
+    draws = Draws(Streams(KEY, 2), 0)
     before = kernel.start(target, target.model.init(2, draws), draws).aux["flow"]
-    base = Streams(KEY, 2).at(1).normal(Purpose.NOISE, size * 2).reshape(2, size, 2)
+    base = Draws(Streams(KEY, 2), 1).normal(Purpose.NOISE, size * 2).reshape(2, size, 2)
 
     def divergence(flow):
         points, log_volume = through(flow, base, layers)

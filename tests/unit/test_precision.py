@@ -20,7 +20,7 @@ from mhrun.engine.experiment import run_experiment
 from mhrun.errors import Interrupted, UserError
 from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
-from mhrun.random import Streams
+from mhrun.random import Draws, Streams
 from mhrun.report.build import build_report
 from mhrun.report.page import _arithmetic
 from mhrun.store.identity import digest, identity, method_digest
@@ -49,7 +49,7 @@ def target(precision="fp32", model=None):
 
 
 def point(where):
-    theta = where.model.init(C, Streams(3, C).at(0)).float()
+    theta = where.model.init(C, Draws(Streams(3, C), 0)).float()
     return theta, torch.arange(M).expand(C, M)
 
 
@@ -111,7 +111,7 @@ def method(kernel, precision, temperature, dtype=torch.float32, model=None):
 def log_lik_difference(one):
     """Return the mean log-likelihood difference of a contest between two fixed points."""
     theta, _ = point(one.target)
-    kernel, draws = one.kernel, one.streams().at(1)
+    kernel, draws = one.kernel, Draws(one.streams(), 1)
     controls = one.plan.controls(one.plan.start(), 1, 1).each(lambda c: c[0].float())
     temperature = controls.temperature if kernel.proposal.gradients else None
     with torch.no_grad():

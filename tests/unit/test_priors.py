@@ -18,7 +18,7 @@ from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.perceptron import Perceptron
 from mhrun.priors.decay import Decay
 from mhrun.priors.gamma import GammaPrecision
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.target import Target
 from mhrun.types import Block, Controls, State
 
@@ -60,7 +60,7 @@ def test_a_loss_with_weight_decay_is_torch_s(target, rng):
     """One step of SGD of the mean loss with weight_decay on the weights, in torch."""
     kernel = Unadjusted(Momentum(), None, prior=Decay(0.4))
     theta = torch.from_numpy(rng.normal(size=(1, target.dim)))
-    draws, one = Streams(KEY, 1).at(0), torch.ones(1, dtype=torch.float64)
+    draws, one = Draws(Streams(KEY, 1), 0), torch.ones(1, dtype=torch.float64)
     state = kernel.start(target, theta, draws)
     draws.step = 1
     moved, _ = kernel.step(target, state, Controls(0.1 * one / N, one, one), draws)
@@ -114,7 +114,7 @@ def test_gibbs_draws_have_their_gamma_distribution(rng, shape, rate):
     """gamma_b | theta ~ Gamma(shape + d_b / 2, rate + |theta_b|^2), blocks and steps independent."""
     chains, target = 8000, Target(Flat(), Dataset.of(np.zeros(4)))
     theta = torch.from_numpy(rng.normal(size=(1, 5))).expand(chains, 5)
-    prior, draws, drawn = GammaPrecision(shape, rate, every=1), Streams(KEY, chains).at(1), []
+    prior, draws, drawn = GammaPrecision(shape, rate, every=1), Draws(Streams(KEY, chains), 1), []
     aux = prior.start(target, theta)
     for step in (1, 2):
         draws.step = step
@@ -131,7 +131,7 @@ def test_gibbs_draws_have_their_gamma_distribution(rng, shape, rate):
 @pytest.mark.long
 def test_precisions_are_drawn_after_every_so_many_steps(target):
     kernel = Unadjusted(Momentum(), 5, prior=GammaPrecision(every=4))
-    draws, one = Streams(KEY, C).at(0), torch.ones(C, dtype=torch.float64)
+    draws, one = Draws(Streams(KEY, C), 0), torch.ones(C, dtype=torch.float64)
     state = kernel.start(target, torch.zeros(C, target.dim, dtype=torch.float64), draws)
     changed = []
     for k in range(1, 14):
@@ -148,13 +148,13 @@ def test_a_precision_is_drawn_given_where_the_step_went(rng):
     """The Gibbs step after step k conditions on theta after step k."""
     target = Target(Flat(), Dataset.of(np.zeros(4)))
     kernel = Unadjusted(SGLD(), 2, prior=GammaPrecision(2.0, 1.0, every=1))
-    draws, one = Streams(KEY, C).at(0), torch.ones(C, dtype=torch.float64)
+    draws, one = Draws(Streams(KEY, C), 0), torch.ones(C, dtype=torch.float64)
     state = kernel.start(target, 100 * torch.ones(C, 5, dtype=torch.float64), draws)
     draws.step = 1
     state, _ = kernel.step(target, state, Controls(0.24 * one, one, 0 * one), draws)
     # gamma = 2 at first: theta' = (1 - 4 e) theta = 4.
     assert torch.allclose(state.evaluation.theta, torch.full((C, 5), 4.0, dtype=torch.float64))
-    again = Streams(KEY, C).at(1)
+    again = Draws(Streams(KEY, C), 1)
     wanted = GammaPrecision(2.0, 1.0, every=1).resample(target, state.evaluation.theta, {}, again)
     assert torch.equal(state.aux["gamma"], wanted["gamma"])
 
@@ -172,7 +172,7 @@ def test_chains_that_begin_in_the_joint_distribution_stay_in_it():
     z = torch.from_numpy(rng.normal(size=(chains, 5)))
     theta = z / (2 * torch.cat([gamma[:, :1].expand(-1, 2), gamma[:, 1:].expand(-1, 3)], 1)).sqrt()
     kernel = Unadjusted(SGLD(), 1, prior=GammaPrecision(2.0, 1.0, every=5))
-    draws, one = Streams(KEY, chains).at(0), torch.ones(chains, dtype=torch.float64)
+    draws, one = Draws(Streams(KEY, chains), 0), torch.ones(chains, dtype=torch.float64)
     state = kernel.start(target, theta, draws)
     state = State(state.evaluation, state.aux | {"gamma": gamma})
     for k in range(1, 201):

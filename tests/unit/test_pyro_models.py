@@ -15,7 +15,7 @@ from mhrun.data import Dataset
 from mhrun.errors import UserError
 from mhrun.models.pyro_model import PyroModel
 from mhrun.paths import PACKAGE
-from mhrun.random import Streams
+from mhrun.random import Draws, Streams
 from mhrun.target import Target
 
 pyro = pytest.importorskip("pyro")
@@ -112,11 +112,11 @@ def test_shapes_of_rows_are_enough():
 @short_run
 def test_chains_start_at_draws_from_the_prior_and_run():
     model = PyroModel(hierarchical, MODELS["hierarchical"][1])
-    values = model.parameters.values(model.init(300, Streams(3, 300).at(0)))
+    values = model.parameters.values(model.init(300, Draws(Streams(3, 300), 0)))
     standard = (values["effects"] - values["centre"][:, None]) / values["spread"][:, None]
     assert float(standard.mean()) == pytest.approx(0, abs=5 / 900**0.5)
     assert float(standard.var()) == pytest.approx(1, abs=5 * (2 / 900) ** 0.5)
-    assert torch.equal(model.init(2, Streams(3, 2).at(0)), model.init(300, Streams(3, 300).at(0))[:2])
+    assert torch.equal(model.init(2, Draws(Streams(3, 2), 0)), model.init(300, Draws(Streams(3, 300), 0))[:2])
     kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(8), mhrun.Metropolis())
     trace = mhrun.sample(
         model, MODELS["hierarchical"][1], kernel, step_size=0.05, steps=20, warmup=5, temperature=9

@@ -11,15 +11,16 @@ import torch
 from scipy import stats
 from significance import ALPHA, Z, assert_counts
 
-from mhrun import random as generator
 from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
 from mhrun.errors import UserError
 from mhrun.native import Draw, indices
 from mhrun.native import philox as pieces
 from mhrun.native.numbers import normals, permutations
-from mhrun.philox import LOW, enough, philox
-from mhrun.random import MANY, Purpose, Streams, derive_key
+from mhrun.random import MANY, Draws, Purpose, Streams, derive_key
+from mhrun.random import permutations as kept_permutations
+from mhrun.random import streams as stream_module
+from mhrun.random.philox import LOW, enough, philox
 from mhrun.target import Target
 
 
@@ -43,7 +44,7 @@ def test_philox_known_answers(counter, key, expected):
 
 def test_both_paths_make_the_same_numbers():
     key = derive_key(5, "both")
-    draws = Streams(key, 7, first_chain=2).at(2**33 + 5)
+    draws = Draws(Streams(key, 7, first_chain=2), 2**33 + 5)
     split = pieces.split_key(key)
     step = pieces.u64(2**33 + 5)
     normal, uniform = draws.normal(Purpose.PROPOSAL, 6), draws.uniform(Purpose.ACCEPT)
@@ -82,7 +83,7 @@ def test_both_paths_draw_the_same_minibatches(n, m):
     key = derive_key(1, "batches")
     plain, fast = Streams(key, 5), Streams(key, 5, compiled=True)
     for replacement in (True, False):
-        one, two = plain.at(3), fast.at(3)
+        one, two = Draws(plain, 3), Draws(fast, 3)
         for step in (3, 4, 90, 2**33 + 7):
             one.step = two.step = step
             batch = one.index(n, m, replacement=replacement)
@@ -90,10 +91,12 @@ def test_both_paths_draw_the_same_minibatches(n, m):
             assert batch.dtype == torch.int64
             assert torch.equal(batch, two.index(n, m, replacement=replacement))
             some = torch.tensor([3, 0])
-            with_rows = fast.at(step).index(n, m, replacement=replacement, rows=some)
+            with_rows = Draws(fast, step).index(n, m, replacement=replacement, rows=some)
             assert torch.equal(with_rows, batch[some])
-            assert torch.equal(plain.at(step).index(n, m, replacement=replacement, rows=some), batch[some])
-            common = plain.at(step).index(n, m, replacement=replacement, common=True)
+            assert torch.equal(
+                Draws(plain, step).index(n, m, replacement=replacement, rows=some), batch[some]
+            )
+            common = Draws(plain, step).index(n, m, replacement=replacement, common=True)
             assert torch.equal(common, batch[:1])
 
 
@@ -102,11 +105,11 @@ def test_both_paths_draw_the_same_minibatches(n, m):
 def test_a_minibatch_without_replacement_grows_by_going_on(n, m, compiled):
     """In parts of any size, for fewer and fewer chains, from any place on: the indices of one draw."""
     streams = Streams(derive_key(1, "grow"), 4, compiled=compiled)
-    whole = streams.at(9).index(n, m, replacement=False)
+    whole = Draws(streams, 9).index(n, m, replacement=False)
     for part in (1, 7, 64, 1023):
         if m // part > 40:
             continue
-        draws, rows = streams.at(9), torch.arange(4)
+        draws, rows = Draws(streams, 9), torch.arange(4)
         for count, start in enumerate(range(0, m, part)):
             stop = min(start + part, m)
             found = draws.index(n, stop - start, replacement=False, start=start, rows=rows)
@@ -184,10 +187,10 @@ def test_a_chain_does_not_see_its_neighbours_nor_the_prefetching():
         lambda d: d.index(5000, 40, replacement=False),
         lambda d: d.index(5000, 40, replacement=True),
     ):
-        running = many.at(1)
+        running = Draws(many, 1)
         for step in (1, 2, 3, 70, 200):
             running.step = step
-            fresh = one.at(step)
+            fresh = Draws(one, step)
             assert torch.equal(request(running)[5], request(fresh)[0])
 
 
@@ -206,7 +209,7 @@ def test_purposes_and_steps_and_keys_have_different_numbers():
     ("n", "m"), [(1025, 1025), (5000, 5000), (13007, 900), (10**6, 3000), (2**31 - 1, 2000)]
 )
 def test_batches_without_replacement_do_not_repeat(n, m):
-    index = Streams(derive_key(2, "distinct"), 5).at(1).index(n, m, replacement=False)
+    index = Draws(Streams(derive_key(2, "distinct"), 5), 1).index(n, m, replacement=False)
     assert index.min() >= 0
     assert index.max() < n
     assert all(len(set(row.tolist())) == m for row in index)
@@ -318,9 +321,9 @@ def test_candidates_nearly_always_suffice():
 
 
 def test_streams_that_are_too_short_are_lengthened(monkeypatch):
-    whole = Streams(derive_key(4, "short"), 30).at(2).index(50, 25, replacement=False)
-    monkeypatch.setattr(generator, "enough", lambda n, m: m)
-    assert torch.equal(Streams(derive_key(4, "short"), 30).at(2).index(50, 25, replacement=False), whole)
+    whole = Draws(Streams(derive_key(4, "short"), 30), 2).index(50, 25, replacement=False)
+    monkeypatch.setattr(stream_module, "enough", lambda n, m: m)
+    assert torch.equal(Draws(Streams(derive_key(4, "short"), 30), 2).index(50, 25, replacement=False), whole)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -332,7 +335,7 @@ def test_a_pass_is_a_permutation_in_pieces(n, m, compiled, monkeypatch):
     pieces_ = n // m
 
     def run(steps):
-        draws = streams.at(1)
+        draws = Draws(streams, 1)
         found = []
         for step in steps:
             draws.step = step
@@ -351,7 +354,7 @@ def test_a_pass_is_a_permutation_in_pieces(n, m, compiled, monkeypatch):
         for a, b in zip(run(range(first, 3 * pieces_ + 1)), whole[first - 1 :], strict=True):
             assert torch.equal(a, b)
     for held in (1, 3 * 2 * m, 3 * 5 * m + 1):
-        monkeypatch.setattr(generator, "_HELD", held)
+        monkeypatch.setattr(kept_permutations, "_HELD", held)
         for a, b in zip(run(range(1, 3 * pieces_ + 1)), whole, strict=True):
             assert torch.equal(a, b)
 
@@ -359,16 +362,16 @@ def test_a_pass_is_a_permutation_in_pieces(n, m, compiled, monkeypatch):
 def test_independent_indices_are_uniform_where_a_32_bit_modulo_is_not():
     # At this n, 2^32 mod n is large: a modulo of 32-bit words would favour the lower third by half.
     n = 3 * 2**29 - 1
-    index = Streams(derive_key(8, "large"), 400).at(1).index(n, 2000, replacement=True).numpy().ravel()
+    index = Draws(Streams(derive_key(8, "large"), 400), 1).index(n, 2000, replacement=True).numpy().ravel()
     counts = np.histogram(index, bins=60, range=(0, n))[0]
     assert_counts(counts, np.full(60, 1 / 60), "large n")
 
 
 def test_normals_and_uniforms_follow_their_distribution():
-    draws = Streams(derive_key(7, "laws"), 1000).at(1)
+    draws = Draws(Streams(derive_key(7, "laws"), 1000), 1)
     z = draws.normal(Purpose.NOISE, 1000).numpy().ravel()
     u = np.concatenate(
-        [Streams(derive_key(7, "u"), 1000).at(s).uniform(Purpose.ACCEPT).numpy() for s in range(200)]
+        [Draws(Streams(derive_key(7, "u"), 1000), s).uniform(Purpose.ACCEPT).numpy() for s in range(200)]
     )
     assert stats.kstest(z, "norm").pvalue > ALPHA
     assert stats.kstest(u, "uniform").pvalue > ALPHA
@@ -380,7 +383,7 @@ def test_normals_and_uniforms_follow_their_distribution():
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_parts_of_a_batch_with_repeats_are_independent(compiled):
-    draws = Streams(derive_key(9, "grow"), 400, compiled=compiled).at(4)
+    draws = Draws(Streams(derive_key(9, "grow"), 400, compiled=compiled), 4)
     one = draws.index(10**6, 50, replacement=True).double()
     two = draws.index(10**6, 50, replacement=True, start=50).double()
     r = np.corrcoef(one.flatten(), two.flatten())[0, 1]
@@ -389,14 +392,14 @@ def test_parts_of_a_batch_with_repeats_are_independent(compiled):
 
 
 def test_uses_of_a_purpose_have_numbers_of_their_own():
-    draws = Streams(derive_key(10, "uses"), 20_000).at(1)
+    draws = Draws(Streams(derive_key(10, "uses"), 20_000), 1)
     columns = [draws.uniform(Purpose.ACCEPT, use).numpy() for use in range(4)]
     r = np.corrcoef(columns) - np.eye(4)
     assert np.abs(r).max() < 5.5 / np.sqrt(20_000)
 
 
 def test_numbers_are_drawn_once():
-    draws = Streams(derive_key(11, "once"), 2).at(1)
+    draws = Draws(Streams(derive_key(11, "once"), 2), 1)
     draws.uniform(Purpose.ACCEPT)
     with pytest.raises(RuntimeError, match="drawn twice"):
         draws.normal(Purpose.ACCEPT, 1)
@@ -411,14 +414,16 @@ def test_many_normals_of_both_generators_are_one_s(dtype, count):
     """To rounding; and they are those that fewer normals begin with."""
     key = derive_key(12, "many")
     for step in (1, 2**33 + 5):
-        plain = Streams(key, 3, first_chain=2).at(step)
-        found = Streams(key, 3, first_chain=2, compiled=True).at(step).normal(Purpose.NOISE, count, 3, dtype)
+        plain = Draws(Streams(key, 3, first_chain=2), step)
+        found = Draws(Streams(key, 3, first_chain=2, compiled=True), step).normal(
+            Purpose.NOISE, count, 3, dtype
+        )
         wanted = plain.normal(Purpose.NOISE, count, 3, dtype)
         assert found.dtype == wanted.dtype == dtype
         assert found.shape == wanted.shape == (3, count)
         tolerance = 1e-12 if dtype == torch.float64 else 1e-6
         assert torch.allclose(found, wanted, rtol=tolerance, atol=tolerance)
-        few = Streams(key, 3, first_chain=2).at(step).normal(Purpose.NOISE, MANY - 1, 3, dtype)
+        few = Draws(Streams(key, 3, first_chain=2), step).normal(Purpose.NOISE, MANY - 1, 3, dtype)
         assert torch.equal(few, wanted[:, : MANY - 1])
 
 
@@ -429,7 +434,7 @@ def test_many_normals_follow_their_distribution_and_are_each_chain_s_own(compile
 
     def drawn(chains, step, purpose=Purpose.NOISE, use=0, first=0):
         streams = Streams(key, chains, first_chain=first, compiled=compiled)
-        return streams.at(step).normal(purpose, count, use, dtype).numpy()
+        return Draws(streams, step).normal(purpose, count, use, dtype).numpy()
 
     many = drawn(4, 7)
     for chain in (0, 3):
@@ -442,7 +447,7 @@ def test_many_normals_follow_their_distribution_and_are_each_chain_s_own(compile
     assert abs(np.corrcoef(lagged)[0, 1]) < 5.5 / np.sqrt(count)
     square = np.corrcoef(many[0, 0:-1:2] ** 2, many[0, 1::2] ** 2)[0, 1]  # the two of a Box-Muller pair
     assert abs(square) < 5.5 / np.sqrt(count / 2)
-    draws = Streams(key, 1, compiled=compiled).at(1)
+    draws = Draws(Streams(key, 1, compiled=compiled), 1)
     draws.normal(Purpose.NOISE, MANY)
     with pytest.raises(RuntimeError, match="drawn twice"):
         draws.normal(Purpose.NOISE, MANY)
@@ -457,7 +462,7 @@ def test_streams_of_some_chains_are_theirs_whoever_the_others_are(compiled):
     assert (some.chains, one.chains) == (3, 1)
 
     def request(streams, step):
-        draws = streams.at(step)
+        draws = Draws(streams, step)
         return [
             draws.uniform(Purpose.ACCEPT)[:, None],
             draws.normal(Purpose.PROPOSAL, 5),
@@ -478,38 +483,38 @@ def test_streams_of_some_chains_are_theirs_whoever_the_others_are(compiled):
                 assert not (a == b).all(-1).any()
     again = whole.of("trial", torch.tensor([2])).of("deeper", torch.tensor([0]))
     direct = whole.of("trial", torch.arange(6)).of("deeper", torch.tensor([2]))
-    assert torch.equal(again.at(1).uniform(Purpose.ACCEPT), direct.at(1).uniform(Purpose.ACCEPT))
+    assert torch.equal(Draws(again, 1).uniform(Purpose.ACCEPT), Draws(direct, 1).uniform(Purpose.ACCEPT))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_many_normals_of_a_gpu_are_a_function_of_the_step():
     key = derive_key(15, "many")
-    one, two = (Streams(key, 3, "cuda").at(5).normal(Purpose.NOISE, 20_001) for _ in range(2))
+    one, two = (Draws(Streams(key, 3, "cuda"), 5).normal(Purpose.NOISE, 20_001) for _ in range(2))
     assert torch.equal(one, two)
-    other = Streams(key, 3, "cuda").at(6).normal(Purpose.NOISE, 20_001)
+    other = Draws(Streams(key, 3, "cuda"), 6).normal(Purpose.NOISE, 20_001)
     assert abs(float(torch.corrcoef(torch.stack([one[0], other[0]]))[0, 1])) < 5.5 / math.sqrt(20_001)
     assert stats.kstest(one.cpu().numpy().ravel(), "norm").pvalue > ALPHA
 
 
 def test_arrivals_are_equal_in_both_paths_and_in_parts():
     key, n = derive_key(21, "arrivals"), 1_234_567
-    plain = Streams(key, 5, first_chain=2).at(7).arrivals(n, 0, 40)
-    fast = Streams(key, 5, first_chain=2, compiled=True).at(7).arrivals(n, 0, 40)
+    plain = Draws(Streams(key, 5, first_chain=2), 7).arrivals(n, 0, 40)
+    fast = Draws(Streams(key, 5, first_chain=2, compiled=True), 7).arrivals(n, 0, 40)
     assert torch.equal(plain.slot, fast.slot)
     for one, two in zip(plain, fast, strict=True):
         assert torch.allclose(one.double(), two.double(), rtol=1e-14)
-    rows, draws = torch.tensor([3, 1]), Streams(key, 5, first_chain=2).at(7)
+    rows, draws = torch.tensor([3, 1]), Draws(Streams(key, 5, first_chain=2), 7)
     later = draws.arrivals(n, 25, 40, rows)
     for one, two in zip(later, plain, strict=True):
         assert torch.equal(one, two[rows, 25:])
-    alone = Streams(key, 1, first_chain=4).at(7).arrivals(n, 0, 40)
+    alone = Draws(Streams(key, 1, first_chain=4), 7).arrivals(n, 0, 40)
     assert torch.equal(alone.gap[0], plain.gap[2])
     with pytest.raises(RuntimeError, match="twice"):
         draws.arrivals(n, 25, 30)
 
 
 def test_the_numbers_of_arrivals_follow_their_distributions():
-    marks = Streams(derive_key(22, "arrivals"), 300).at(1).arrivals(7, 0, 200)
+    marks = Draws(Streams(derive_key(22, "arrivals"), 300), 1).arrivals(7, 0, 200)
     assert stats.kstest(marks.gap.numpy().ravel(), stats.expon.cdf).pvalue > ALPHA
     for uniform in (marks.coin, marks.uniform):
         assert stats.kstest(uniform.numpy().ravel(), stats.uniform.cdf).pvalue > ALPHA

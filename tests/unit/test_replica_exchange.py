@@ -25,7 +25,7 @@ from mhrun.pairing.growing import Growing
 from mhrun.pairing.shared import Shared
 from mhrun.pairing.stored import Stored
 from mhrun.proposals.random_walk import RandomWalk
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.rules.barker import Barker
 from mhrun.rules.compensated import Compensated
 from mhrun.rules.metropolis import Metropolis
@@ -75,7 +75,7 @@ def test_the_ratio_of_a_swap_is_that_of_the_product_density(rng, temper, pairing
         MetropolisHastings(RandomWalk(), Full(), Metropolis()), pairing, rule, 4, every=1, order="alternate"
     )
     theta = torch.from_numpy(rng.normal(0.4, 0.5, (8, 1)))
-    draws = Streams(KEY, 8).at(0)
+    draws = Draws(Streams(KEY, 8), 0)
     state = kernel.start(target, theta, draws)
     for step, lows in ((1, (1, 5)), (2, (0, 2, 4, 6))):
 
@@ -85,7 +85,7 @@ def test_the_ratio_of_a_swap_is_that_of_the_product_density(rng, temper, pairing
             return likelihood / t + prior / (t if temper == "posterior" else 1)
 
         state_after, exchange, n_lik, _ = kernel.exchange(
-            target, state, torch.tensor(temperatures * 2, dtype=torch.float64), draws.streams.at(step)
+            target, state, torch.tensor(temperatures * 2, dtype=torch.float64), Draws(draws.streams, step)
         )
         wanted = []
         for a in lows:
@@ -109,7 +109,7 @@ def test_the_ratio_of_a_swap_is_that_of_the_product_density(rng, temper, pairing
 def test_pairs_are_even_or_odd_with_equal_chances():
     kernel = ReplicaExchange(Unadjusted(SGLD(), 1), Shared(1), Barker(), 5)
     streams = Streams(KEY, 10)
-    draws = streams.at(0)
+    draws = Draws(streams, 0)
 
     def lows_of(kernel, draws, step):
         draws.step = step
@@ -122,7 +122,7 @@ def test_pairs_are_even_or_odd_with_equal_chances():
     in_turn = ReplicaExchange(Unadjusted(SGLD(), 1), Shared(1), Barker(), 5, order="alternate")
     assert [lows_of(in_turn, draws, k) for k in (1, 2, 3)] == [odd, even, odd]
     two = ReplicaExchange(Unadjusted(SGLD(), 1), Shared(1), Barker(), 2)
-    assert all(lows_of(two, Streams(KEY, 4).at(0), k) == [0, 2] for k in range(20))
+    assert all(lows_of(two, Draws(Streams(KEY, 4), 0), k) == [0, 2] for k in range(20))
 
 
 MODES = GaussianMixture([[-3.0], [3.0]], 0.25, [0.3, 0.7], start=[-3.0])
@@ -193,7 +193,7 @@ def test_the_compensated_rule_has_barker_s_probability(rng):
     rule, count = Compensated(0.9), 200_000
     for noise in (0.0, 0.3, 0.8):
         for ratio in (-2.0, 0.0, 1.0):
-            draws = Streams(derive_key(int(10 * noise), str(ratio)), count).at(1)
+            draws = Draws(Streams(derive_key(int(10 * noise), str(ratio)), count), 1)
             seen = torch.from_numpy(rng.normal(ratio, math.sqrt(noise), count))
             one = torch.ones(count, dtype=torch.float64)
             found = Difference(seen / 5, one, one.long(), noise / 25 * one)
@@ -201,7 +201,7 @@ def test_the_compensated_rule_has_barker_s_probability(rng):
             p = 1 / (1 + math.exp(-ratio))
             assert_counts(np.array([accepted, count - accepted]), np.array([p, 1 - p]), f"{noise} {ratio}")
     loud = Difference(one, one, one.long(), one)
-    assert not rule.decide(Contest(loud, one, one), Streams(KEY, count).at(1)).accepted.any()
+    assert not rule.decide(Contest(loud, one, one), Draws(Streams(KEY, count), 1)).accepted.any()
 
 
 @pytest.mark.long
@@ -239,7 +239,7 @@ def test_a_stopped_chain_keeps_its_place():
         (lambda: Target(MODES, NOTHING, energy_noise=-1.0), "energy_noise"),
         (
             lambda: ReplicaExchange(Unadjusted(SGLD(), 1), Full(), Barker(), 3).start(
-                Target(MODES, NOTHING), torch.zeros(4, 1), Streams(KEY, 4).at(0)
+                Target(MODES, NOTHING), torch.zeros(4, 1), Draws(Streams(KEY, 4), 0)
             ),
             "4 chains are not a whole number of ladders of 3 rungs",
         ),

@@ -26,7 +26,7 @@ from mhrun.pairing.stored import Stored
 from mhrun.priors.gamma import GammaPrecision
 from mhrun.proposals import langevin
 from mhrun.proposals.random_walk import RandomWalk
-from mhrun.random import Purpose, Streams, derive_key
+from mhrun.random import Draws, Purpose, Streams, derive_key
 from mhrun.rules.austere import Austere
 from mhrun.rules.barker import Barker
 from mhrun.rules.compensated import Compensated
@@ -67,7 +67,7 @@ def test_a_kept_gradient_has_the_prior_of_its_new_rung_and_the_data_that_it_had(
     made = set()
     for step in range(2, 12):
         before = state.evaluation
-        state, came, _, _ = kernel.exchange(target, state, controls.temperature, draws.streams.at(step))
+        state, came, _, _ = kernel.exchange(target, state, controls.temperature, Draws(draws.streams, step))
         after = state.evaluation
         for c in range(4):
             at = c ^ 1 if came[c] == MADE else c
@@ -136,11 +136,13 @@ def test_a_rule_that_grows_is_right_whatever_the_sign_of_the_ladder(rng, rule, s
     theta = torch.from_numpy(rng.normal(0.4, 0.5, (2 * ladders, 1)))
     state, draws = begin(kernel, target, theta, KEY)
     controls = ladder_controls(temperatures, ladders, 0.1)
-    _, came, n_lik, n_lik_overhead = kernel.exchange(target, state, controls.temperature, draws.streams.at(2))
+    _, came, n_lik, n_lik_overhead = kernel.exchange(
+        target, state, controls.temperature, Draws(draws.streams, 2)
+    )
     log_p = target.log_density(theta).reshape(ladders, 2)
     ratio = (1 / temperatures[0] - 1 / temperatures[1]) * (log_p[:, 1] - log_p[:, 0])
     ratio = ratio if sign == "right" else -ratio
-    pairs = Streams(KEY, 2 * ladders).of("exchange 0", torch.arange(0, 2 * ladders, 2)).at(2)
+    pairs = Draws(Streams(KEY, 2 * ladders).of("exchange 0", torch.arange(0, 2 * ladders, 2)), 2)
     if isinstance(rule, MHMinibatch):
         made = (came[::2] == MADE)[ratio.abs() > 12]  # its own coins are beyond that with probability 1e-5
         assert (made == (ratio > 0)[ratio.abs() > 12]).all()
@@ -169,7 +171,7 @@ def test_rungs_of_one_temperature_always_change_places(rng, rule, sign):
     kernel = ReplicaExchange(WALK, Growing(), rule, 2, sign=sign)
     theta = torch.from_numpy(rng.normal(0.4, 0.5, (800, 1)))
     state, draws = begin(kernel, target, theta, KEY)
-    _, came, _, _ = kernel.exchange(target, state, torch.ones(800).double(), draws.streams.at(1))
+    _, came, _, _ = kernel.exchange(target, state, torch.ones(800).double(), Draws(draws.streams, 1))
     made = (came[::2] == MADE).double().numpy()
     if isinstance(rule, MHMinibatch):
         assert_mean(made, 0.5)

@@ -23,7 +23,7 @@ from mhrun.native import ACCEPT, UNDECIDED, Seen, SequentialTest
 from mhrun.pairing.growing import Growing, Terms
 from mhrun.pairing.shared import Shared
 from mhrun.proposals.random_walk import RandomWalk
-from mhrun.random import Purpose, Streams, derive_key
+from mhrun.random import Draws, Purpose, Streams, derive_key
 from mhrun.rules.austere import Austere
 from mhrun.rules.correction import correction, inverse, quantiles
 from mhrun.rules.growth import mean_variance
@@ -44,7 +44,7 @@ class Fixed:
 
     def __init__(self, terms, chains):
         self.n = len(terms)
-        order = Streams(KEY, chains).at(7).index(self.n, self.n, replacement=False)
+        order = Draws(Streams(KEY, chains), 7).index(self.n, self.n, replacement=False)
         self.values = torch.from_numpy(terms)[order]
         self.n_lik_overhead = torch.zeros(chains, dtype=torch.int64)
 
@@ -78,8 +78,8 @@ def test_mh_minibatch_is_the_papers_loop(case, five_sd):
     chains, m, sigma = 40, 50, 0.9
     contest = contest_of(*case, chains)
     rule = MHMinibatch(m, sigma, five_sd=five_sd, finite=False, stop="sequential")
-    verdict = rule.decide(contest, Streams(KEY, chains).at(1))
-    draws = Streams(KEY, chains).at(1)
+    verdict = rule.decide(contest, Draws(Streams(KEY, chains), 1))
+    draws = Draws(Streams(KEY, chains), 1)
     z = draws.normal(Purpose.ACCEPT, 1)[:, 0].numpy()
     corr = inverse(draws.uniform(Purpose.ACCEPT, use=1), quantiles(correction("nnls", sigma))).numpy()
     u = draws.uniform(Purpose.ACCEPT, use=2).numpy()
@@ -115,8 +115,8 @@ def test_mh_minibatch_is_the_papers_loop(case, five_sd):
 def test_mh_minibatch_with_a_pilot_is_its_loop(case, settings):
     chains, m, v = 40, 50, 0.81
     contest = contest_of(*case, chains)
-    verdict = MHMinibatch(m, 0.9, **settings).decide(contest, Streams(KEY, chains).at(1))
-    draws = Streams(KEY, chains).at(1)
+    verdict = MHMinibatch(m, 0.9, **settings).decide(contest, Draws(Streams(KEY, chains), 1))
+    draws = Draws(Streams(KEY, chains), 1)
     z = draws.normal(Purpose.ACCEPT, 1)[:, 0].numpy()
     corr = inverse(draws.uniform(Purpose.ACCEPT, use=1), quantiles(correction("nnls", 0.9))).numpy()
     u = draws.uniform(Purpose.ACCEPT, use=2).numpy()
@@ -180,9 +180,9 @@ class Repeating(Fixed):
 def test_a_supply_with_replacement_has_no_finite_population(stop):
     contest = contest_of(0.02, 0.3, 60.0, -0.4, 40)
     contest.supply.__class__ = Repeating
-    found = MHMinibatch(50, stop=stop).decide(contest, Streams(KEY, 40).at(1))
+    found = MHMinibatch(50, stop=stop).decide(contest, Draws(Streams(KEY, 40), 1))
     wanted = MHMinibatch(50, stop=stop, finite=False).decide(
-        contest_of(0.02, 0.3, 60.0, -0.4, 40), Streams(KEY, 40).at(1)
+        contest_of(0.02, 0.3, 60.0, -0.4, 40), Draws(Streams(KEY, 40), 1)
     )
     used = found.batch_size - (50 if stop == "pilot" else 0)
     assert (used < N).all()
@@ -198,8 +198,8 @@ def test_a_supply_with_replacement_has_no_finite_population(stop):
 def test_austere_is_the_papers_loop(case):
     chains, m, epsilon = 40, 50, 0.05
     contest = contest_of(*case, chains)
-    verdict = Austere(m, epsilon).decide(contest, Streams(KEY, chains).at(1))
-    u = Streams(KEY, chains).at(1).uniform(Purpose.ACCEPT).numpy()
+    verdict = Austere(m, epsilon).decide(contest, Draws(Streams(KEY, chains), 1))
+    u = Draws(Streams(KEY, chains), 1).uniform(Purpose.ACCEPT).numpy()
     scale, offset = float(contest.scale[0]), float(contest.offset[0])
     for c in range(chains):
         x = contest.supply.values[c].numpy()
@@ -227,8 +227,8 @@ def test_mhsublhd_is_the_papers_loop(case, n, bound, released):
     chains, m, gamma, delta, p = 40, 50, 1.5, 0.1, 2.0
     contest = contest_of(*case, chains, n=n)
     rule = MHSubLhd(m, gamma, delta, p, bound, released)
-    verdict = rule.decide(contest, Streams(KEY, chains).at(1))
-    u = Streams(KEY, chains).at(1).uniform(Purpose.ACCEPT).numpy()
+    verdict = rule.decide(contest, Draws(Streams(KEY, chains), 1))
+    u = Draws(Streams(KEY, chains), 1).uniform(Purpose.ACCEPT).numpy()
     scale, offset = float(contest.scale[0]), float(contest.offset[0])
     for c in range(chains):
         x = contest.supply.values[c].numpy()
@@ -283,7 +283,7 @@ def test_mh_minibatch_accepts_as_barker_would(case):
     chains = 2_000
     exact = special.expit(offset + scale * mean)
     for rule in (MHMinibatch(100), MHMinibatch(100, stop="sequential"), MHMinibatch(N)):
-        verdict = rule.decide(contest_of(*case, chains), Streams(KEY, chains).at(1))
+        verdict = rule.decide(contest_of(*case, chains), Draws(Streams(KEY, chains), 1))
         share = float(verdict.accepted.double().mean())
         error = math.sqrt(exact * (1 - exact) / chains)
         # 4.5 standard errors (7e-6), and 1e-3 for what is not normal in a mean of 100 or more terms.
@@ -302,7 +302,7 @@ def test_sequential_tests_keep_the_error_that_they_promise(case):
         (MHSubLhd(50, 1.5, 0.05), 0.05),
     ):
         contest = contest_of(*case, chains)
-        verdict = rule.decide(contest, Streams(KEY, chains).at(1))
+        verdict = rule.decide(contest, Draws(Streams(KEY, chains), 1))
         assert abs(float(verdict.accepted.double().mean()) - exact) < bound + slack
         assert (verdict.batch_size <= N).all()
         assert (contest.supply.n_lik_overhead > 0).all() == (
@@ -315,7 +315,7 @@ def test_the_supply_is_the_targets(rng):
     model = FunctionModel(lambda theta, x: -0.5 * (x - theta[0]) ** 2, [0.0], single=True)
     target = Target(model, data)
     one, two = torch.tensor([[0.0], [0.5], [1.0]]).double(), torch.tensor([[0.3], [0.1], [0.2]]).double()
-    supply = Terms(target, one, two, Streams(KEY, 3).at(1))
+    supply = Terms(target, one, two, Draws(Streams(KEY, 3), 1))
     x = data.fields["x"].numpy()
     wanted = -0.5 * (x - two.numpy()) ** 2 + 0.5 * (x - one.numpy()) ** 2
     mean, var = supply.moments()
@@ -431,7 +431,7 @@ def assert_alike(rule, target, step, weight, steps=30, numbers_of_threads=(1, 2)
     chains = 4
     full = torch.ones(steps, chains, dtype=torch.float64)
     controls = Controls(step * full, target.n / weight * full, full)
-    draws = Streams(KEY, chains).at(0)
+    draws = Draws(Streams(KEY, chains), 0)
     start = kernel.start(target, target.model.init(chains, draws), draws)
     state, infos, thetas = start, [], []
     for k in range(steps):

@@ -14,11 +14,11 @@ from significance import ALPHA, assert_mean
 from mhrun.engine.assemble import methods_of
 from mhrun.engine.starts import starts_of
 from mhrun.errors import UserError
-from mhrun.random import Streams
+from mhrun.random import Draws, Streams
 
 
 def drawn(setting, chains, dim=2, key=5):
-    return starts_of(setting, dim, "methods.a.starts")(chains, Streams(key, chains).at(0))
+    return starts_of(setting, dim, "methods.a.starts")(chains, Draws(Streams(key, chains), 0))
 
 
 def test_points_are_dealt_in_turn():
@@ -99,7 +99,7 @@ def test_a_configuration_says_where_its_methods_begin(outputs):
     mint, sghmc = methods_of(config(outputs, *words))
     assert sghmc.first_state().evaluation.theta.tolist() == [[5, 6], [7, 8], [5, 6]]
     theta = mint.first_state().evaluation.theta.numpy()
-    z = Streams(mint.key, 3).at(0)
+    z = Draws(Streams(mint.key, 3), 0)
     assert np.array_equal(theta, starts_of({"normal": 0.03}, 2, "")(3, z).numpy())
     assert 0 < np.abs(theta).max() < 0.2  # the model would have (0, 1)
     with pytest.raises(UserError, match=r"methods.mint.starts = \{'normal': -1\} is unknown"):

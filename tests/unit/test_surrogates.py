@@ -23,7 +23,7 @@ from mhrun.pairing.shared import Shared
 from mhrun.pairing.thinned import Thinned
 from mhrun.proposals.langevin import LangevinProposal
 from mhrun.proposals.random_walk import RandomWalk
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.rules import thinning
 from mhrun.rules.austere import Austere
 from mhrun.rules.metropolis import Metropolis
@@ -227,8 +227,8 @@ def test_arrivals_do_not_depend_on_how_they_are_cut_into_parts(monkeypatch):
         assert np.array_equal(thetas, runs[0][0])
         assert torch.equal(log_ratios, runs[0][1])
     streams = Streams(derive_key(2, "parts"), 1, first_chain=2)
-    state = kernel.start(target, torch.zeros(1, 1).double(), streams.at(0))
-    _, alone, _ = advance(kernel, target, state, controls(0.2, 8.0, chains=1), streams.at(0), 15)
+    state = kernel.start(target, torch.zeros(1, 1).double(), Draws(streams, 0))
+    _, alone, _ = advance(kernel, target, state, controls(0.2, 8.0, chains=1), Draws(streams, 0), 15)
     assert np.array_equal(alone[0], runs[0][0][2])
 
 

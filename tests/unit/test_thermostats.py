@@ -19,7 +19,7 @@ from mhrun.dynamics.sgnht import SGNHT
 from mhrun.errors import Refusal
 from mhrun.kernels import Unadjusted
 from mhrun.models.gaussian_mixture import GaussianMixture
-from mhrun.random import Streams, derive_key
+from mhrun.random import Draws, Streams, derive_key
 from mhrun.target import Target
 from mhrun.types import Controls
 
@@ -47,12 +47,12 @@ def test_a_ladder_s_thermostats_are_algorithm_2(rng, keep):
     dynamics = SGNHT([c / t for t in temperatures], refresh=every, keep=keep)
     streams = Streams(KEY, 3)
     found = torch.zeros(3, dim, dtype=torch.float64)
-    aux = dynamics.start(found, streams.at(0))
+    aux = dynamics.start(found, Draws(streams, 0))
     for j, t in enumerate(temperatures):
         theta, v, s = np.zeros(dim), np.zeros(dim), c / t
         state, aux_now = found, {name: value.clone() for name, value in aux.items()}
         for k in range(10):
-            draws, same = streams.at(k + 1), Streams(KEY, 3).at(k + 1)
+            draws, same = Draws(streams, k + 1), Draws(Streams(KEY, 3), k + 1)
             if k % every == 0:
                 v = math.sqrt(t * e) * same.normal(mhrun.random.Purpose.NOISE, dim, use=3)[j].numpy()
                 s = s if keep else c / t
@@ -241,7 +241,7 @@ def test_fused_updates_are_the_torch_ones(dynamics):
     one = torch.ones(3)
     found = []
     for compiled in (False, True):
-        draws = Streams(KEY, 3, compiled=compiled).at(0)
+        draws = Draws(Streams(KEY, 3, compiled=compiled), 0)
         kernel = Unadjusted(dynamics, 1)
         state = kernel.start(target, target.model.init(3, draws).float(), draws)
         for k in range(1, 6):
@@ -261,7 +261,7 @@ def test_fused_updates_are_the_torch_ones(dynamics):
         (lambda: SGNHT(keep=False), "set refresh"),
         (lambda: SGNHT(thermostat=math.nan), "thermostat must be a number"),
         (
-            lambda: SGNHT([0.1, 0.2]).start(torch.zeros(3, 1), Streams(KEY, 3).at(0)),
+            lambda: SGNHT([0.1, 0.2]).start(torch.zeros(3, 1), Draws(Streams(KEY, 3), 0)),
             "2 frictions or thermostats for 3 chains",
         ),
     ],

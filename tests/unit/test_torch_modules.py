@@ -18,7 +18,7 @@ from mhrun.errors import Refusal, UserError
 from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
 from mhrun.monitors.predictive import Predictive
-from mhrun.random import Streams
+from mhrun.random import Draws, Streams
 from mhrun.target import Target
 
 
@@ -83,11 +83,11 @@ def test_a_module_begins_as_its_parts_do(rng):
     with pytest.warns(UserWarning, match="dropout is off"):
         model = ModuleModel(net)
     state = torch.get_rng_state()
-    theta = model.init(3, Streams(KEY, 3).at(0))
+    theta = model.init(3, Draws(Streams(KEY, 3), 0))
     assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(theta, model.init(3, Streams(KEY, 3).at(0)))
-    assert torch.equal(theta[:2], model.init(2, Streams(KEY, 2).at(0)))
-    assert not torch.equal(theta, model.init(3, Streams(KEY + 1, 3).at(0)))
+    assert torch.equal(theta, model.init(3, Draws(Streams(KEY, 3), 0)))
+    assert torch.equal(theta[:2], model.init(2, Draws(Streams(KEY, 2), 0)))
+    assert not torch.equal(theta, model.init(3, Draws(Streams(KEY + 1, 3), 0)))
     place = {b.name: slice(b.start, b.stop) for b in model.blocks}
     bound = 1 / math.sqrt(32)  # nn.Linear: uniform within 1 / sqrt(inputs)
     weights = theta[:, place["6.weight"]]
