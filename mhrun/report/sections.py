@@ -30,6 +30,7 @@ _TOO_MANY = f"a figure has {METHODS} methods at most"
 _MARGINALS, _PAIRED = 9, 4  # coordinates
 _COLUMNS = 3  # of marginals
 _TARGETS = 3  # of marginals: models and data sets
+_FAR = 6  # times the median width or height of densities, beyond which an axis has no room for one
 _CHAINS = 16  # whose traces a panel shows
 _POINTS = 300  # of a trace
 _CLOUD = 400  # points of a panel of pairs, of all methods together
@@ -106,7 +107,7 @@ def marginals(run: Run) -> Figure | str:
 
     Densities of the draws of all chains, smoothed. Methods that sample the same distribution have the same curve; a few
     per cent of a standard deviation do not show: mhrun compare measures them. Each model and each data set has its own
-    rows of panels.
+    rows of panels. Axes have room for most methods: curves far wider, narrower or elsewhere leave them.
     """
     targets = [_first(methods, METHODS) for methods in _by_target(run)[:_TARGETS]]
     if not targets:
@@ -144,15 +145,17 @@ def _draw_marginals(
 ) -> None:
     """Draw the densities of each parameter into a panel, and remove the panels that are left."""
     styles = method_styles(run.methods)
+    curves: dict[str, list[_Curve]] = {name: [] for name in names}
     for method, summary in summaries.items():
         draws = draws_of(run, method, summary)
         for axis, name in zip(axes, names, strict=False):
             if (index := _place(summary, name)) is not None:
-                x, y = _density(draws[..., index].ravel())
-                axis.plot(x, y, label=run.label(method), linewidth=1.2, **_line(styles[method]))
+                curves[name].append(_density(draws[..., index].ravel()))
+                axis.plot(*curves[name][-1], label=run.label(method), linewidth=1.2, **_line(styles[method]))
     for axis, name in zip(axes, names, strict=False):
-        axis.set(xlabel=name, yticks=[])
-        axis.set_ylim(bottom=0)
+        axis.set(
+            xlabel=name, yticks=[], xlim=_most([x for x, _ in curves[name]]), ylim=(0, _height(curves[name]))
+        )
         narrow_ticks(axis.xaxis)
     for axis in axes[len(names) :]:
         axis.remove()
@@ -196,7 +199,8 @@ def pairs(run: Run) -> Figure | str:
     """Pairs of parameters, draws of each method.
 
     Some 400 draws, the same number of each of four methods at most, which have their own marks. Narrow ridges are
-    strong correlations, which random walks and Langevin moves without preconditioning cross slowly.
+    strong correlations, which random walks and Langevin moves without preconditioning cross slowly. Draws of a method
+    that are far wider than most, or far away, leave the axes.
     """
     targets = _by_target(run)
     summaries = _first(targets[0], _PAIRED) if targets else {}
@@ -222,6 +226,8 @@ def pairs(run: Run) -> Figure | str:
                 cloud = points[method]
                 look = styles[method] | _OPEN | {"linestyle": "", "label": run.label(method)}
                 axis.plot(cloud[:, first], cloud[:, second], **look)
+        axis.set(xlim=_most([np.asarray(line.get_xdata(), float) for line in axis.lines]))
+        axis.set(ylim=_most([np.asarray(line.get_ydata(), float) for line in axis.lines]))
         narrow_ticks(axis.xaxis, axis.yaxis, count=2, labelsize=7)
         if row == across - 1:
             axis.set_xlabel(x)
@@ -355,7 +361,29 @@ def _line(style: Mapping[str, Any]) -> dict[str, Any]:
     return {key: style[key] for key in ("color", "linestyle")}
 
 
-def _density(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+_Curve = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
+
+
+def _most(x: Sequence[npt.NDArray[np.float64]]) -> tuple[float, float]:
+    """Return the ends of an axis for values of several methods, without those far wider than most, or far away."""
+    ends = np.array([(values.min(), values.max()) for values in x])
+    widths, middles = ends[:, 1] - ends[:, 0], ends.mean(axis=1)
+    width, middle = np.quantile([widths, middles], 0.5, axis=1, method="lower")
+    near = (widths <= _FAR * width) & (np.abs(middles - middle) <= _FAR * width)
+    if not near.any():  # no two methods agree on where the draws are
+        near[:] = True
+    low, high = ends[near, 0].min(), ends[near, 1].max()
+    margin = 0.05 * (high - low)
+    return float(low - margin), float(high + margin)
+
+
+def _height(curves: Sequence[_Curve]) -> float:
+    """Return the top of an axis for densities, which the spike of a chain that does not move leaves."""
+    tops = np.array([y.max() for _, y in curves])
+    return 1.05 * float(min(tops.max(), _FAR * np.quantile(tops, 0.5, method="higher")))
+
+
+def _density(values: npt.NDArray[np.float64]) -> _Curve:
     """Return a smoothed density: a histogram of 200 bins convolved with a normal kernel of Silverman's width."""
     values = values[:: -(-len(values) // _SMOOTHED)]
     low, high = np.quantile(values, [0.001, 0.999])

@@ -17,7 +17,17 @@ from mhrun.report.coordinates import SHOWN, coordinates_of
 from mhrun.report.history import acceptance_history, batch_sizes, step_size_history
 from mhrun.report.monitored import has_monitor, monitor
 from mhrun.report.run import Run
-from mhrun.report.sections import FIGURES, _density, _rank_shares, marginals, pairs, posterior, work
+from mhrun.report.sections import (
+    FIGURES,
+    _density,
+    _height,
+    _most,
+    _rank_shares,
+    marginals,
+    pairs,
+    posterior,
+    work,
+)
 from mhrun.report.style import method_styles, style
 
 pytestmark = pytest.mark.long
@@ -219,6 +229,23 @@ def parameters(*names, methods=("a",), **data):
     found = dict.fromkeys(methods, about)
     config = {"methods": {method: {"data": data.get(method)} for method in methods}}
     return SimpleNamespace(label=str.upper, methods=found, cached=lambda _: found, config=config)
+
+
+def test_one_method_far_from_the_others_does_not_set_the_axes_of_marginals():
+    rng = np.random.default_rng(0)
+    usual = [_density(rng.normal(mean, sd, 4000)) for mean, sd in ((0, 1), (3, 1), (0, 4))]
+    diverged, stuck, lost = (
+        _density(rng.normal(mean, sd, 4000)) for mean, sd in ((0, 1e19), (0.5, 1e-6), (1e6, 1))
+    )
+    low, high = _most([x for x, _ in (*usual, diverged, stuck, lost)])
+    assert -20 < low < -10 < 10 < high < 20
+    assert usual[0][1].max() < _height([*usual, diverged, stuck, lost]) < 6
+    # Of curves that are alike, all are within the axes.
+    low, high = _most([x for x, _ in usual])
+    assert low < min(x[0] for x, _ in usual) < max(x[-1] for x, _ in usual) < high
+    assert _height(usual) > max(y.max() for _, y in usual)
+    ends = _most([rng.normal(mean, sd, 4000) for mean, sd in ((0, 0.1), (1000, 0.1), (50, 100))])
+    assert ends[0] < 0 < 1000 < ends[1]  # none is near the others
 
 
 @pytest.mark.parametrize("make", [marginals, pairs])
