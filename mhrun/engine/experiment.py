@@ -15,6 +15,7 @@ import torch
 
 from mhrun.data.table_facts import units_in_words
 from mhrun.engine.assemble import check_data, check_space, large_draws, methods_of
+from mhrun.engine.batch_sizes import batch_sizes
 from mhrun.engine.chains import Settings, Watcher, run_method
 from mhrun.engine.estimate import estimate, estimate_pays
 from mhrun.engine.executors import check_executor
@@ -255,22 +256,22 @@ def _of_method(
         name: np.asarray(values, dtype=float) for name, values in summary["totals"].items()
     }  # null is NaN
     decisions = shape.chains * shape.steps
-    mean = {name: float(totals[f"sum_{name}"].sum()) / decisions for name in ("accepted", "batch_size")}
+    accept_rate = float(totals["sum_accepted"].sum()) / decisions
+    sizes = batch_sizes(summary, method.target.n, decisions)
     skew, skew_95 = log_ratio_skew(summary)
-    spread = float(totals["sum_batch_size_squared"].sum()) / decisions - mean["batch_size"] ** 2
     return {
         "label": node.get("label", method.name),
         "samples": samples(method.kernel, method.plan)._asdict(),
         **prior_attribute(method.target.model),
-        "accept_rate": mean["accepted"],
-        "all_data_share": float(totals["sum_all_data"].sum()) / decisions,
+        "accept_rate": accept_rate,
+        "all_data_share": sizes.on_all / decisions,
         "n_accept_tests": decisions if method.kernel.decides else 0,
         "accept_range": acceptance_range(method),  # in which it is efficient
         "tuned_to": method.plan.tuned_to,
         "accept_rate_by_chain": (totals["sum_accepted"] / shape.steps).tolist(),
         "step_size_by_chain": summary["step_size"],  # at the last step
-        "minibatch_size_mean": mean["batch_size"],
-        "minibatch_size_sd": max(0.0, spread) ** 0.5,
+        "minibatch_size_mean": sizes.overall_mean,
+        "minibatch_size_sd": sizes.overall_sd,
         "log_ratio_noise_sd": log_ratio_noise(summary),
         "log_ratio_skew": skew,
         "log_ratio_skew_95": skew_95,

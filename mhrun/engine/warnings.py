@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import erfcx
 
 from mhrun.diagnostics.chains import ESS, RHAT, diagnoses, is_apart
+from mhrun.engine.batch_sizes import batch_sizes
 from mhrun.engine.method import Method
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.kernels.acceptance import efficient_acceptance
@@ -19,9 +20,6 @@ from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
 from mhrun.store.blocks import SKEW_EDGES
 from mhrun.types import Model, blocks_of
-
-if TYPE_CHECKING:
-    pass
 
 _MOST_SHOWN = 1000  # per cent that a standard deviation is too large, above which the number says nothing
 _MUCH = 0.1  # share of decisions on all data above which a run warns
@@ -357,20 +355,14 @@ def full_noise(summary: Mapping[str, Any], n: int, decisions: int) -> float:
     """Return (n/T) sd / sqrt(n), sd that of the terms of the log-ratio, estimated from the steps after burn-in.
 
     The variance of the log-ratio at b data is (n sd/T)^2 (1/b - 1/n). Its mean over the decisions on fewer than n data
-    is divided by the mean of 1/b - 1/n over them, with E[1/b] = (1 + var b / (E b)^2) / E b to second order. NaN if no
-    decision is on fewer data.
+    is divided by the mean of 1/b - 1/n over them. NaN if no decision is on fewer data.
     """
-    totals = summary["totals"]
-    on_minibatches = decisions - float(np.sum(totals["sum_all_data"]))
-    if on_minibatches < 1:
+    sizes = batch_sizes(summary, n, decisions)
+    if not sizes.mean > 0:
         return np.nan
-    size = (float(np.sum(totals["sum_batch_size"])) - (decisions - on_minibatches) * n) / on_minibatches
-    square = (
-        float(np.sum(totals["sum_batch_size_squared"])) - (decisions - on_minibatches) * n**2
-    ) / on_minibatches
-    inverse = square / size**3 if size > 0 else np.nan
-    variance = float(np.sum(np.asarray(totals["sum_log_ratio_var"], dtype=float))) / on_minibatches
-    return float(np.sqrt(variance / max(inverse * n - 1, 1e-12)))
+    log_ratio_var = np.asarray(summary["totals"]["sum_log_ratio_var"], dtype=float).sum()
+    variance = float(log_ratio_var) / (decisions - sizes.on_all)
+    return float(np.sqrt(variance / max(sizes.mean_inverse * n - 1, 1e-12)))
 
 
 def valid_share(method: Method, summary: Mapping[str, Any]) -> float:

@@ -12,6 +12,7 @@ from torch import Tensor
 from mhrun.errors import Refusal, UserError
 from mhrun.models.naming import numbered
 from mhrun.native import NativeModel, piece
+from mhrun.native.vectors import square_sum
 from mhrun.random import Draws
 from mhrun.types import Field, Rows
 
@@ -50,8 +51,8 @@ class GaussianLocation:
         return torch.full((chains, self.dim), self.first, dtype=torch.float64, device=draws.device)
 
     def log_prior(self, theta: Tensor) -> Tensor:
-        """(C, D) -> (C,)."""
-        return -0.5 * self.precision * theta.square().sum(-1)
+        """(C, D) -> (C,), summed in float64."""
+        return -0.5 * self.precision * square_sum(theta)
 
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
         """(C, D) and x (C or 1, m, D) -> (C, m), in the precision of x, float64 for integers.

@@ -18,6 +18,7 @@ from mhrun.models.module_bound import Bound
 from mhrun.models.module_copy import initialised, prepared, reset
 from mhrun.models.module_evaluation import BOUND, VMAPPED, Evaluator, Likelihood
 from mhrun.models.module_vmapped import Vmapped
+from mhrun.native.vectors import square_sum
 from mhrun.random import Draws, derive_key
 from mhrun.types import BUFFER, Block, Field, Rows
 
@@ -187,13 +188,13 @@ class ModuleModel:
     # ------------------------------------------------------------------------------------------------ evaluation
 
     def log_prior(self, theta: Tensor) -> Tensor:
-        """(C, D) or (C, width) -> (C,)."""
+        """(C, D) or (C, width) -> (C,), summed in float64."""
+        theta = theta[:, : self.dim]
         if isinstance(self.precision, Tensor):
-            return -0.5 * theta[:, : self.dim].square() @ self.precision.to(theta)
+            return -0.5 * (theta.square() * self.precision.to(theta)).sum(-1, dtype=torch.float64)
         if not self.precision:
-            return theta.new_zeros(len(theta))
-        norm = torch.linalg.vector_norm(theta[:, : self.dim], dim=-1)  # without a copy of theta's size
-        return -0.5 * self.precision * norm.square()
+            return theta.new_zeros(len(theta), dtype=torch.float64)
+        return -0.5 * self.precision * square_sum(theta)
 
     def prior_precision(self) -> float | None:
         """Return the precision of a prior that is the same for all parameters; 0 if it is flat, None otherwise."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from mhrun.errors import Refusal, UserError, nearest
 from mhrun.models import perceptron_native
 from mhrun.models.classes import LIKELIHOODS
+from mhrun.native.vectors import square_sum
 from mhrun.random import Draws, Purpose
 from mhrun.types import Block, Field, Rows
 
@@ -101,10 +102,10 @@ class Perceptron:
         return theta
 
     def log_prior(self, theta: Tensor) -> Tensor:
-        """(C, D) -> (C,)."""
+        """(C, D) -> (C,), summed in float64."""
         if not self.precision:
-            return theta.new_zeros(len(theta))
-        return -0.5 * self.precision * theta.square().sum(-1)
+            return theta.new_zeros(len(theta), dtype=torch.float64)
+        return -0.5 * self.precision * square_sum(theta)
 
     def log_prior_grad(self, theta: Tensor) -> Tensor | None:
         """Return the gradient (C, D) of the log prior; None if it is flat."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.native.vectors import square_sum
 from mhrun.random import derive_key
 
 
@@ -24,8 +25,8 @@ class Weights:
     precision: float
 
     def log_prior(self, theta: Tensor) -> Tensor:
-        """(C, D) -> (C,)."""
-        return -0.5 * self.precision * theta.square().sum(-1)
+        """(C, D) -> (C,), summed in float64."""
+        return -0.5 * self.precision * square_sum(theta)
 
     def refuses_simulation(self) -> str | None:
         """Return why weights and outcomes cannot be drawn, or None."""

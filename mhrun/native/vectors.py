@@ -69,6 +69,30 @@ def gap_squares(to: Tensor, theta: Tensor, grad: Tensor, drift: Tensor) -> Tenso
 
 
 @lru_cache(maxsize=1)
+def _square_sum() -> Piece:
+    def loop(theta: Any, out: Any) -> None:
+        for c in range(theta.shape[0]):
+            total = 0.0
+            for d in range(theta.shape[1]):
+                total += np.float64(theta[c, d]) ** 2
+            out[c] = total
+
+    return compiled(loop)
+
+
+def square_sum(theta: Tensor) -> Tensor:
+    """Return the sum over d of theta^2, (C,) float64; theta (C, D).
+
+    Ratios have differences of it, in which rounding errors of float32 would show: it is as large as D.
+    """
+    if not _compiled(theta):
+        return theta.square().sum(-1, dtype=torch.float64)
+    out = torch.empty(len(theta), dtype=torch.float64)
+    _square_sum()(theta.numpy(), out.numpy())
+    return out
+
+
+@lru_cache(maxsize=1)
 def _log_ratio_sum() -> Piece:
     def loop(theta: Any, to: Any, grad: Any, grad_to: Any, drift: Any, out: Any) -> None:
         for c in range(theta.shape[0]):

@@ -36,6 +36,7 @@ _NAME = re.compile(r"\d{1,18}-\d{1,18}\.npz")
 _CUMULATIVE = ("n_lik", "n_lik_overhead", "n_grad")
 _SUMMED = ("accepted", "batch_size", "diverging")
 _AVERAGED = ("log_ratio_var",)  # over the steps where it is finite
+_SIZES = ("size_change", "size_change_squared")  # of minibatches that are not all data
 SKEW_EDGES = np.geomspace(1e-3, 1.0, 31)  # of the bins that |log_ratio_skew| is counted in
 # Bytes of a state above which only the last blocks keep it: that of a network would fill the disk
 _LARGE = 1 << 20
@@ -63,7 +64,7 @@ class TraceWriter:
         UserError: the folder cannot be written.
     """
 
-    def __init__(self, folder: Path, shape: Shape, info: Mapping[str, str], n: int = 0) -> None:
+    def __init__(self, folder: Path, shape: Shape, info: Mapping[str, str], n: int) -> None:
         self.folder = folder
         self.n = n
         self.shape = shape
@@ -73,8 +74,9 @@ class TraceWriter:
         for name in _CUMULATIVE:  # at the end of burn-in
             self.totals[f"warmup_{name}"] = np.zeros(shape.chains)
         # Rates leave out burn-in, in which step sizes are tuned.
-        for name in (*_SUMMED, *_AVERAGED, "batch_size_squared", "all_data", "invalid"):
+        for name in (*_SUMMED, *_AVERAGED, *_SIZES, "all_data", "invalid"):
             self.totals[f"sum_{name}"] = np.zeros(shape.chains)
+        self.totals["first_batch_size"] = np.full(shape.chains, np.nan)  # what the changes are from
         for name in _AVERAGED:
             self.totals[f"count_{name}"] = np.zeros(shape.chains)
         self.totals |= {f"sum_{name}": np.zeros(shape.chains) for name in ("skew_squared", "skew_noise")}
@@ -165,17 +167,25 @@ class TraceWriter:
                 self._add(f"sum_{name}", np.where(finite, values[:, proper], 0.0))
                 self.totals[f"count_{name}"] += finite.sum(axis=1)
             draws[name] = values[:, kept]
-        squares = np.square(record["batch_size"][:, proper], dtype=np.float64)
-        self._add("sum_batch_size_squared", squares)
+        self._sizes(record["batch_size"][:, proper])
         if "valid" in record:
             self.totals["sum_invalid"] += (~record["valid"][:, proper].astype(bool)).sum(axis=1)
         if "log_ratio_skew" in record and not _constant(record["log_ratio_skew"]):
             self._skewness(record["log_ratio_skew"][:, proper], record["batch_size"][:, proper])
-        self.totals["sum_all_data"] += (record["batch_size"][:, proper] == self.n).sum(axis=1)
         if self.shape.stats_thin > 1:  # a view would keep the thinned-out steps in memory
             draws = {name: values if _constant(values) else values.copy() for name, values in draws.items()}
         self._pending.append(draws)
         self._bytes += sum(a.nbytes for a in draws.values())
+
+    def _sizes(self, size: Array) -> None:
+        """Append the minibatch sizes of decisions (C, K), see `mhrun.engine.batch_sizes`."""
+        first, on_part = self.totals["first_batch_size"], size != self.n
+        if (new := np.isnan(first) & on_part.any(axis=1)).any():
+            first[new] = size[new, on_part[new].argmax(axis=1)]
+        change = np.where(on_part, size - first[:, None], 0.0)
+        self._add("sum_size_change", change)
+        self._add("sum_size_change_squared", np.square(change))
+        self.totals["sum_all_data"] += (~on_part).sum(axis=1)
 
     def _skewness(self, skew: Array, size: Array) -> None:
         """Append the skewness of decisions (C, K): its squares, and those expected by chance, 6 / size^2.

@@ -92,7 +92,10 @@ class Model(Protocol):
         ...
 
     def log_prior(self, theta: Tensor) -> Tensor:
-        """Return the log-prior at theta (C, D), as (C,), up to an additive constant."""
+        """Return the log-prior at theta (C, D), as (C,), up to an additive constant.
+
+        Sums over many parameters are float64 whatever the type of theta: acceptance ratios have their differences.
+        """
         ...
 
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:

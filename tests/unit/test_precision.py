@@ -307,3 +307,22 @@ def test_a_page_says_which_methods_have_which_numbers():
     labels = SimpleNamespace(methods=methods, label=str.upper)
     assert _arithmetic(labels) == "one (A, C); two (B)"
     assert _arithmetic(SimpleNamespace(methods={}, label=str.upper)) == ""
+
+
+@pytest.mark.parametrize("variance", [1.0, 0.1])
+@pytest.mark.parametrize("kind", ["perceptron", "module", "module, a variance for each block"])
+def test_the_prior_of_a_large_network_in_float32_is_summed_in_float64(kind, variance):
+    """Acceptance ratios have a difference of two log-priors of size D / 2: in float32 it was off by 0.03."""
+    layers = (784, 120, 10)
+    model = Perceptron(layers, prior_variance=variance)
+    if kind != "perceptron":
+        net = nn.Sequential(nn.Linear(784, 120), nn.ReLU(), nn.Linear(120, 10))
+        blocks = {"0.weight": variance, "*": 1.0}
+        model = ModuleModel(net, "categorical", variance if kind == "module" else blocks)
+    theta = model.init(3, Draws(Streams(5, 3), 0)).float()
+    to = theta + 1e-4 * torch.randn(theta.shape, generator=torch.Generator().manual_seed(1))
+    change = model.log_prior(to) - model.log_prior(theta)
+    exact = model.log_prior(to.double()) - model.log_prior(theta.double())
+    assert (change - exact).abs().max() < 1e-5
+    again = theta.clone().requires_grad_()  # where torch sums
+    assert (model.log_prior(again) - model.log_prior(theta.double())).abs().max() < 1e-3

@@ -36,7 +36,7 @@ def written(folder: Path, shape: Shape, cuts, rng_seed=0, stop_at=None, convert=
     """Write a trace in pieces of given lengths, converted meanwhile or at the end; return all that went in."""
     rng = np.random.default_rng(rng_seed)
     whole = record(rng, shape.chains, shape.total)
-    writer = TraceWriter(folder, shape, INFO_DTYPES)
+    writer = TraceWriter(folder, shape, INFO_DTYPES, 100)
     checkpoint = writer.resume(lambda message: None)
     step = 0 if checkpoint is None else checkpoint.step
     for cut in cuts:
@@ -123,7 +123,7 @@ def test_blocks_that_cannot_be_converted_meanwhile_are_converted_at_the_end(tmp_
 def test_a_stopped_method_leaves_no_trace_in_the_making(tmp_path):
     shape = Shape(2, ("a", "b"), 0, 50, 1)
     written(tmp_path, shape, [7, 20], stop_at=20)
-    with TraceWriter(tmp_path, shape, INFO_DTYPES) as writer:
+    with TraceWriter(tmp_path, shape, INFO_DTYPES, 100) as writer:
         writer.convert()
     assert not writer._converter.is_alive()
     assert [path.name for path in tmp_path.iterdir()] == ["blocks"]
@@ -150,7 +150,7 @@ def test_damaged_blocks_are_noticed_and_done_again(tmp_path, damage):
     else:
         second.unlink()
     messages = []
-    checkpoint = TraceWriter(two, shape, INFO_DTYPES).resume(messages.append)
+    checkpoint = TraceWriter(two, shape, INFO_DTYPES, 100).resume(messages.append)
     assert checkpoint.step == 9
     assert "continuing from step 9" in messages[0]
     written(two, shape, [20, 37, 54])
@@ -170,7 +170,7 @@ def test_totals_do_not_depend_on_how_steps_are_cut_into_blocks(tmp_path):
     found = []
     for cuts in ([steps], [3, 700, 701, steps], [*range(37, steps, 37), steps]):
         shape = Shape(chains, ("a",), warmup, steps - warmup, 1)
-        writer = TraceWriter(tmp_path / str(len(cuts)), shape, INFO_DTYPES)
+        writer = TraceWriter(tmp_path / str(len(cuts)), shape, INFO_DTYPES, 100)
         for start, stop in itertools.pairwise([0, *cuts]):
             writer.append(start + 1, {name: value[:, start:stop] for name, value in record.items()})
         found.append({name: value.tolist() for name, value in writer.totals.items()})
@@ -188,7 +188,7 @@ def test_a_large_state_is_kept_in_the_last_two_blocks_alone(tmp_path, monkeypatc
     blocks = sorted((two / "blocks").glob("*.npz"))
     assert ["evaluation/theta" in np.load(path).files for path in blocks] == [False, True, True]
     blocks[2].write_bytes(b"")
-    assert TraceWriter(two, shape, INFO_DTYPES).resume(lambda message: None).step == 20
+    assert TraceWriter(two, shape, INFO_DTYPES, 100).resume(lambda message: None).step == 20
     written(two, shape, [37, 54])
     assert np.array_equal(open_trace(one)["posterior"]["theta"], open_trace(two)["posterior"]["theta"])
     assert done(one)["totals"] == done(two)["totals"]
@@ -199,7 +199,7 @@ def test_with_no_state_left_a_run_begins_anew(tmp_path, monkeypatch):
     shape, messages = Shape(2, ("a", "b"), 4, 50, 1), []
     written(tmp_path, shape, [9, 20, 37, 54], stop_at=37)
     sorted((tmp_path / "blocks").glob("*.npz"))[1].write_bytes(b"")
-    assert TraceWriter(tmp_path, shape, INFO_DTYPES).resume(messages.append) is None
+    assert TraceWriter(tmp_path, shape, INFO_DTYPES, 100).resume(messages.append) is None
     assert "starting again" in messages[-1]
     assert list((tmp_path / "blocks").glob("*.npz")) == []
 
@@ -413,7 +413,7 @@ def test_what_is_reported_is_kept_in_order_through_blocks_and_damage(tmp_path):
     runs = {10: 10, 15: 20, 20: 20, 40: 40}  # step: the block's last step
 
     def write(folder, stop_at=None):
-        writer, rows = TraceWriter(folder, shape, INFO_DTYPES), []
+        writer, rows = TraceWriter(folder, shape, INFO_DTYPES, 100), []
         checkpoint = writer.resume(rows.append)
         begun = 0 if checkpoint is None else checkpoint.step
         assert checkpoint is None or set(checkpoint.arrays) == {"look/since"}
