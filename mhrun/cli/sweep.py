@@ -39,6 +39,7 @@ from mhrun.errors import Interrupted, UserError, first_line, is_of_launcher, rea
 from mhrun.paths import CONF
 from mhrun.store.files import explain, read_json, write_json, write_text
 from mhrun.store.folder import RunFolder
+from mhrun.store.locks import held
 from mhrun.store.sweep import DONE, FAILED, jobs_of_sweep
 
 _OF_A_JOB = re.compile(r"\d{4,}\.(json|log|begun)(\.partial)?|launcher\.log(\.partial)?")
@@ -71,16 +72,33 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
             )
     try:
         (place / "jobs").mkdir(parents=True, exist_ok=True)
-        for path in (place / "jobs").iterdir():
-            if _OF_A_JOB.fullmatch(path.name):
-                path.unlink()
     except OSError as error:
         raise explain(error, place / "jobs") from error
     record = {"experiment": name, "overrides": list(words), "swept": swept, "jobs": len(jobs)}
-    write_json(place / "sweep.json", record | {"reference": reference_of(config, folders)})
-    _name_refused(jobs, folders)
-    _launched([*words, *search_path(folders)], place, jobs)
+    with held(place, "sweep", _say):
+        _clear(place / "jobs")
+        write_json(place / "sweep.json", record | {"reference": reference_of(config, folders)})
+        _name_refused(jobs, folders)
+        _launched([*words, *search_path(folders)], place, jobs)
+        return _summarised(place, len(jobs), with_reports=bool(config["runtime"]["report"]))
 
+
+def _clear(folder: Path) -> None:
+    """Remove what jobs have left that were done before.
+
+    Raises:
+        UserError: a file cannot be removed.
+    """
+    try:
+        for path in folder.iterdir():
+            if _OF_A_JOB.fullmatch(path.name):
+                path.unlink()
+    except OSError as error:
+        raise explain(error, folder) from error
+
+
+def _summarised(place: Path, count: int, *, with_reports: bool) -> int:
+    """Make the page of a sweep of `count` jobs, print what it found and what failed, and return the exit status."""
     from mhrun.report.sweep import build_sweep_report
 
     outcomes = jobs_of_sweep(place)
@@ -89,26 +107,29 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
 
     def warn(line: str) -> None:
         lost_parts.append(line)
-        print(f"mhrun: {line}", file=sys.stderr)
+        _say(line)
 
     if any(job.is_done for job in outcomes):
         page = build_sweep_report(place, warn)
         _show(place)
         print(f"sweep   {page}")
-    if not config["runtime"]["report"]:
-        print(
-            "mhrun: ESS, R-hat and the experiment's own metrics in the table come from the reports of the runs; the "
-            "same command without runtime.report=false makes them, and computes no step again.",
-            file=sys.stderr,
+    if not with_reports:
+        _say(
+            "ESS, R-hat and the experiment's own metrics in the table come from the reports of the runs; the same "
+            "command without runtime.report=false makes them, and computes no step again."
         )
     if failed:
-        print(f"\n{len(failed)} of {len(jobs)} jobs failed:", file=sys.stderr)
+        print(f"\n{len(failed)} of {count} jobs failed:", file=sys.stderr)
         for job in failed:
             print(f"  {job.number + 1:3}  {' '.join(job.overrides)}", file=sys.stderr)
             print(f"       {job.error}  (log: {job.log})", file=sys.stderr)
     if any(job.is_bug for job in failed):
         return BUG
     return 1 if failed or lost_parts else 0
+
+
+def _say(line: str) -> None:
+    print(f"mhrun: {line}", file=sys.stderr, flush=True)
 
 
 def _show(place: Path) -> None:
@@ -119,7 +140,7 @@ def _show(place: Path) -> None:
         show_sweep(place)
     except (UserError, KeyError, ValueError) as error:
         show_traceback(error)
-        print(f"mhrun: the table of the sweep cannot be shown: {_writable(str(error))}", file=sys.stderr)
+        _say(f"the table of the sweep cannot be shown: {_writable(str(error))}")
 
 
 def _check_all_jobs(words: Sequence[str], folders: Sequence[Path]) -> None:
@@ -151,17 +172,15 @@ def _launched(words: Sequence[str], place: Path, jobs: Sequence[Sequence[str]]) 
             return
         write_text(log, failure)
         lines = [line for line in failure.splitlines() if line.strip()]
-        reason = lines[-1] if lines else "the launcher did not say why"
-        print(
-            f"mhrun: {len(undone)} of {len(jobs)} jobs are left undone: {reason}", file=sys.stderr, flush=True
-        )
+        why = lines[-1] if lines else "the launcher did not say why"
+        _say(f"{len(undone)} of {len(jobs)} jobs are left undone: {why}")
         counts.append(len(undone))
         if counts[-3:] == 3 * [len(undone)]:  # two rounds brought nothing
             break
     swept = (read_json(place / "sweep.json") or {})["swept"]
     for number in undone:
         was_begun = _file_of(place, number, "begun").exists()
-        error = "its worker died, killed or out of memory" if was_begun else f"it was not begun: {reason}"
+        error = "its worker died, killed or out of memory" if was_begun else f"it was not begun: {why}"
         result = {"number": number, "overrides": _swept_only(jobs[number], swept), "status": FAILED}
         write_json(
             _file_of(place, number, "json"),
@@ -241,9 +260,7 @@ def _name_refused(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> Non
         try:
             compose_config(job, folders, compare=False)
         except UserError as error:
-            print(
-                f"mhrun: job {number} of {len(jobs)} will fail: {_writable(reason(error))}", file=sys.stderr
-            )
+            _say(f"job {number} of {len(jobs)} will fail: {_writable(reason(error))}")
 
 
 def _put_together_alike(
@@ -297,13 +314,13 @@ def _job(config: DictConfig) -> dict[str, Any] | None:
         if plain["runtime"]["report"] and not reported(folder):
             result |= {"error": "a part of its report could not be made", "log": str(folder.log)}
     except Interrupted as stop:
-        print(f"mhrun: {stop}. What is computed is kept; {stop.command} resumes it.", file=sys.stderr)
+        _say(f"{stop}. What is computed is kept; {stop.command} resumes it.")
         raise KeyboardInterrupt from stop
     except UserError as error:
         show_traceback(error)
         write_text(log, traceback.format_exc())
         result["error"] = _writable(reason(error))
-        print(f"mhrun: {title} failed: {result['error']} (log: {log})", file=sys.stderr, flush=True)
+        _say(f"{title} failed: {result['error']} (log: {log})")
     except (Exception, SystemExit) as error:  # SystemExit: of the user's code, which is to end no other job
         if is_of_launcher(error):
             raise
@@ -311,7 +328,7 @@ def _job(config: DictConfig) -> dict[str, Any] | None:
         crash = crash_of(error)
         write_text(log, traceback.format_exc())
         result |= {"error": _writable(crash.line), "bug": not crash.of_user}
-        print(f"mhrun: {title} failed: {result['error']} (log: {log})", file=sys.stderr, flush=True)
+        _say(f"{title} failed: {result['error']} (log: {log})")
     write_json(result_path, result)
     with suppress(OSError):
         begun_path.unlink()

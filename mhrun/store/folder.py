@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import re
-import socket
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from glob import glob
@@ -23,6 +19,7 @@ from mhrun.names import checked_name
 from mhrun.store.checksums import read_sealed, write_sealed
 from mhrun.store.files import explain, read_json, unreadable, write_text
 from mhrun.store.identity import FORMAT, digest
+from mhrun.store.locks import acquire, held
 
 COMPLETE = "complete"
 # Of a resolved configuration, which may have lists with a value for each chain.
@@ -253,39 +250,15 @@ class RunFolder:
     def held(self, waiting: Callable[[str], None]) -> Iterator[None]:
         """Lock the folder for this process. If another process holds it, report that through `waiting`, and wait.
 
-        The operating system releases the lock when its holder dies.
-
         Raises:
             UserError: the folder cannot be written.
         """
-        lock = filelock.FileLock(self.path / ".lock")
-        owner = self.path / ".owner"
-        try:
-            _acquire(lock, timeout=0)
-        except filelock.Timeout:
-            holder = read_json(owner) or {}
-            waiting(
-                f"This run is being computed already (process {holder.get('pid', '?')} on {holder.get('host', '?')}, "
-                f"since {holder.get('since', '?')}). Waiting for it; Ctrl-C to stop waiting."
-            )
-            _acquire(lock)
-        record = {
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
-        }
-        for leftover in self.path.glob(".worker-*.lock"):  # of a process that was killed: they end soon
-            if not leftover.is_symlink():
-                with suppress(OSError), filelock.FileLock(leftover):
-                    pass
-        try:
-            with suppress(UserError):  # only read by people who wait
-                write_text(owner, json.dumps(record))
+        with held(self.path, "run", waiting):
+            for leftover in self.path.glob(".worker-*.lock"):  # of a process that was killed: they end soon
+                if not leftover.is_symlink():
+                    with suppress(OSError), filelock.FileLock(leftover):
+                        pass
             yield
-        finally:
-            with suppress(OSError):
-                owner.unlink(missing_ok=True)
-            lock.release()
 
     @contextmanager
     def worker_lock(self, number: int) -> Iterator[None]:
@@ -295,31 +268,11 @@ class RunFolder:
             UserError: the folder cannot be written.
         """
         lock = filelock.FileLock(self.path / f".worker-{number}.lock")
-        _acquire(lock)
+        acquire(lock)
         try:
             yield
         finally:
             lock.release()
-
-
-def _acquire(lock: filelock.BaseFileLock, timeout: float = -1) -> None:
-    """Acquire a lock.
-
-    Raises:
-        UserError: the folder cannot be written, or its file system has no locks.
-        filelock.Timeout: another process holds the lock.
-    """
-    path = Path(lock.lock_file)
-    try:
-        if path.is_symlink():  # older versions of filelock truncate its destination
-            path.unlink(missing_ok=True)
-        lock.acquire(timeout=timeout)
-    except filelock.Timeout:  # an OSError too
-        raise
-    except OSError as error:
-        raise explain(error, path) from error
-    except NotImplementedError as error:  # of older versions of filelock
-        raise explain(OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)), path) from error
 
 
 def _dumped(config: Mapping[str, Any]) -> str:

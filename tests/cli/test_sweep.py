@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import threading
+import time
 
+import filelock
 import matplotlib.image
 import numpy as np
 import pandas as pd
@@ -214,6 +217,30 @@ def test_the_legend_of_a_sweep_has_eight_entries_at_most(methods, values, entrie
 
 def the_sweep(tmp_path):
     return next((tmp_path / "outputs/gmm_tied_means/sweeps").iterdir())
+
+
+def test_a_sweep_waits_for_another_process_that_computes_it(tmp_path, capsys):
+    """Both removed each other's records of jobs, and what they had done counted as lost."""
+    words = [*WORDS, *BARE, "lam=0.2,0.3"]
+    assert run(words) == 0
+    sweep = next((tmp_path / "outputs/gmm_tied_means/sweeps").iterdir())
+    records = {path.name: path.read_bytes() for path in (sweep / "jobs").glob("*.json")}
+    capsys.readouterr()
+    begun, meanwhile = threading.Event(), dict[str, bytes]()
+
+    def other_process():
+        with filelock.FileLock(sweep / ".lock"):
+            begun.set()
+            time.sleep(3)
+            meanwhile.update({path.name: path.read_bytes() for path in (sweep / "jobs").glob("*.json")})
+
+    thread = threading.Thread(target=other_process)
+    thread.start()
+    begun.wait()
+    assert run(words) == 0
+    thread.join()
+    assert "This sweep is being computed already" in capsys.readouterr().err
+    assert meanwhile == records
 
 
 def test_a_sweep_whose_jobs_all_failed_has_a_page_of_failures(tmp_path, capsys, monkeypatch):
