@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mhrun.diagnostics.ladders import RUNGS
 from mhrun.engine.evaluation import choose_evaluation
-from mhrun.engine.executors import EXECUTORS, Executor, choose_executor, measured_threads
+from mhrun.engine.executors import COMPILED, EXECUTORS, Executor, choose_executor, measured_threads
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
 from mhrun.engine.monitoring import Monitoring
@@ -207,7 +207,7 @@ def _to_the_end(
         # The ends of chunks change no number, only progress and memory.
         now = time.monotonic()
         if size == count or (due and now - began > _CHUNK_SECONDS):
-            count = _next_count(method, count, now - began)
+            count = _next_count(method, executor.name, count, now - began)
         stopping, ended = stop(), position.step == total
         full = writer.pending_bytes() > settings.block_bytes or now - last_block > wait
         if full or stopping or ended:
@@ -289,10 +289,11 @@ def _begun(method: Method, checkpoint: Checkpoint | None) -> _Position:
     return _Position(checkpoint.step, *_unpack(checkpoint.arrays, method), monitoring)
 
 
-def _next_count(method: Method, count: int, seconds: float) -> int:
+def _next_count(method: Method, executor: str, count: int, seconds: float) -> int:
     """Return the steps to run at once after `count` took these seconds: about `_CHUNK_SECONDS`, if memory allows."""
     faster = _CHUNK_SECONDS / max(seconds, 1e-6)
-    draw = 0 if method.shape.thin is None else 8 * method.target.width
+    # A compiled loop returns theta after each step, wanted or not.
+    draw = 0 if method.shape.thin is None and executor != COMPILED else 8 * method.target.width
     fits = _CHUNK_BYTES // (40 + draw) // method.shape.chains
     return max(1, min(int(count * min(faster, 8.0)), fits))
 

@@ -11,7 +11,6 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-import torch
 
 from mhrun.data.table_facts import units_in_words
 from mhrun.engine.assemble import check_data, check_space, large_draws, methods_of
@@ -24,6 +23,7 @@ from mhrun.engine.log import LoggingWatcher, log, log_to
 from mhrun.engine.machine import machine, versions
 from mhrun.engine.method import Method, prior_attribute, trace_attributes
 from mhrun.engine.pilot import piloted
+from mhrun.engine.threads import limited
 from mhrun.engine.warnings import (
     acceptance_range,
     is_network,
@@ -66,7 +66,15 @@ def run_experiment(config: Mapping[str, Any], watcher: Watcher, *, warn_last: bo
                 folder.create(config)
         folder.point_latest()
         return folder
-    torch.set_num_threads(settings.threads or 1)  # but for methods whose steps pay for more
+    with limited(settings.threads or 1):  # but for methods whose steps pay for more
+        _compute(config, folder, settings, watcher, warn_last)
+    return folder
+
+
+def _compute(
+    config: Mapping[str, Any], folder: RunFolder, settings: Settings, watcher: Watcher, warn_last: bool
+) -> None:
+    runtime = config["runtime"]
     methods = methods_of(config)
     check_space(methods, folder.path, force=bool(runtime["force"]))
     if not runtime["force"]:
@@ -90,7 +98,6 @@ def run_experiment(config: Mapping[str, Any], watcher: Watcher, *, warn_last: bo
             with log_to(folder), _stop_signal() as stop:
                 _run(config, folder, methods, settings, LoggingWatcher(watcher), stop, warn_last)
         folder.point_latest()
-    return folder
 
 
 def _run(

@@ -242,11 +242,11 @@ def _open_size(
         size_by_chain = _size_by_chain(chains)
         chains = chains.with_kernel(_scaled(with_m(base, m), scale))
         last = math.log(float((measured.step / size_by_chain)[0]))
-        log_step, rate, _, settled, more_windows = _search(chains, last, size_by_chain, measured.aim)
+        log_step, rate, noise, settled, more_windows = _search(chains, last, size_by_chain, measured.aim)
         step, reason = math.exp(log_step) * size_by_chain, _why(rate, measured.aim)
-        measured = _Step(
-            step, rate, measured.aim, measured.noise, settled, measured.windows + more_windows, reason
-        )
+        measured = _Step(step, rate, measured.aim, noise, settled, measured.windows + more_windows, reason)
+    else:
+        measured = measured._replace(noise=_single(method, chains.kernel, noise) * _share(method, m) / m)
     reason = f"{measured.why}, and noise of the log-ratio with sd at most 1 at m = {m:,}"
     error: dict[str, Any] = {}
     if not (rule.corrects_noise or rule.wants_terms or rule.exact or base.pairing.keeps_batch):
@@ -378,13 +378,24 @@ def _scaled(kernel: MetropolisHastings, scale: Scale | None) -> MetropolisHastin
 def _size(method: Method, kernel: MetropolisHastings, noise: float) -> int:
     """Return the least minibatch whose noise has a standard deviation of 1, rounded up to three figures."""
     n, m = method.target.n, kernel.pairing.m or method.target.n
-    share = float(torch.as_tensor(method.target.batches.error_share(m)))
-    if noise <= 0 or share <= 0:
+    if noise <= 0 or _share(method, m) <= 0:
         return m
-    single = noise * m / share  # variance of one term, times (n / T)^2
+    single = _single(method, kernel, noise)
     least_m = single / (1 + (0.0 if method.target.replacement else single / n)) / _NOISE**2
     digits = max(0, math.floor(math.log10(max(1.0, least_m))) - 2)
     return int(min(n, max(2, math.ceil(least_m / 10**digits) * 10**digits)))
+
+
+def _single(method: Method, kernel: MetropolisHastings, noise: float) -> float:
+    """Return the variance of one term, times (n / T)^2, from the noise with the minibatch of a kernel."""
+    m = kernel.pairing.m or method.target.n
+    share = _share(method, m)
+    return noise * m / share if share > 0 else 0.0
+
+
+def _share(method: Method, m: int) -> float:
+    """Return by what drawing without replacement multiplies the variance of a mean of m terms."""
+    return float(torch.as_tensor(method.target.batches.error_share(m)))
 
 
 def _logit(rate: float) -> float:

@@ -52,7 +52,7 @@ def philox(block: Any, purpose: Any, draw: Any) -> Any:
 
 @piece
 def uniform(purpose: Any, draw: Any) -> Any:
-    """A uniform in (0, 1) with 53 random bits."""
+    """A uniform in (0, 1] with 53 random bits; 1, by rounding, has a probability of 2^-53."""
     a, b, _c, _d = philox(u64(0), purpose, draw)
     return (np.float64(((a >> u64(5)) << u64(26)) + (b >> u64(6))) + 0.5) * 2.0**-53
 

@@ -14,6 +14,7 @@ from mhrun.random.streams import USES, Purpose, Streams, derive_key
 
 MANY = 4096  # normals per chain and step from which on steps are not prefetched
 _PREFETCH = 1 << 17  # numbers generated per call when steps are prefetched
+_KEYS = 64  # most blocks of numbers that are kept
 _TRANSFORM = 14  # the use of Purpose.MINIBATCH for augmentation
 
 
@@ -34,6 +35,7 @@ class Draws:
         self._drawn: set[Hashable] = set()
         self._permutations = Permutations(streams)
         self._children: dict[str, Draws] = {}
+        self._coins: dict[str, tuple[int, bool]] = {}
         self.step = step
 
     @property
@@ -59,11 +61,14 @@ class Draws:
 
     def coin(self, name: str, every: int) -> bool:
         """Return one fair coin toss common to all chains, for the `every` steps that end with this one."""
+        step = self.step // every
         if name not in self._children:  # generated on the host, without device synchronisation
             self._children[name] = Draws(Streams(derive_key(self.streams.key, name), 1), 0, self._ahead)
-        child = self._children[name]
-        child.step = self.step // every
-        return bool(child.uniform(Purpose.EXCHANGE)[0] < 0.5)
+        if self._coins.get(name, (None, False))[0] != step:  # it may be asked for again
+            child = self._children[name]
+            child.step = step
+            self._coins[name] = (step, bool(child.uniform(Purpose.EXCHANGE)[0] < 0.5))
+        return self._coins[name][1]
 
     def parity(self, every: int) -> int:
         """Return 0 and 1 alternately, changing after each `every` steps."""
@@ -86,12 +91,18 @@ class Draws:
         return self.number("step", lambda step: step, torch.int64)
 
     def part(self, name: str, rows: Tensor, every: int = 1) -> Draws:
-        """Return the numbers of stream `name` for chains `rows` (R,) and the `every` steps that end with this one."""
-        if name not in self._children:
-            self._children[name] = Draws(self.streams.of(name, rows), 0, self._ahead)
-        child = self._children[name]
-        child.step = self.step // every
-        return child
+        """Return the numbers of stream `name` for chains `rows` (R,) and the `every` steps that end with this one.
+
+        On a GPU a name stands for the same rows in all steps; comparing them would wait for the device.
+        """
+        known, step = self._children.get(name), self.step // every
+        if known is None or (
+            self.on_host and not torch.equal(known.streams.numbers, self.streams.numbers[rows])
+        ):
+            self._children[name] = known = Draws(self.streams.of(name, rows), step, self._ahead)
+        elif known.step != step:  # else what was drawn before in this step counts as drawn
+            known.step = step
+        return known
 
     def trial(self, name: str, rows: Tensor, number: int, trials: int) -> Draws:
         """Return the numbers of stream `name` for chains `rows` (R,) and trial `number` of `trials` in this step."""
@@ -141,7 +152,7 @@ class Draws:
         return self._take((purpose, use, count), 4 * blocks, make).to(dtype)
 
     def uniform(self, purpose: Purpose, use: int = 0) -> Tensor:
-        """Return uniforms in (0, 1), (C,), float64, with 53 random bits."""
+        """Return uniforms (C,), float64, in (0, 1] with 53 random bits; 1, by rounding, has a probability of 2^-53."""
         self._check_unused((purpose, use))
         return self._take(
             (purpose, use),
@@ -271,6 +282,9 @@ class Draws:
         if block is None or not first <= self.step < first + block.shape[0]:
             steps = max(1, min(self._ahead, _PREFETCH // ((chains or self.chains) * size)))
             first, block = self.step, make(self.step, steps)
+            self._kept.pop(key, None)
+            if len(self._kept) >= _KEYS:  # of minibatches of a new size in each step, say
+                self._kept.pop(next(iter(self._kept)))
             self._kept[key] = (first, block)
         return block[self.step - first]
 

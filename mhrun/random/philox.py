@@ -40,7 +40,7 @@ def uniforms_of(words: Tensor) -> Tensor:
 
 
 def unit_of(one: Tensor, two: Tensor) -> Tensor:
-    """Return uniforms in (0, 1) with 53 random bits from two words each."""
+    """Return uniforms in (0, 1] with 53 random bits from two words each; 1, by rounding, has a probability of 2^-53."""
     return ((((one >> 5) << 26) + (two >> 6)).double() + 0.5) * 2.0**-53
 
 

@@ -455,6 +455,37 @@ def test_many_normals_follow_their_distribution_and_are_each_chain_s_own(compile
     assert not np.array_equal(draws.normal(Purpose.NOISE, count)[0].numpy(), drawn(1, 1)[0])
 
 
+def test_the_numbers_of_a_part_are_drawn_once_a_step_and_are_of_the_chains_asked_for():
+    draws = Draws(Streams(derive_key(15, "part"), 6), 4)
+    some, others = torch.tensor([0, 2]), torch.tensor([1, 2, 5])
+    first = draws.part("exchange", some, 2).uniform(Purpose.EXCHANGE)
+    with pytest.raises(RuntimeError, match="drawn twice"):
+        draws.part("exchange", some, 2).uniform(Purpose.EXCHANGE)
+    more = draws.part("exchange", others, 2).uniform(Purpose.EXCHANGE)
+    assert more.shape == (3,)
+    assert more[1] == first[1]  # those of chain 2
+    draws.step = 6
+    assert not torch.equal(draws.part("exchange", others, 2).uniform(Purpose.EXCHANGE), more)
+    # A coin is a kind of step: it may be asked for again, and is the same for all steps that it is for.
+    coins = [(draws.coin("side", 2), draws.coin("side", 2)) for draws.step in range(2, 400)]
+    assert all(one is two for one, two in coins)
+    assert all(coins[k] == coins[k + 1] for k in range(0, 396, 2))
+    assert 60 < sum(one for one, _ in coins[::2]) < 139  # 199 fair coins, 5.5 sd
+
+
+def test_numbers_ahead_of_many_kinds_take_bounded_memory():
+    draws = Draws(Streams(derive_key(16, "kinds"), 2), 1)
+    for step in range(1, 300):
+        draws.step = step
+        draws.index(10_000, step, replacement=True)
+    assert len(draws._kept) <= 64
+    again = Draws(Streams(derive_key(16, "kinds"), 2), 299)
+    draws.step = 298
+    draws.index(10_000, 3, replacement=True)
+    draws.step = 299
+    assert torch.equal(draws.index(10_000, 3, replacement=True), again.index(10_000, 3, replacement=True))
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_streams_of_some_chains_are_theirs_whoever_the_others_are(compiled):
     whole = Streams(derive_key(14, "of"), 6, first_chain=3, compiled=compiled)

@@ -8,6 +8,7 @@ import os
 import shutil
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import arviz_base
 import filelock
@@ -16,6 +17,7 @@ import pytest
 import xarray as xr
 from kit import FEW, assert_same_bits, compute, config, contents
 
+from mhrun.engine.chains import _next_count
 from mhrun.errors import UserError
 from mhrun.report.run import Run
 from mhrun.store.blocks import Checkpoint, TraceWriter, done, load_block
@@ -478,3 +480,14 @@ def test_a_report_finds_the_draws_that_are_there(outputs):
     with pytest.raises(UserError, match="mint: this report needs draws, and thin=null keeps none"):
         none.draws("mint")
     assert none.stat("mint", "accepted").shape == (4, 400)
+
+
+@pytest.mark.parametrize(("thin", "executor"), [(1, "torch"), (None, "compiled"), (None, "torch")])
+def test_steps_at_once_fit_in_memory(thin, executor):
+    """A compiled loop returns theta after each step, also where no draw is kept."""
+    shape, width = Shape(4, ("a",), 0, 10**9, thin), 2_000
+    method = SimpleNamespace(shape=shape, target=SimpleNamespace(width=width))
+    count = _next_count(method, executor, 10**9, 1e-6)
+    bytes_of_step = 4 * (40 + 8 * width * (thin is not None or executor == "compiled"))
+    assert 0.5 * (64 << 20) < count * bytes_of_step <= 64 << 20
+    assert _next_count(method, executor, 10, 1e9) == 1  # slow steps are done one by one
