@@ -282,6 +282,7 @@ class Dynamics(ABC):
     energies: bool = False
     # c if gradient noise of variance V adds c e V / 2 to T; None: unknown, or an optimiser
     noise_gain: float | None = None
+    corrects_noise: bool = False  # whether it takes gradient noise that it knows off what it adds
     curvature_gain: float = 1.0  # b if the relative error of the variance is b e H / 2 at curvature H
     small_step_bias: float = (
         0.0  # up to which theta's variance is off, relatively, in the limit of small steps

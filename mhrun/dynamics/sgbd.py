@@ -54,6 +54,7 @@ class SGBD(Dynamics):
         if not 0 <= decay < 1:
             raise Refusal(f"decay = {decay:g} must lie in [0, 1).")
         self.known_noise = known_noise
+        self.corrects_noise = known_noise != 0
         self.decay = decay
 
     @property

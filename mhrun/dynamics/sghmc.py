@@ -45,6 +45,7 @@ class SGHMC(Dynamics):
             )
         self.friction = friction
         self.noise_estimate = noise_estimate
+        self.corrects_noise = noise_estimate > 0
         self.refresh = checked(refresh)
 
     @property

@@ -37,6 +37,7 @@ class SGLD(Dynamics):
         if not known_noise >= 0:
             raise Refusal(f"known_noise = {known_noise:g} is a variance; it must be at least 0.")
         self.known_noise = known_noise
+        self.corrects_noise = known_noise > 0
 
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
         """Return an empty dictionary: there are no auxiliary variables."""

@@ -75,6 +75,8 @@ class SGNHT(Dynamics):
                 "keep = false resets the thermostat at each refreshment; set refresh to a number of steps."
             )
 
+    corrects_noise = True  # but for what differs between directions
+
     @property
     def noise_gain(self) -> float:  # type: ignore[override]
         """Gradient noise adds at most e V / 2 a to T in a direction: the thermostat removes its mean over coordinates.

@@ -71,6 +71,8 @@ class TACTHMC(Dynamics):
         self.bins = bins
         self.refresh = checked(refresh)
 
+    corrects_noise = True  # by its thermostats
+
     @property
     def noise_gain(self) -> float:  # type: ignore[override]
         """At most that of SGNHT; equal to it for |x| <= d."""

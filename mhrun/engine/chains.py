@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mhrun.diagnostics.ladders import RUNGS
 from mhrun.engine.evaluation import choose_evaluation
+from mhrun.engine.excess_variance import excess_variance
 from mhrun.engine.executors import COMPILED, EXECUTORS, Executor, choose_executor, measured_threads
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
@@ -156,6 +157,8 @@ def _run_method(
             "temperature": last.temperature[0].tolist(),
             "torch_threads": torch.get_num_threads(),
         }
+        if (excess := excess_variance(method, position.state.evaluation.theta)) is not None:
+            facts["excess_variance"] = excess
         if DIGEST in attributes:
             facts[DIGEST] = attributes[DIGEST]
         writer.finish(attributes, facts | setup)

@@ -92,7 +92,7 @@ def step_of_dynamics(
     low = kernel.dynamics.small_step_bias
     size_in_words = f"between {-low:.0%} too small and" if low < 0 else "about"
     facts["why"] = (
-        f"its stationary variance is then {size_in_words} {error:.0%} too large, of which minibatch noise is "
+        f"its stationary variance is then expected {size_in_words} {error:.0%} too large, of which minibatch noise is "
         f"{1 - bending * bound / largest:.0%}; steps are stable below {facts['stability_bound']:.3g}."
     )
     facts["variance_error"] = error

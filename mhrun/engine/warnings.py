@@ -25,6 +25,7 @@ _MOST_SHOWN = 1000  # per cent that a standard deviation is too large, above whi
 _MUCH = 0.1  # share of decisions on all data above which a run warns
 # Difference of logit(acceptance) from the rate that tuning aimed at, above which it had not settled.
 _SETTLED = 1.0
+_EXCESS = 0.25  # relative excess of a variance by gradient noise above which a run warns
 _ERROR = 0.01  # mean error of the acceptance probability above which a run warns
 
 
@@ -57,6 +58,7 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     yield from _nan_warnings(method, summary)
     yield from _tuning_warnings(method, summary)
     yield from _noise_warnings(method, summary)
+    yield from _excess_warnings(method, summary)
     yield from _decision_warnings(method, summary)
     if not stopped:
         yield from _validity_warnings(method, summary)
@@ -196,7 +198,7 @@ def draws_warnings(
         yield f"{name}: {tempered(distribution.temperature)}"
     if distribution.is_cold:
         yield (
-            f"{name}: draws follow the target at T = {_number(distribution.temperature)}, narrower than the posterior: "
+            f"{name}: the target is at T = {_number(distribution.temperature)}, narrower than the posterior: its "
             "standard deviations are down to sqrt(T) times as large. Use T = 1 for the posterior."
         )
 
@@ -235,8 +237,8 @@ def _precision_warnings(method: str, draws: npt.NDArray[np.float64], names: Sequ
 def tempered(temperature: float) -> str:
     """Return what a temperature above 1 means for draws, as a sentence."""
     return (
-        f"draws follow the target at T = {_number(temperature)}, not the posterior: standard deviations are up to "
-        f"sqrt(T) = {_number(temperature**0.5)} times as large. Use T = 1 for the posterior."
+        f"the target is at T = {_number(temperature)}, not the posterior: its standard deviations are up to sqrt(T) = "
+        f"{_number(temperature**0.5)} times as large. Use T = 1 for the posterior."
     )
 
 
@@ -332,6 +334,19 @@ def _noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
             f"{method.name}: the mean of a minibatch has skewness {skew:.2g} (95 % of decisions: below {most:.2g}): "
             f"above {limit:g} the acceptance probability may be off by 0.01. {rule.skew_remedy}"
         )
+
+
+def _excess_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if minibatch noise of its gradients makes the draws of a dynamics much too wide."""
+    excess = summary.get("excess_variance")
+    if excess is None or not excess > _EXCESS:
+        return
+    m = _number(float(getattr(method.kernel, "m", None) or method.target.n))
+    size = f"by about {excess:.0%}" if excess < 2 else f"about {_number(1 + excess)} times"
+    yield (
+        f"{method.name}: minibatch noise of its gradients makes draws too wide, variances {size} in the direction "
+        f"where it is largest (m = {m}). Lower the step size, raise m, or take control variates (sgld_cv)."
+    )
 
 
 def _decision_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:

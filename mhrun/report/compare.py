@@ -233,7 +233,7 @@ def _tempered(rows: Sequence[Row], reference: Row | None) -> list[str]:
         return []
     names = ", ".join(f"{name} (T = {shown(temperature)})" for name, temperature in hot.items())
     line = (
-        f"Tempered: {names}: draws follow the target at T, not the posterior, with standard deviations up to sqrt(T) "
+        f"Tempered: {names}: the target is at T, not the posterior, with standard deviations up to sqrt(T) "
         "times as large; an ESS there is one for that target."
     )
     if reference is not None and any(

@@ -43,7 +43,7 @@ def warned(rule, pairing, x=NORMAL, step=0.1, temperature=20.0, **settings):
             temper="likelihood",
             **settings,
         )
-    others = ("R-hat", "ESS", "acceptance", "draws follow the target at T")
+    others = ("R-hat", "ESS", "acceptance", "the target is at T")
     return [line for one in found if not (line := str(one.message)).startswith(others)]
 
 

@@ -75,7 +75,7 @@ def test_chains_that_never_move_are_warned_of():
 
 def test_a_temperature_is_warned_of():
     (line,) = [line for line in warned(4.0, temperature=25.0) if "T = 25" in line]
-    assert "not the posterior: standard deviations are up to sqrt(T) = 5 times as large" in line
+    assert "not the posterior: its standard deviations are up to sqrt(T) = 5 times as large" in line
 
 
 @pytest.mark.parametrize(
