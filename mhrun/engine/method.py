@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhrun.engine.model_checks import check_model
 from mhrun.engine.starting_density import check_start
 from mhrun.engine.starts import Starts
 from mhrun.errors import Refusal, UserError
@@ -169,13 +170,14 @@ class Method:
         """Return the state before the first step, whose evaluation is not counted.
 
         Raises:
-            Refusal: the log-likelihood is not finite at a starting point.
+            Refusal: the log-likelihood is not finite at a starting point, or a user's model contradicts itself there.
         """
         draws = Draws(self.streams(), 0)
         with torch.no_grad():
             state = self.kernel.start(self.target, self.first_points(), draws)
         if state.evaluation.log_lik_mean is not None:
             check_start(self.target, state.evaluation.theta, state.evaluation.log_lik_mean)
+        check_model(self.target, self.first_points(1))
         return state
 
     def compiling_pays(self) -> bool:

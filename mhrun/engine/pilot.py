@@ -47,6 +47,7 @@ from mhrun.engine.curvature import (
 from mhrun.engine.defaults import gradients_of
 from mhrun.engine.dynamics_step import step_of_dynamics
 from mhrun.engine.method import Method
+from mhrun.engine.model_checks import check_model
 from mhrun.engine.normality import spread_of_log_ratio
 from mhrun.engine.scale_from_draws import ScaledStart, allows_trajectories, judged, quarter_period
 from mhrun.engine.threads import limited
@@ -163,6 +164,7 @@ def piloted(
         return method, None
     settings = _load(method, folder)
     if settings is None:
+        check_model(method.target, method.first_points(1))
         with limited(1), method.exact_products():  # sums over threads round differently
             settings = pilot(method)
         note(line(method.name, settings.facts))

@@ -1,0 +1,111 @@
+"""Checks of a user's model before anything is computed with it, by what every method relies on.
+
+They compare the model with itself at the start of the first chain, on a few data: a log-likelihood that depends on the
+rest of the minibatch, or a gradient that is not that of its log-likelihood, make draws wrong that look right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.models.function import FunctionModel
+from mhrun.models.module import ModuleModel
+from mhrun.native import native_form
+from mhrun.random import Draws, Purpose, Streams
+from mhrun.target import Target
+from mhrun.types import Model
+
+_ROWS = 5  # data that are evaluated alone and beside each other
+_SLOPES = 20  # coordinates whose slope is compared with the gradient
+_AWAY = 0.1  # by what the start is left, where zeros may hide what is wrong
+# Relative differences that rounding does not make: of values of float64 and others, and of slopes.
+_VALUES, _FINITE = {True: 1e-9, False: 1e-3}, {True: 1e-4, False: 0.1}
+_STEPS = {True: 1e-5, False: 1e-2}  # of finite differences
+
+
+def check_model(target: Target, theta: Tensor) -> None:
+    """Check a model that is the user's at a starting point theta (1, D); those of mhrun have tests.
+
+    Raises:
+        Refusal: log-likelihoods depend on the rest of the minibatch, or a gradient is not that of its function.
+    """
+    model = target.model
+    if (
+        isinstance(model, ModuleModel) and model.batch_norms
+    ):  # BatchNorm depends on the minibatch, and is said to
+        return
+    is_theirs = not type(model).__module__.startswith("mhrun.")
+    z = Draws(Streams(0, 1, theta.device), 0).normal(Purpose.INIT, theta.shape[1])
+    point = theta + _AWAY * (1 + theta.abs()) * z.to(theta)
+    if is_theirs or isinstance(model, FunctionModel | ModuleModel):
+        _check_rows(target, point)
+    if is_theirs:
+        rows = target.data.rows(_first(target))
+        if (both := native_form(model, "log_lik_and_grad", "log_lik")) is not None:
+            grad = both(point, rows)[1][0]
+            _compare(
+                model, "log_lik_and_grad", grad, point, lambda at: model.log_lik(at, rows).double().mean(-1)
+            )
+        of_prior = native_form(model, "log_prior_grad", "log_prior")
+        if of_prior is not None and (grad := of_prior(point)) is not None:
+            _compare(model, "log_prior_grad", grad[0], point, lambda at: model.log_prior(at).double())
+
+
+def _first(target: Target) -> Tensor:
+    return torch.arange(min(target.n, _ROWS), device=target.data.device)[None]
+
+
+@torch.no_grad()
+def _check_rows(target: Target, theta: Tensor) -> None:
+    """Check that a log-likelihood is a function of its datum and theta alone."""
+    if target.n < 2:
+        return
+    index = _first(target)
+    together = target.model.log_lik(theta, target.data.rows(index))[0]
+    alone = torch.cat([target.model.log_lik(theta, target.data.rows(one[None, None]))[0] for one in index[0]])
+    if not together.isfinite().all() or not alone.isfinite().all():
+        return
+    apart = (together - alone).abs()
+    if (
+        apart <= _VALUES[together.dtype == torch.float64] * (1 + torch.maximum(together.abs(), alone.abs()))
+    ).all():
+        return
+    row = int(apart.argmax())
+    raise Refusal(
+        f"log_lik gives the datum in row {row} (counted from 0) {float(alone[row]):.6g} alone, and "
+        f"{float(together[row]):.6g} in a minibatch of {len(together)}. It must be a function of the datum and theta: "
+        "without a mean, a sum or a length over the minibatch, and without random numbers."
+    )
+
+
+@torch.no_grad()
+def _compare(
+    model: Model, method: str, grad: Tensor, point: Tensor, function: Callable[[Tensor], Tensor]
+) -> None:
+    """Compare a gradient (D,) at a point (1, D) with slopes of its function, (P, D) -> (P,)."""
+    dim, exact = point.shape[1], point.dtype == torch.float64
+    coordinates = torch.linspace(0, dim - 1, min(dim, _SLOPES), device=point.device).round().long()
+    steps = _STEPS[exact] * (1 + point[0, coordinates].abs())
+    moves = torch.zeros(len(coordinates), dim, dtype=point.dtype, device=point.device)
+    moves[torch.arange(len(coordinates)), coordinates] = steps
+    up, down = function(point + moves), function(point - moves)
+    slopes, given = (up - down) / (2 * steps.double()), grad[coordinates].double()
+    if not slopes.isfinite().all() or not given.isfinite().all():
+        return
+    size = torch.maximum(slopes.abs(), given.abs())
+    rounding = 10 * torch.finfo(point.dtype).eps * up.abs() / steps
+    apart = (slopes - given).abs() - _FINITE[exact] * (size + 1e-3 * size.max()) - rounding
+    if not bool((apart > 0).any()):
+        return
+    worst = int((apart / size.clamp_min(1e-300)).argmax())
+    place = int(coordinates[worst])
+    name = model.names[place] if len(model.names) == dim else f"theta[{place}]"
+    of = "the mean of log_lik over the minibatch" if method == "log_lik_and_grad" else "log_prior"
+    raise Refusal(
+        f"{type(model).__name__}.{method} gives {name} the gradient {float(given[worst]):.6g}, and the slope of {of} "
+        f"there is {float(slopes[worst]):.6g}. Correct it, or leave the method out: torch then derives the gradient."
+    )

@@ -1,0 +1,121 @@
+"""A user's model that contradicts itself is refused before anything is computed with it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import mhrun
+from mhrun.data import Dataset
+from mhrun.engine.model_checks import check_model
+from mhrun.errors import Refusal
+from mhrun.models.module import ModuleModel
+from mhrun.target import Target
+
+RNG = np.random.default_rng(0)
+DATA = {"x": RNG.normal(size=(40, 3)), "y": RNG.normal(size=40)}
+
+
+class Own:
+    """A linear regression by hand, with a factor and an offset on its gradients."""
+
+    dim, names = 3, ("a", "b", "c")
+
+    def __init__(self, factor=1.0, coordinate=None, prior_factor=1.0, scale=1.0):
+        self.factor, self.coordinate, self.prior_factor, self.scale = factor, coordinate, prior_factor, scale
+
+    def init(self, chains, draws):
+        return torch.zeros(chains, 3, dtype=torch.float64)
+
+    def log_prior(self, theta):
+        return -0.5 * theta.square().sum(-1)
+
+    def log_prior_grad(self, theta):
+        return -theta * self.prior_factor
+
+    def log_lik(self, theta, rows):
+        return -0.5 * self.scale * (rows["y"] - (rows["x"] @ theta[:, :, None])[..., 0]).square()
+
+    def log_lik_and_grad(self, theta, rows):
+        residual = rows["y"] - (rows["x"] @ theta[:, :, None])[..., 0]
+        grad = self.scale * (residual[..., None] * rows["x"]).mean(1)
+        if self.coordinate is None:
+            grad = grad * self.factor
+        else:
+            grad[:, self.coordinate] *= self.factor
+        return self.log_lik(theta, rows), grad
+
+
+def check(model, data=DATA, dtype=torch.float64):
+    target = Target(model, Dataset.of(data))
+    check_model(target, torch.zeros(1, model.dim, dtype=dtype))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e8])
+def test_a_right_gradient_passes_whatever_its_size(scale):
+    check(Own(scale=scale))
+
+
+@pytest.mark.parametrize(
+    ("factor", "coordinate"), [(0.5, None), (-1.0, None), (0.0, None), (1.01, 2), (-1.0, 1)]
+)
+def test_a_wrong_gradient_is_refused(factor, coordinate):
+    with pytest.raises(
+        Refusal, match=r"log_lik_and_grad gives [abc] the gradient .* and the slope of the mean"
+    ):
+        check(Own(factor, coordinate))
+    # Where a run begins: before the pilot, which would search with it.
+    with pytest.raises(Refusal, match="log_lik_and_grad"):
+        mhrun.sample(Own(factor, coordinate), DATA, mhrun.Unadjusted(mhrun.SGLD(), 10), steps=10)
+
+
+def test_a_wrong_gradient_of_the_prior_is_refused():
+    with pytest.raises(Refusal, match=r"log_prior_grad gives [abc] the gradient .* slope of log_prior"):
+        check(Own(prior_factor=2.0))
+
+
+def test_a_wrong_gradient_in_float32_is_refused_and_a_right_one_passes():
+    data = {name: values.astype(np.float32) for name, values in DATA.items()}
+    check(Own(), data, torch.float32)
+    with pytest.raises(Refusal, match="gradient"):
+        check(Own(0.5), data, torch.float32)
+
+
+@pytest.mark.parametrize(
+    "log_lik",
+    [
+        lambda theta, b: -0.5 * (b.y - theta[0]) ** 2 / len(b.y),
+        lambda theta, b: -0.5 * (b.y - theta[0] - b.y.mean()) ** 2,
+        lambda theta, b: -0.5 * (b.y - theta[0]) ** 2 / b.y.abs().max(),
+    ],
+)
+def test_a_log_likelihood_of_the_minibatch_is_refused(log_lik):
+    with pytest.raises(Refusal, match=r"alone, and .* in a minibatch of 5"):
+        mhrun.sample(log_lik, DATA, mhrun.Unadjusted(mhrun.SGLD(), 10), start=[0.0], step_size=1e-3, steps=10)
+
+
+def test_a_function_of_the_datum_passes():
+    model = mhrun.FunctionModel(lambda theta, b: -0.5 * (b.y - theta[0]) ** 2 / 1e-6, [0.0])
+    check(model)
+    check(model, {"y": DATA["y"][:1]})
+
+
+def test_modules_are_functions_of_the_datum_but_for_batch_norm():
+    data = {"x": DATA["x"].astype(np.float32), "y": RNG.integers(0, 3, 40)}
+    check(ModuleModel(nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 3))), data, torch.float32)
+    check(
+        ModuleModel(nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))), data, torch.float32
+    )
+
+    class Centred(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.layer(x - x.mean(0))
+
+    with pytest.raises(Refusal, match="alone, and"):
+        check(ModuleModel(Centred()), data, torch.float32)
