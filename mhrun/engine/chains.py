@@ -28,7 +28,7 @@ from mhrun.random import MANY
 from mhrun.schedules.plan import Memory
 from mhrun.store.blocks import Checkpoint, TraceWriter, clear, damage, done
 from mhrun.store.files import read_json, remove, write_json
-from mhrun.store.netcdf import TRACE
+from mhrun.store.netcdf import STEP_SIZE, TRACE
 from mhrun.store.reference import prepare_reference
 from mhrun.store.sharing import DIGEST, EXECUTOR
 from mhrun.types import INFO_DTYPES, Evaluation, Record, State
@@ -161,6 +161,7 @@ def _run_method(
             facts["excess_variance"] = excess
         if DIGEST in attributes:
             facts[DIGEST] = attributes[DIGEST]
+        attributes = {**attributes, STEP_SIZE: facts["step_size"]}
         writer.finish(attributes, facts | setup)
     watcher.end(method.name)
     summary = done(folder)
