@@ -17,6 +17,7 @@ from mhrun import yaml_file
 from mhrun.cli.calibrating import calibrate, is_calibration
 from mhrun.cli.check_output import show_json, show_table
 from mhrun.cli.check_subject import subject_of
+from mhrun.cli.check_words import check_class_words, check_words_read, has
 from mhrun.cli.composition import composed
 from mhrun.cli.hydra_errors import explained
 from mhrun.cli.resolvers import register_resolvers
@@ -81,13 +82,18 @@ def _composed(words: list[str], folders: Sequence[Path]) -> DictConfig:
     """Return the settings of a check; a dotted name becomes a part of its kind."""
     register_resolvers()
     name: str | None = None
-    kind, arguments = "", dict[str, Any]()
+    kind, arguments, of_class = "", dict[str, Any](), ""
     if any(word.partition("=")[0].partition("@")[0] == "schedule" for word in words):
         raise UserError(_OF_SCHEDULES)
     if "=" not in words[0]:
         name = words.pop(0)
-        kind, arguments = _of_a_name(name, words)
-        words = [word for word in words if word.partition("=")[0] not in arguments]
+        kind, takes = _of_a_name(name)
+        check_class_words(name, kind, takes, words)
+        of_class = has(name, takes)
+        settings = {key: value for key, _, value in (word.partition("=") for word in words)}
+        given = {key: _read(key, value) for key, value in settings.items() if key in takes and key != "m"}
+        arguments = ({"m": "${m}"} if "m" in takes else {}) | given
+        words = [word for word in words if word.partition("=")[0] not in given]
     try:
         config = composed(words, folders, "check")
     except (HydraException, OmegaConfBaseException) as error:
@@ -95,11 +101,12 @@ def _composed(words: list[str], folders: Sequence[Path]) -> DictConfig:
     if name is not None:
         OmegaConf.set_struct(config, False)
         config[kind] = {"_target_": name, **arguments}
+    check_words_read(words, config, of_class)
     return config
 
 
-def _of_a_name(name: str, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """Return the kind of a class and its arguments: those of the command line, and the minibatch size m."""
+def _of_a_name(name: str) -> tuple[str, list[str]]:
+    """Return the kind of a class and its parameters."""
     from mhrun import parts
     from mhrun.build import trusted_object
     from mhrun.schedules.plan import Schedule
@@ -114,10 +121,7 @@ def _of_a_name(name: str, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
         raise UserError(f"{error}{_checkable(name)}") from error
     for kind in _KINDS:
         if isinstance(part, type) and issubclass(part, getattr(parts, kind.title())):
-            parameters = inspect.signature(part).parameters
-            settings = {key: value for key, _, value in (word.partition("=") for word in words)}
-            arguments = {key: _read(key, value) for key, value in settings.items() if key in parameters}
-            return kind, ({"m": "${m}"} if "m" in parameters else {}) | arguments
+            return kind, list(inspect.signature(part).parameters)
     if isinstance(part, type) and issubclass(part, Schedule):
         raise UserError(f"{name}: {_OF_SCHEDULES}")
     bases = ", ".join(kind.title() for kind in _KINDS)

@@ -12,6 +12,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from mhrun.cli.check_words import SETTINGS, listed, part_of
 from mhrun.cli.composition import composed
 from mhrun.cli.places import experiments
 from mhrun.cli.settings import OF_A_METHOD
@@ -138,9 +139,7 @@ def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path], name: 
     close = close_siblings or same_leaf or difflib.get_close_matches(key, candidates, 1, 0.6)
     shows = "mhrun experiment=NAME --cfg job shows them all."
     if name == "check":
-        shows = (
-            "check has checks, seed, chains, step_size, n, m and effective, and what a part has as rule.KEY."
-        )
+        shows = f"check has {listed(SETTINGS)}, and what a part has as {part_of(words)}.KEY."
     return f" Did you mean '{close[0]}'?" if close else f" {shows}"
 
 

@@ -48,7 +48,7 @@ def check_read(words: Sequence[str], config: DictConfig, compose: Compose) -> No
         UserError: such a word.
     """
     unresolved: Any = OmegaConf.to_container(config, resolve=False)
-    references = _references(unresolved)
+    references = references_of(unresolved)
     added: dict[str, list[tuple[str, str]]] = {}  # node at the top -> words, each with its key
     for word, override in zip(words, parsed(words), strict=True):
         scaled = bool(unresolved.get("scales")) or "scale" in references
@@ -64,7 +64,7 @@ def check_read(words: Sequence[str], config: DictConfig, compose: Compose) -> No
         if top not in _without([word for word, _ in of_top], words, compose):
             word, key = of_top[0]
             raise UserError(
-                f"{word} sets '{top}', which nothing reads.{_hint(word, key, unresolved)} "
+                f"{word} sets '{top}', which nothing reads.{hint(word, key, unresolved)} "
                 "mhrun NAME --cfg job shows all settings."
             )
     _check_files(words, unresolved, references, compose)
@@ -87,7 +87,7 @@ def _check_files(
         return
     experiment_words = [word for word in words if word.startswith("experiment=")]
     with suppress(HydraException, OmegaConfBaseException, UserError):
-        references = references | _references(
+        references = references | references_of(
             OmegaConf.to_container(compose(experiment_words), resolve=False)
         )
     if unread := [key for key in unread if key not in references]:
@@ -161,7 +161,7 @@ def _settings() -> frozenset[str]:
     return frozenset({*yaml.safe_load((CONF / "config.yaml").read_text()), "reproduces", "sources"})
 
 
-def _references(node: Any) -> set[str]:
+def references_of(node: Any) -> set[str]:
     """Return the nodes at the top that a ${...} anywhere in a configuration refers to."""
     return {name for text in _words(node) for name in _REFERENCE.findall(text)}
 
@@ -174,7 +174,7 @@ def _without(removed: Sequence[str], words: Sequence[str], compose: Compose) -> 
         return {word.lstrip("+").partition("=")[0].partition(".")[0] for word in removed}
 
 
-def _hint(word: str, key: str, unresolved: Mapping[str, Any]) -> str:
+def hint(word: str, key: str, unresolved: Mapping[str, Any]) -> str:
     """Return the suggestion for a word: a part that takes a setting of this name, or a similar name at the top."""
     top, dot, rest = key.partition(".")
     parts = {path: takes for path, takes in taken_settings(unresolved) if not path.startswith(("hydra", top))}

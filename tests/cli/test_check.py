@@ -710,3 +710,74 @@ def test_the_command_refuses_in_a_line(capsys):
         err = capsys.readouterr().err
         assert err.count("\n") == 1
         assert content in err
+
+
+@pytest.fixture(scope="module")
+def signed_project(tmp_path_factory):
+    """A project with a dynamics, ``signed.Signed`` and ``dynamics=signed``."""
+    folder = tmp_path_factory.mktemp("signed")
+    (folder / "signed.py").write_text(
+        "from mhrun.dynamics.sgld import SGLD\n"
+        "class Signed(SGLD):\n"
+        "    def __init__(self, sign: float = 1.0, noise: float = 1.0):\n"
+        "        super().__init__()\n"
+        "        self.sign = sign\n"
+        "    def move(self, theta, grad, aux, controls, draws):\n"
+        "        return super().move(theta, self.sign * grad, aux, controls, draws)\n"
+    )
+    (folder / "dynamics").mkdir()
+    (folder / "dynamics" / "signed.yaml").write_text("_target_: signed.Signed\n")
+    return folder
+
+
+@pytest.fixture
+def own_dynamics(signed_project, monkeypatch):
+    """The words that check parts of that project."""
+    monkeypatch.setenv("MHRUN_TRUST", "")
+    monkeypatch.setenv("MHRUN_FOLDERS", "")
+    return ["check", "--project", str(signed_project)]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("signed.Signed +dynamics.sign=-1", "a class that is given by name takes its settings bare: sign=-1."),
+        ("signed.Signed dynamics.sign=-1", "a class that is given by name takes its settings bare: sign=-1."),
+        ("signed.Signed +sign=-1", "a class that is given by name takes its settings bare: sign=-1."),
+        (
+            "signed.Signed +dynamics.nonsense=5",
+            "sets 'nonsense', which nothing reads. Did you mean 'noise'? Signed takes sign and noise, given bare",
+        ),
+        ("signed.Signed nonsense=5", "There is no setting 'nonsense'. Did you mean 'noise'? Signed takes sign and"),
+        ("signed.Signed +other=5", "+other=5 sets 'other', which nothing reads. Signed takes sign and noise; check"),
+        ("signed.Signed rule=barker", "sets 'rule', which nothing reads: only the dynamics Signed is checked."),
+        ("signed.Signed dynamics=sgld", "signed.Signed is the dynamics that is checked; leave out one of them."),
+        ("signed.Signed temperature=3", "temperature=3 sets 'temperature', which nothing reads."),
+        ("dynamics=signed +nonsense=5", "+nonsense=5 sets 'nonsense', which nothing reads."),
+        ("dynamics=signed +sign=-1", "+sign=-1 sets 'sign', which nothing reads. Did you mean '+dynamics.sign'?"),
+        ("dynamics=signed dynamics.sign=-1", "and what a part has as dynamics.KEY."),
+        ("dynamics=signed +rule.nonsense=5", "sets 'rule', which nothing reads: of these parts only the dynamics"),
+        ("mhrun.rules.barker.Barker +rule.nonsense=3", "'nonsense', which nothing reads. Barker takes no settings."),
+        ("rule=barker +step_szie=0.1", "sets 'step_szie', which nothing reads. Did you mean 'step_size'?"),
+        ("proposal=random_walk +rule.nonsense=3", "sets 'rule', which nothing reads; choose one with rule=NAME."),
+        ("method=sgld +method.stepz=3", "sets 'method.stepz', which nothing reads: of a method its kernel is checked"),
+        ("rule=barker +data.rows=3", "sets 'data.rows', which nothing reads."),
+    ],
+)  # fmt: skip
+def test_settings_that_nothing_reads_are_refused_with_what_is_read(own_dynamics, capsys, words, message):
+    assert run([*own_dynamics, *words.split(), "chains=200", "checks=repeatable"]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_settings_that_a_part_refers_to_are_read(own_dynamics, capsys):
+    for words in (
+        ["dynamics=sghmc", "+share=0.3", "dynamics.friction=${share}"],
+        ["signed.Signed", "sign=${lam}", "lam=0.5"],
+        ["dynamics=adam", "data.n=300"],
+        ["dynamics=signed", "+dynamics.sign=0.5"],
+        ["signed.Signed", "sign=0.5", "m=50"],
+    ):
+        assert run([*own_dynamics, *words, "checks=repeatable", "chains=200"]) == 0, capsys.readouterr().err
+    capsys.readouterr()

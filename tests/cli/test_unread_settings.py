@@ -7,7 +7,7 @@ import pytest
 from mhrun.cli.compose import compose_config
 from mhrun.cli.composition import composed
 from mhrun.cli.main import run
-from mhrun.cli.unread import _references, check_read
+from mhrun.cli.unread import check_read, references_of
 from mhrun.errors import UserError
 from mhrun.paths import CONF
 
@@ -100,7 +100,7 @@ def test_settings_that_are_read_are_not_refused(words):
 
 def test_what_a_reference_is():
     node = {"a": "${b.c} and ${times:${d},2}", "e": ["${ f }", "${oc.select:g,1}", "${.h}"], "i": "${j[0]}"}
-    assert _references(node) == {"b", "d", "f", "g", "j"}
+    assert references_of(node) == {"b", "d", "f", "g", "j"}
 
 
 def project_with(tmp_path, text):
