@@ -280,7 +280,7 @@ class Dynamics(ABC):
 
     # Whether it needs `aux["log_density"]` (C,), the estimated full-data log posterior
     energies: bool = False
-    # c if gradient noise of variance V adds c e V / 2 to T; None: unknown, or an optimiser
+    # c if gradient noise of variance V adds at most c e V / 2 to T; None: unknown, or an optimiser
     noise_gain: float | None = None
     corrects_noise: bool = False  # whether it takes gradient noise that it knows off what it adds
     curvature_gain: float = 1.0  # b if the relative error of the variance is b e H / 2 at curvature H

@@ -1,8 +1,12 @@
-"""Measurements: the bias with minibatches, judged of rules that declare none, and of a dynamics as steps shrink."""
+"""Measurements: the bias with minibatches, judged of rules that declare none, and of a dynamics as steps shrink.
+
+For a dynamics also the effect of the noise temperature and of gradient noise.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +24,9 @@ from mhrun.check.verdict import (
     NONE,
     Verdict,
     Z,
+    distance,
     mean_and_error,
+    unless_still,
 )
 from mhrun.compiled import compile_loop
 from mhrun.kernels import MetropolisHastings, Unadjusted
@@ -34,6 +40,13 @@ _LEVELS = (4, 8, 16)  # a dynamics' step sizes, as shares of the largest at whic
 # the mean with a rule that corrects for noise as if it were normal.
 _TOLERATED = 0.02
 _DOUBTFUL = 3.0  # standard errors
+_COLD = 0.25  # the noise temperature that is judged besides 1
+_SHORTEST_OF_COLD = (
+    8  # times as short steps as at 1, at most, for a dynamics that is stable at shorter ones only
+)
+_INDEPENDENT = 1.0  # standard deviations that chains must move in a run; 1.4 if they forget where they began
+_ADDED = 0.2  # of the temperature: what gradient noise is to add by the declared gain
+_OF_GAIN = 0.25  # of it: how much more is tolerated
 _SHARE = 0.25  # share of the steps in which chains reach their stationary distribution
 
 
@@ -52,7 +65,7 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[Verdict]:
         yield Verdict(check_name, NONE, "it adds no noise: an optimiser")
         return
     chains = subject.whole(subject.chains // (20 if kernel.is_sequential else 8))
-    draws, sizes = _draws(subject, kernel, target, known, chains, 300, step, base)
+    draws, _, sizes = _draws(subject, kernel, target, known, chains, 300, step, base)
     if (draws == draws[:, :1]).all():
         yield Verdict(check_name, NO_POWER, f"no chain moves in {draws.shape[1]} steps of size {step:.2g}")
         return
@@ -90,42 +103,148 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[Verdict]:
 def nearing(subject: Subject, check_name: str) -> Iterator[Verdict]:
     """A dynamics on all data has the target as its stationary distribution in the limit of small steps.
 
-    Its variance may be off by up to the `small_step_bias` that the dynamics declares, and by 2 % beyond.
+    Its variance may be off by up to the `small_step_bias` that the dynamics declares, and by 2 % beyond. The error at
+    the shortest steps must also be less than half of that at the longest, which are four times as long: an error that
+    steps do not change is seen with less noise than in the limit.
     """
+    yield _small_steps(subject, check_name, 1.0)
+
+
+@of_the_target("noise temperature")
+def temperature(subject: Subject, check_name: str) -> Iterator[Verdict]:
+    """At a noise temperature of 1/4 the variance of a normal target is 1/4 of that at 1, as steps shrink.
+
+    The temperature of the target stays 1, but on a ladder, whose exchanges it enters.
+    """
+    yield _small_steps(subject, check_name, _COLD)
+
+
+def _small_steps(subject: Subject, check_name: str, temperature: float) -> Verdict:
+    """Judge the variance of a dynamics in the limit of small steps, at a noise temperature."""
     known = gaussian_mean(30)
     kernel, target = subject.exact(known), subject.target(known)
-    if kernel.decides:
-        yield Verdict(check_name, NONE, "its kernel has an acceptance test")
-        return
+    if reason := _no_dynamics(subject, kernel, known, target):
+        return Verdict(check_name, NONE, reason)
     step = subject.step_for(kernel, known, target)
-    if _still(subject, kernel, target, known, step):
-        yield Verdict(check_name, NONE, "it adds no noise: an optimiser")
-        return
+    base = temperature if subject.rungs() > 1 else 1.0
+    if temperature != 1 and subject.step_size is None:
+        # Stable at this temperature too. One that ignores it has the right variance at no step but almost 0.
+        step = max(subject.step_for(kernel, known, target, temperature), step / _SHORTEST_OF_COLD)
     chains = subject.whole(subject.chains // 4)
-    cold = subject.temperatures(chains) == 1
-    bias, errors = [], []
+    is_cold = subject.temperatures(chains) == 1
+    name = "check" if temperature == 1 else check_name
+    bias, errors, moves = [], [], []
     for level in _LEVELS:
-        draws, _ = _draws(subject, kernel, target, known, chains, 30 * level, step / level, 1.0)
-        square = np.nanmean(((draws[cold] - known.centre[0]) / known.scale) ** 2, axis=1)
-        ratio, error = mean_and_error(square[np.isfinite(square)])
+        draws = _draws(
+            subject, kernel, target, known, chains, 30 * level, step / level, base, temperature / base, name
+        )
+        ratio, error = mean_and_error(_squares(draws, is_cold, known, temperature))
         bias.append(ratio - 1)
         errors.append(error)
+        moves.append(_moved(draws, is_cold, known, temperature))
     weights = np.array([1.0, -6.0, 8.0]) / 3  # terms of first and second order in the step cancel
     limit, error = float(weights @ bias), float(np.sqrt(weights**2 @ np.square(errors)))
     detail = ", ".join(
         f"{b:+.3f} ± {e:.3f} at {step / level:.2g}" for b, e, level in zip(bias, errors, _LEVELS, strict=True)
     )
     detail = f"variance off by {detail}; by {limit:+.3f} ± {error:.3f} in the limit"
-    # If the error is as large as the variance itself, the dynamics is unstable and nothing can be concluded.
+    if temperature != 1:
+        detail = f"at temperature {temperature:g} {detail}"
     chain_kernel = kernel.of_a_chain
     declared_bias = chain_kernel.dynamics.small_step_bias if isinstance(chain_kernel, Unadjusted) else 0.0
     if declared_bias:
         detail += f", where up to {declared_bias:+.3g} is declared"
-    beyond = abs(limit - float(np.clip(limit, min(0.0, declared_bias), max(0.0, declared_bias))))
+    # If the error is as large as the variance itself, the dynamics is unstable and nothing can be concluded.
     if Z * error >= 1:
-        yield Verdict(check_name, FAILS, detail, limit / error)
+        return Verdict(check_name, FAILS, detail, limit / error)
+
+    def beyond(value: float) -> float:
+        return abs(value - float(np.clip(value, min(0.0, declared_bias), max(0.0, declared_bias))))
+
+    of_limit = (beyond(limit) - _TOLERATED) / error
+    # To first order in the step the error at the shortest steps is a quarter of that at the longest.
+    remains = beyond(bias[-1]) - beyond(bias[0]) / 2 - _TOLERATED
+    of_shortest = remains / float(np.hypot(errors[-1], errors[0] / 2))
+    verdict = _by_excess(check_name, detail, max(of_limit, of_shortest), 2, error, _TOLERATED)
+    if verdict.p is not None and verdict.p <= DOUBTFUL:  # it fails or is repeated, however little chains move
+        stays = "; it does not fall with the step" if of_shortest > of_limit else ""
+        return verdict._replace(detail=detail + stays)
+    return unless_still(verdict, min(moves), _INDEPENDENT, "in a run")
+
+
+@of_the_target("gradient noise")
+def gain(subject: Subject, check_name: str) -> Iterator[Verdict]:
+    """Gradient noise of variance V adds at most c e V / 2 to the temperature of a dynamics that declares the gain c.
+
+    V is such that c e V / 2 is a fifth of the temperature. The variances with and without the noise are compared chain
+    by chain, with the same random numbers. A quarter more is tolerated, as the formula is of first order.
+    """
+    known = gaussian_mean(30)
+    kernel, target = subject.exact(known), subject.target(known)
+    if reason := _no_dynamics(subject, kernel, known, target):
+        yield Verdict(check_name, NONE, reason)
         return
-    yield _by_excess(check_name, detail, (beyond - _TOLERATED) / error, 1, error, _TOLERATED)
+    if not isinstance(kernel, Unadjusted):
+        yield Verdict(check_name, NONE, "it is measured of a dynamics alone, not on a ladder")
+        return
+    declared = kernel.dynamics.noise_gain
+    if not declared or not 0 < declared < np.inf:
+        yield Verdict(check_name, NONE, "it declares no positive noise_gain")
+        return
+    step = subject.step_for(kernel, known, target) / _LEVELS[-1]
+    noise = 2 * _ADDED / (declared * step)
+    noisy = Target(known.model, known.data, surrogate=subject.surrogate, gradient_noise=noise)
+    chains = subject.whole(subject.chains // 8)
+    is_cold = np.ones(chains, dtype=bool)
+    both = [
+        _draws(subject, kernel, each, known, chains, 30 * _LEVELS[-1], step, 1.0) for each in (target, noisy)
+    ]
+    plain, raised = (_squares(draws, is_cold, known, 1.0, drop=False) for draws in both)
+    change = raised - plain
+    added, error = mean_and_error(change[np.isfinite(change)])
+    detail = (
+        f"noise of variance {noise:.3g} adds {added:.3f} ± {error:.3f} to the temperature at step {step:.2g}; "
+        f"noise_gain = {declared:.3g} declares {_ADDED:g}"
+    )
+    excess = (added - (1 + _OF_GAIN) * _ADDED) / max(error, 1e-300)
+    verdict = _by_excess(check_name, detail, excess, 1, error, 0.0)._replace(unseen=None)
+    if verdict.p is not None and verdict.p <= DOUBTFUL:
+        yield verdict._replace(detail=f"{detail}: it is about {declared * added / _ADDED:.2g}")
+        return
+    moved = min(_moved(draws, is_cold, known, 1.0) for draws in both)
+    yield unless_still(verdict, moved, _INDEPENDENT, "in a run")
+
+
+def _no_dynamics(subject: Subject, kernel: Kernel, known: Known, target: Target) -> str | None:
+    """Return why a check of a dynamics does not apply to a kernel, or None."""
+    if kernel.decides:
+        return "its kernel has an acceptance test"
+    if _still(subject, kernel, target, known, subject.step_for(kernel, known, target)):
+        return "it adds no noise: an optimiser"
+    return None
+
+
+def _squares(
+    draws: _Draws, is_cold: np.ndarray, known: Known, temperature: float, *, drop: bool = True
+) -> np.ndarray:
+    """Return each cold chain's mean square distance from the mean, relative to the variance at a temperature.
+
+    Args:
+        draws: of all chains.
+        is_cold: which are at the lowest temperature.
+        known: the target.
+        temperature: of its variance.
+        drop: leave out chains without a draw, rather than give NaN.
+    """
+    scaled = (draws.theta[is_cold] - known.centre[0]) / (known.scale * temperature**0.5)
+    mean: np.ndarray = np.nanmean(scaled**2, axis=1)
+    return mean[np.isfinite(mean)] if drop else mean
+
+
+def _moved(draws: _Draws, is_cold: np.ndarray, known: Known, temperature: float) -> float:
+    """Return how far cold chains are from their start at the end, in standard deviations at a temperature."""
+    begin, end = draws.ends[:, is_cold, None]
+    return distance(begin, end, known.scale * temperature**0.5)
 
 
 def _by_excess(
@@ -155,6 +274,14 @@ def _still(subject: Subject, kernel: Kernel, target: Target, known: Known, step:
     return bool((trajectory.theta == trajectory.theta[:, :1]).all())
 
 
+class _Draws(NamedTuple):
+    """Draws of the first coordinate."""
+
+    theta: np.ndarray  # (C, S), NaN at steps that are not draws
+    ends: np.ndarray  # (2, C), where chains begin and end
+    batch_size: float  # mean number of data per step
+
+
 def _draws(
     subject: Subject,
     kernel: Kernel,
@@ -164,10 +291,25 @@ def _draws(
     steps: int,
     step: float,
     base: float,
-) -> tuple[np.ndarray, float]:
-    """Return draws (C, S), with NaN for steps that are not draws, and the mean number of data per step."""
+    noise: float = 1.0,
+    name: str = "check",
+) -> _Draws:
+    """Return draws.
+
+    Args:
+        subject: the kernel under test.
+        kernel: of the chains.
+        target: likewise.
+        known: its distribution.
+        chains: their number.
+        steps: their length, of which the first quarter is left out.
+        step: the step size.
+        base: the lowest temperature of the target.
+        noise: the temperature of the noise in units of the target's.
+        name: of the random numbers of a dynamics.
+    """
     temperature = subject.temperatures(chains, base)
-    theta = known.draw(np.random.default_rng(derive_key(subject.seed, "measure")), temperature)
+    theta = known.draw(np.random.default_rng(derive_key(subject.seed, "measure")), noise * temperature)
     first = int(_SHARE * steps)
     key = derive_key(subject.seed, "check")
     loop = compile_loop(kernel, target, key, 1) if subject.rungs() == 1 and kernel.decides else None
@@ -176,9 +318,15 @@ def _draws(
         with torch.no_grad():
             start = kernel.start(target, torch.from_numpy(theta), Draws(Streams(key, chains), 0))
             _, record = loop.advance(start, 1, Controls(torch.full_like(t, step), t, t))
-        return record["theta"][:, first:, 0], float(record["batch_size"].mean())
-    trajectory = subject.follow(kernel, target, theta, steps, step, temperature)
+        path = record["theta"][..., 0]
+        return _Draws(
+            path[:, first:], np.stack([theta[:, 0], path[:, -1]]), float(record["batch_size"].mean())
+        )
+    trajectory = subject.follow(
+        kernel, target, theta, steps, step, temperature, noise_temperature=noise * temperature, name=name
+    )
     draws = trajectory.theta[first:, :, 0].T.numpy()
+    ends = np.stack([theta[:, 0], draws[:, -1]])
     if trajectory.infos[0].valid is not None:
         draws = np.where(trajectory.stat("valid")[first:].T.numpy(), draws, np.nan)
-    return draws, float(trajectory.stat("batch_size").double().mean())
+    return _Draws(draws, ends, float(trajectory.stat("batch_size").double().mean()))

@@ -228,14 +228,21 @@ class Subject:
         first_chain: int = 0,
         first_step: int = 1,
         state: State | None = None,
+        noise_temperature: Array | None = None,
     ) -> Trajectory:
-        """Move chains from theta (C, D), or from a state, and return their trajectories."""
+        """Move chains from theta (C, D), or from a state, and return their trajectories.
+
+        The noise has the temperature (C,) of the target, unless `noise_temperature` (C,) is another.
+        """
         chains = len(theta)
         streams = Streams(derive_key(self.seed, name), chains, first_chain=first_chain, compiled=available())
         draws = Draws(streams, 0)
         t = torch.from_numpy(np.asarray(temperature, np.float64))
         size = torch.from_numpy(np.broadcast_to(np.asarray(step_size, np.float64), (chains,)).copy())
-        control = Controls(size, t, t)
+        noise = (
+            t if noise_temperature is None else torch.from_numpy(np.asarray(noise_temperature, np.float64))
+        )
+        control = Controls(size, t, noise)
         thetas, infos = [], []
         with torch.no_grad():
             if state is None:

@@ -19,6 +19,8 @@ CHECKS: dict[str, Check] = {
     "balance": stationarity.balance,
     "geweke": stationarity.geweke,
     "nearing": measures.nearing,
+    "temperature": measures.temperature,
+    "gain": measures.gain,
     "minibatches": measures.minibatches,
     "costs": contracts.costs,
     "repeatable": contracts.repeatable,

@@ -18,9 +18,13 @@ from mhrun.check.verdict import FAILS, Verdict, by_uniforms
 from mhrun.cli.main import run
 from mhrun.compiled import register
 from mhrun.compiled.metropolis import metropolis_loop
+from mhrun.dynamics.badodab import Badodab
+from mhrun.dynamics.momentum import Momentum
+from mhrun.dynamics.sgbd import SGBD
 from mhrun.dynamics.sghmc import SGHMC
 from mhrun.dynamics.sgld import SGLD
 from mhrun.dynamics.sgnht import SGNHT
+from mhrun.dynamics.tact_hmc import TACTHMC
 from mhrun.errors import UserError
 from mhrun.kernels import MetropolisHastings, PlanarFlow, Unadjusted
 from mhrun.kernels.firefly import Firefly
@@ -409,6 +413,99 @@ def test_the_bias_of_a_thermostat_must_be_declared(monkeypatch, friction, chains
     found = judged(thermostat, "nearing", chains=chains)[check]
     assert found.outcome == "fails"
     assert ("repeated with 5 times as many chains" in found.detail) == (friction == 0.1)
+
+
+class Uphill(SGHMC):
+    """Away from the mode: there is no stationary distribution."""
+
+    def move(self, theta, grad, aux, controls, draws):
+        return super().move(theta, -grad, aux, controls, draws)
+
+
+def test_an_error_that_does_not_fall_with_the_step_fails():
+    """It looks stable at steps at which chains hardly move; its errors are equal, and that of the limit is large."""
+    found = judged(lambda n, m: Unadjusted(Uphill(), None), "nearing", chains=8000)
+    verdict = found["the target as steps shrink"]
+    assert verdict.outcome == "fails"
+    assert "it does not fall with the step" in verdict.detail
+
+
+def test_a_dynamics_whose_chains_hardly_move_has_no_power():
+    checks = ("nearing", "temperature", "gain")
+    found = judged(lambda n, m: Unadjusted(SGLD(), None), *checks, chains=6000, step_size=1e-6)
+    assert {verdict.outcome for verdict in found.values()} == {"no power"}
+    for verdict in found.values():
+        assert (
+            "standard deviations in a run, an error shows from 1 on; set a larger step_size" in verdict.detail
+        )
+
+
+def with_noise(change):
+    """Return SGLD with other controls, on all data."""
+
+    class Other(SGLD):
+        def move(self, theta, grad, aux, controls, draws):
+            return super().move(theta, grad, aux, change(controls), draws)
+
+    return lambda n, m: Unadjusted(Other(), None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: c._replace(noise_temperature=torch.ones_like(c.noise_temperature)),
+        lambda c: c._replace(noise_temperature=c.temperature),
+        lambda c: c._replace(noise_temperature=c.noise_temperature.square()),
+    ],
+)
+def test_a_dynamics_that_does_not_follow_the_noise_temperature_fails(change):
+    assert failing(with_noise(change), "nearing", "temperature", chains=800) == {"noise temperature"}
+
+
+class UnitsOfTemperature(SGLD):
+    """Its step size is in units of the temperature: theta' = theta + e g / T + sqrt(2 e) z."""
+
+    noise_gain = 1.0  # at T = 1
+
+    def move(self, theta, grad, aux, controls, draws):
+        step = controls.step_size / controls.noise_temperature
+        return super().move(theta, grad, aux, controls._replace(step_size=step), draws)
+
+
+@pytest.mark.parametrize(
+    "dynamics",
+    [SGLD(), SGHMC(), SGNHT(), Badodab(), SGBD(), SGBD(known_noise=None), TACTHMC(), UnitsOfTemperature()],
+    ids=["sgld", "sghmc", "sgnht", "badodab", "sgbd", "sgbd estimating", "tact_hmc", "step in units of T"],
+)
+def test_dynamics_follow_the_noise_temperature_and_their_declared_gain(dynamics):
+    found = judged(lambda n, m: Unadjusted(dynamics, None), "temperature", "gain", chains=800)
+    assert found["noise temperature"].outcome == "holds"
+    assert found["noise temperature"].detail.startswith("at temperature 0.25 variance off by")
+    assert found["gradient noise"].outcome == "holds"
+
+
+def test_optimisers_have_no_noise_temperature_and_acceptance_tests_no_gain():
+    for make in (lambda n, m: Unadjusted(Momentum(), None), of_parts()):
+        found = judged(make, "temperature", "gain", chains=400)
+        assert {verdict.outcome for verdict in found.values()} == {"does not apply"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["reld", "renhd"])
+def test_the_coldest_rung_of_a_ladder_follows_the_noise_temperature(method, capsys):
+    assert run(["check", f"method={method}", "checks=[temperature,gain]", "chains=4000"]) == 0
+    out = capsys.readouterr().out
+    assert "noise temperature  holds" in out
+    assert "not on a ladder" in out
+
+
+@pytest.mark.parametrize(("declared", "outcome"), [(1.0, "fails"), (10.0, "holds"), (15.0, "holds")])
+def test_a_gain_that_is_declared_too_small_fails(declared, outcome):
+    dynamics = type("Declaring", (SGHMC,), {"noise_gain": declared})()
+    found = judged(lambda n, m: Unadjusted(dynamics, None), "gain", chains=800)["gradient noise"]
+    assert found.outcome == outcome
+    assert f"noise_gain = {declared:g} declares 0.2" in found.detail
+    assert found.detail.endswith("it is about 10") == (outcome == "fails")
 
 
 def test_a_dynamics_that_goes_astray_holds_nothing_because_its_error_is_large():
