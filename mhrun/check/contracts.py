@@ -46,10 +46,14 @@ def costs(subject: Subject) -> Iterator[Verdict]:
     model = Counting(known.model)
     target = subject.target(known._replace(model=model))
     kernel, step, temperature, theta = _case(subject, known, target, 6)
+    streams = Streams(derive_key(subject.seed, "check"), len(theta))
+    first = kernel.start(target, torch.from_numpy(theta.copy()), Draws(streams, 0))
     state = subject.follow(kernel, target, theta, 1, step, temperature).state
     model.values = model.gradients = 0
     trajectory = subject.follow(kernel, target, theta, 20, step, temperature, first_step=2, state=state)
-    yield _shapes(trajectory, len(theta))
+    yield _shapes(
+        trajectory, len(theta), _changed(first.aux, state.aux) or _changed(first.aux, trajectory.state.aux)
+    )
     claimed, gradients = (int(trajectory.stat(name).sum()) for name in ("n_lik", "n_grad"))
     detail = (
         f"reports {claimed:,} log-likelihoods and {gradients:,} gradients, {model.values:,} and {model.gradients:,} "
@@ -71,7 +75,22 @@ def costs(subject: Subject) -> Iterator[Verdict]:
     )
 
 
-def _shapes(trajectory: Trajectory, chains: int) -> Verdict:
+def _changed(first: dict[str, Tensor], later: dict[str, Tensor]) -> str:
+    """Return how the names, shapes or types of auxiliary variables differ from those of the start, or nothing."""
+    must = "names and shapes of auxiliary variables are those that start returns"
+    if gained := sorted(set(later) - set(first)):
+        return f"a step adds aux['{gained[0]}']: {must}"
+    if lost := sorted(set(first) - set(later)):
+        return f"a step drops aux['{lost[0]}']: {must}"
+    for name, value in later.items():
+        was = first[name]
+        if (value.shape, value.dtype) != (was.shape, was.dtype):
+            forms = [f"{tuple(one.shape)}, {str(one.dtype).removeprefix('torch.')}" for one in (was, value)]
+            return f"aux['{name}'] is {forms[0]} at the start and {forms[1]} after a step: {must}"
+    return ""
+
+
+def _shapes(trajectory: Trajectory, chains: int, changed: str) -> Verdict:
     wrong = []
     for name, dtype in INFO_DTYPES.items():
         value = getattr(trajectory.infos[0], name)
@@ -83,8 +102,12 @@ def _shapes(trajectory: Trajectory, chains: int) -> Verdict:
             or (value.dtype == torch.bool) != (dtype == "bool")
         ):
             wrong.append(name)
-    detail = "; ".join(f"{name} must be ({chains},), {INFO_DTYPES[name]}" for name in wrong)
-    return Verdict("what a step reports", FAILS if wrong else HOLDS, detail or "every field is (C,)")
+    faults = [f"{name} must be ({chains},), {INFO_DTYPES[name]}" for name in wrong] + [changed] * bool(
+        changed
+    )
+    return Verdict(
+        "what a step reports", FAILS if faults else HOLDS, "; ".join(faults) or "every field is (C,)"
+    )
 
 
 def repeatable(subject: Subject) -> Iterator[Verdict]:

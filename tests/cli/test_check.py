@@ -508,6 +508,26 @@ def test_a_gain_that_is_declared_too_small_fails(declared, outcome):
     assert found.detail.endswith("it is about 10") == (outcome == "fails")
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (lambda aux: aux | {"extra": aux["momentum"]}, "a step adds aux['extra']"),
+        (lambda aux: {"momentum": aux["momentum"][:, 0]}, "aux['momentum'] is (6, 1), float64 at the start and (6,),"),
+    ],
+)  # fmt: skip
+def test_auxiliary_variables_keep_their_names_and_shapes(changed, message):
+    class Changing(SGHMC):
+        def move(self, theta, grad, aux, controls, draws):
+            whole = {"momentum": aux["momentum"].reshape(len(theta), -1)}
+            theta, aux = super().move(theta, grad, whole, controls, draws)
+            return theta, changed(aux)
+
+    found = judged(lambda n, m: Unadjusted(Changing(), None), "costs", step_size=1e-3)["what a step reports"]
+    assert found.outcome == "fails"
+    assert message in found.detail
+    assert "names and shapes of auxiliary variables are those that start returns" in found.detail
+
+
 def test_a_dynamics_that_goes_astray_holds_nothing_because_its_error_is_large():
     class Leaps(SGLD):
         """The variance of its steps has no mean."""
