@@ -135,7 +135,7 @@ chains hardly move.
   mhrun check rule=barker
   mhrun check dynamics=sghmc dynamics.friction=0.5 chains=40000    # a setting of the part has its kind before it
   mhrun check rule=barker 'checks=[invariance,balance]'
-  mhrun check my.Rule --project mine
+  mhrun check my.Rule power=0.5 --project mine                     # a class that is given by name takes them bare
   mhrun check experiment=mine --project mine     # is the model and are its methods right?
 
   chains=8000     chains of the checks that are judged by draws; more see smaller errors
