@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import torch
 
-from mhrun.compiled import equi_energy, firefly, growing, loop_inputs, replica_exchange, thinned, zig_zag
 from mhrun.data import Dataset, files, images
 from mhrun.data.mixture import MixtureSample
 from mhrun.engine import jobs
+from mhrun.native import compiler
 from mhrun.paths import FOLDERS
 from mhrun.report import build, comparison_page, sweep
 
@@ -111,18 +111,7 @@ def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run compiled loops as plain Python: compilation takes two to six seconds a loop."""
-    for module, made in (
-        (loop_inputs, ["_alone"]),
-        (growing, ["_loops"]),
-        (thinned, ["_loops"]),
-        (firefly, ["_loops"]),
-        (zig_zag, ["_loops"]),
-        (replica_exchange, ["_loops"]),
-        (equi_energy, ["_loops", "_anchors"]),
-    ):
-        monkeypatch.setattr(module, "compiled", lambda function: function)
-        for name in made:
-            monkeypatch.setattr(module, name, {})
+    monkeypatch.setattr(compiler, "_machine_code", lambda make, *pieces: make(*pieces))
 
 
 @pytest.fixture

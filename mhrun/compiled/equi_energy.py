@@ -19,7 +19,7 @@ from mhrun.native import (
     NativeDecision,
     NativeModel,
     Piece,
-    compiled,
+    compiled_once,
     native_form,
     over_chains,
     piece,
@@ -32,7 +32,6 @@ from mhrun.target import Target
 from mhrun.types import Controls, Evaluation, Record, State
 
 u64 = np.uint64
-_loops: dict[tuple[Piece, ...], Piece] = {}
 
 
 class Ladder(NamedTuple):
@@ -100,9 +99,7 @@ class EquiEnergyLoop:
         self._threads = threads
         self._work = Workspaces(target.n, max((m for m in kernel.sizes if m < target.n), default=0))
         pieces = (filler(target.n), threshold, model.log_prior, model.sums.gather, model.sums.score)
-        if pieces not in _loops:
-            _loops[pieces] = compiled(_loop(*pieces))
-        self._loop = _loops[pieces]
+        self._loop = compiled_once(_loop, *pieces)
 
     @classmethod
     def of(cls, kernel: EquiEnergy, target: Target, key: int, threads: int) -> EquiEnergyLoop | None:
@@ -126,7 +123,8 @@ class EquiEnergyLoop:
         out = record_arrays(Out, steps, chains, theta.shape[1])
         point = kernel.energies.point(target).numpy().copy()
         values, grad = np.empty(self._sums.size), np.empty(len(point))
-        _anchored(self._sums.score)(self._model.args, self._sums.whole, point, grad, values)
+        score = compiled_once(_anchored, self._sums.score)
+        score(self._model.args, self._sums.whole, point, grad, values)
         lowest, total = kernel.energies.lowest(target)
         schedule = (controls.step_size, controls.temperature, controls.noise_temperature)
         arguments = Arguments(
@@ -156,18 +154,11 @@ class EquiEnergyLoop:
         return State(Evaluation(moved, log_prior), aux), record
 
 
-_anchors: dict[Piece, Piece] = {}
-
-
 def _anchored(score: Piece) -> Piece:
-    """Return `score`, compiled separately."""
-    if score not in _anchors:
+    def alone(args: Any, weights: Any, theta: Any, grad: Any, values: Any) -> Any:
+        return score(args, weights, theta, grad, values)
 
-        def alone(args: Any, weights: Any, theta: Any, grad: Any, values: Any) -> Any:
-            return score(args, weights, theta, grad, values)
-
-        _anchors[score] = compiled(alone)
-    return _anchors[score]
+    return alone
 
 
 @piece

@@ -20,7 +20,7 @@ from mhrun.native import (
     Piece,
     StepControls,
     available,
-    compiled,
+    compiled_once,
     native_form,
     over_chains,
     piece,
@@ -31,7 +31,6 @@ from mhrun.target.lower_bound import LowerBound
 from mhrun.types import Controls, Evaluation, Record, State
 
 u64 = np.uint64
-_loops: dict[tuple[Piece, ...], Piece] = {}
 
 
 class Out(NamedTuple):
@@ -71,9 +70,7 @@ class FireflyLoop:
         self._model, self._proposal, self._share = model, proposal, share
         self._target, self._key, self._threads = target, key, threads
         pieces = (proposal.propose, proposal.log_ratio, model.log_prior, model.gap, model.total)
-        if pieces not in _loops:
-            _loops[pieces] = compiled(_loop(*pieces))
-        self._loop = _loops[pieces]
+        self._loop = compiled_once(_loop, *pieces)
 
     @classmethod
     def of(cls, kernel: Firefly, target: Target, key: int, threads: int) -> FireflyLoop | None:

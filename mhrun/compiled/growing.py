@@ -24,7 +24,7 @@ from mhrun.native import (
     Seen,
     SequentialTest,
     StepControls,
-    compiled,
+    compiled_once,
     native_form,
     over_chains,
 )
@@ -35,7 +35,6 @@ from mhrun.types import Controls, Evaluation, Record, State
 
 u64 = np.uint64
 _TILE = 1024  # terms computed at once
-_loops: dict[tuple[Piece, ...], Piece] = {}
 
 
 class StageSizes(NamedTuple):
@@ -97,9 +96,7 @@ class GrowingLoop:
         fill = filler(target.n, grows=True)
         moving = (proposal.propose, proposal.log_ratio)
         pieces = (fill, *moving, test.begin, test.judge, model.log_prior, model.terms, model.full_pass_stats)
-        if pieces not in _loops:
-            _loops[pieces] = compiled(_loop(*pieces))
-        self._loop = _loops[pieces]
+        self._loop = compiled_once(_loop, *pieces)
 
     @classmethod
     def of(cls, kernel: MetropolisHastings, target: Target, key: int, threads: int) -> GrowingLoop | None:

@@ -9,12 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mhrun.native import Piece, compiled, over_chains
+from mhrun.native import Piece, compiled_once, over_chains
 from mhrun.native.indices import Workspaces
 from mhrun.target import Target
 from mhrun.types import INFO_DTYPES, Controls, Record, State
-
-_alone: dict[Piece, Piece] = {}
 
 
 class Range(NamedTuple):
@@ -103,9 +101,8 @@ class LoopInputs(NamedTuple):
 
     def run(self, body: Piece, threads: int, work: Workspaces) -> tuple[State, Record]:
         """Run all steps, with chains in parallel."""
-        if body not in _alone:
-            _alone[body] = compiled(_over_all_steps(body))
-        over_chains(_alone[body], len(self.stopped), threads, self.steps, self.arguments, own=work)
+        loop = compiled_once(_over_all_steps, body)
+        over_chains(loop, len(self.stopped), threads, self.steps, self.arguments, own=work)
         return self.finish()
 
 

@@ -33,7 +33,7 @@ from mhrun.native import (
     NativeProposal,
     Piece,
     StepControls,
-    piece,
+    piece_once,
 )
 from mhrun.native.indices import Workspaces, filler
 from mhrun.native.philox import MINIBATCH, split_key
@@ -42,7 +42,6 @@ from mhrun.target import Target
 from mhrun.types import Controls, Evaluation, Record, State
 
 u64 = np.uint64
-_bodies: dict[tuple[Piece, ...], Piece] = {}
 
 
 class Batch(NamedTuple):
@@ -108,9 +107,7 @@ class MetropolisLoop:
             model.moments,
             model.total,
         )
-        if pieces not in _bodies:
-            _bodies[pieces] = piece(_loop(*pieces))
-        self.body = _bodies[pieces]
+        self.body = piece_once(_loop, *pieces)
 
     @classmethod
     def of(cls, kernel: MetropolisHastings, target: Target, key: int, threads: int) -> MetropolisLoop | None:

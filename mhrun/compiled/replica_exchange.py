@@ -22,7 +22,7 @@ from mhrun.native import (
     NativeModel,
     NativePairing,
     Piece,
-    compiled,
+    compiled_once,
     native_form,
     over_chains,
 )
@@ -33,7 +33,6 @@ from mhrun.target import Target
 from mhrun.types import Controls, Record, State
 
 u64 = np.uint64
-_loops: dict[tuple[Piece, ...], Piece] = {}
 
 
 def exchange_loop(kernel: ReplicaExchange, target: Target, key: int, threads: int) -> Loop | None:
@@ -128,9 +127,7 @@ class ExchangeLoop:
             model.difference,
             model.total,
         )
-        if pieces not in _loops:
-            _loops[pieces] = compiled(_loop(*pieces))
-        self._loop = _loops[pieces]
+        self._loop = compiled_once(_loop, *pieces)
 
     def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
         """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""

@@ -20,7 +20,7 @@ from mhrun.native import (
     NativeThinning,
     Piece,
     StepControls,
-    compiled,
+    compiled_once,
     native_form,
     over_chains,
     piece,
@@ -33,7 +33,6 @@ from mhrun.types import Controls, Evaluation, Record, State
 u64 = np.uint64
 _TILE = 64  # arrivals held at once
 _SLACK, _ROUNDING = 1e-6, 1e-11  # of a bound, relative and absolute
-_loops: dict[tuple[Piece, ...], Piece] = {}
 
 
 class Table(NamedTuple):
@@ -86,9 +85,7 @@ class ThinnedLoop:
         moving = (proposal.propose, proposal.log_ratio)
         bounded = (model.log_prior, model.width, model.terms, model.known, model.total)
         pieces = (*moving, thinning.share, *bounded)
-        if pieces not in _loops:
-            _loops[pieces] = compiled(_loop(*pieces))
-        self._loop = _loops[pieces]
+        self._loop = compiled_once(_loop, *pieces)
 
     @classmethod
     def of(cls, kernel: MetropolisHastings, target: Target, key: int, threads: int) -> ThinnedLoop | None:

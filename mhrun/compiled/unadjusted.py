@@ -11,14 +11,13 @@ import torch
 from mhrun.compiled.loop import register
 from mhrun.compiled.loop_inputs import LoopInputs, Range, Stream, constant_fields, record_arrays
 from mhrun.kernels import Unadjusted
-from mhrun.native import Draw, NativeDynamics, NativeModel, Piece, StepControls, native_form, piece
+from mhrun.native import Draw, NativeDynamics, NativeModel, Piece, StepControls, native_form, piece_once
 from mhrun.native.indices import Workspaces, filler
 from mhrun.native.philox import GRADIENT, MINIBATCH, fill_normals, split_key
 from mhrun.target import Target
 from mhrun.types import Controls, Record, State
 
 u64 = np.uint64
-_bodies: dict[tuple[Piece, ...], Piece] = {}
 
 
 class Batch(NamedTuple):
@@ -93,9 +92,7 @@ class UnadjustedLoop:
             model.gradient,
             model.prior_gradient,
         )
-        if pieces not in _bodies:
-            _bodies[pieces] = piece(_loop(*pieces))
-        self.body = _bodies[pieces]
+        self.body = piece_once(_loop, *pieces)
 
     @classmethod
     def of(cls, kernel: Unadjusted, target: Target, key: int, threads: int) -> UnadjustedLoop | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from copy import copy
-from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -17,7 +16,7 @@ from mhrun.native import (
     Piece,
     StepControls,
     available,
-    compiled,
+    compiled_once,
     native_form,
 )
 from mhrun.native.philox import split_key
@@ -75,7 +74,6 @@ class Update(NamedTuple):
     numbers: Any  # (C,) one per chain
 
 
-@lru_cache(maxsize=8)
 def _loop(move: Piece) -> Piece:
     def loop(args: Any, update: Any) -> None:
         theta, vectors, scalars, stopped, before, grad, (size, temperature), key, step, numbers = update
@@ -92,7 +90,7 @@ def _loop(move: Piece) -> Piece:
                     stopped[c] = True
                     row[:] = before[c]
 
-    return compiled(loop)
+    return loop
 
 
 def _moved(
@@ -132,7 +130,7 @@ def _moved(
         step=u64(draws.step),
         numbers=draws.streams.numbers.numpy().astype(u64),
     )
-    _loop(native.move)(native.args, update)
+    compiled_once(_loop, native.move)(native.args, update)
     moved_aux = {name: vectors[:, a] for a, name in enumerate(native.vectors)}
     moved_aux |= {
         name: torch.from_numpy(scalars[:, a].copy()).to(aux[name].dtype)

@@ -13,13 +13,12 @@ from mhrun.compiled.loop import register
 from mhrun.compiled.loop_inputs import ControlArrays, Stream, alias_slots, constant_fields, record_arrays
 from mhrun.kernels import ZigZag
 from mhrun.kernels.zig_zag import MOST, ROUNDING, SLACK, VELOCITY, too_wide
-from mhrun.native import Draw, NativeBounds, Piece, compiled, over_chains, piece
+from mhrun.native import Draw, NativeBounds, Piece, compiled_once, over_chains, piece
 from mhrun.native.philox import fill_arrivals, split_key
 from mhrun.target import Target
 from mhrun.types import Controls, Record, State
 
 u64 = np.uint64
-_loops: dict[tuple[Piece, ...], Piece] = {}
 
 
 class Known(NamedTuple):
@@ -74,9 +73,7 @@ class ZigZagLoop:
         self._model, self._target, self._key, self._threads = model, target, key, threads
         self._slots: npt.NDArray[np.float64] | None = None
         pieces = (model.slope, model.remainder)
-        if pieces not in _loops:
-            _loops[pieces] = compiled(_loop(*pieces))
-        self._loop = _loops[pieces]
+        self._loop = compiled_once(_loop, *pieces)
 
     @classmethod
     def of(cls, kernel: ZigZag, target: Target, key: int, threads: int) -> ZigZagLoop | None:

@@ -6,7 +6,16 @@ log-likelihood difference, a proposal, a rule. `mhrun.compiled` combines pieces 
 numba is imported only when a loop is compiled.
 """
 
-from mhrun.native.compiler import Piece, available, compiled, over_chains, piece, routine
+from mhrun.native.compiler import (
+    Piece,
+    available,
+    compiled,
+    compiled_once,
+    over_chains,
+    piece,
+    piece_once,
+    routine,
+)
 from mhrun.native.forms import (
     ACCEPT,
     FULL,
@@ -60,9 +69,11 @@ __all__ = [
     "StepControls",
     "available",
     "compiled",
+    "compiled_once",
     "native_form",
     "no_share",
     "over_chains",
     "piece",
+    "piece_once",
     "routine",
 ]

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from types import FunctionType
@@ -120,6 +120,22 @@ def compiled(function: F) -> F:
         return numba.njit(**(options | {"cache": False}))(function)
     finally:
         numba.config.CACHE_DIR = before
+
+
+def compiled_once(make: Callable[..., Piece], *pieces: Piece) -> Piece:
+    """Return ``make(*pieces)`` as machine code; a process compiles the same pieces once."""
+    return _machine_code(make, *pieces)
+
+
+@cache
+def _machine_code(make: Callable[..., Piece], *pieces: Piece) -> Piece:
+    return compiled(make(*pieces))
+
+
+@cache
+def piece_once(make: Callable[..., Piece], *pieces: Piece) -> Piece:
+    """Return ``make(*pieces)`` as a piece of a larger loop; the same pieces give the same piece."""
+    return piece(make(*pieces))
 
 
 def _by_type(wide: Piece, narrow: Piece) -> Piece:

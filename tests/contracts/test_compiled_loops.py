@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +15,7 @@ from mhrun.data import Dataset
 from mhrun.dynamics.sghmc import SGHMC
 from mhrun.kernels import MetropolisHastings, ReplicaExchange, Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
+from mhrun.native import compiled_once, compiler
 from mhrun.random import MANY, Draws, Streams
 from mhrun.target import Target
 from mhrun.types import Controls
@@ -58,6 +62,25 @@ def test_a_kernel_may_bring_a_loop_of_its_own(target):
     kernel = walk(Own)
     assert isinstance(compile_loop(kernel, target, 7, 2), Nothing)
     assert requested == [(kernel, target, 7, 2)]
+
+
+def test_every_loop_is_compiled_where_the_fixture_interpreted_replaces_the_compiler(interpreted):
+    for module in pkgutil.iter_modules(mhrun.compiled.__path__, "mhrun.compiled."):
+        names = vars(importlib.import_module(module.name))
+        assert "compiled" not in names, f"{module.name} compiles a loop itself; use compiled_once"
+    loop = compiled_once(walk, Reversed)  # nothing is compiled
+    assert isinstance(loop, Reversed)
+
+
+def test_the_same_pieces_are_compiled_once(monkeypatch):
+    def add(part):
+        return lambda x: part(x) + 1
+
+    made = []
+    monkeypatch.setattr(compiler, "compiled", lambda function: made.append(function) or function)
+    loops = [compiled_once(add, part) for part in (abs, abs, int)]
+    assert loops[0] is loops[1] is not loops[2]
+    assert made == [loops[0], loops[2]]
 
 
 class Wide:
