@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mhrun.native.numbers import arrival_marks, independent_indices, normals, permutations
 from mhrun.random.philox import (
     LOW,
     distinct_of,
@@ -114,8 +115,6 @@ class Streams:
         """Return minibatches with replacement, (steps, C, m); with `rows`, of those chains only."""
         chains = self._numbers if rows is None else self._numbers[rows]
         if self.compiled:
-            from mhrun.native.numbers import independent_indices
-
             return torch.from_numpy(
                 independent_indices(self.key, first_step, steps, chains.numpy(), n, m, use, start)
             )
@@ -143,8 +142,6 @@ class Streams:
             return torch.zeros(len(steps), 0, dtype=dtype, device=self.device)
         large = len(steps) * stop > _SORTED and (self.device.type == "cpu" or stop > _SORTED)
         if self.compiled or stop > n // 2 or large:
-            from mhrun.native.numbers import permutations
-
             index_dtype = np.int32 if dtype == torch.int32 else np.int64
             places = steps.cpu().numpy(), chains.cpu().numpy()
             drawn = permutations(self.key, *places, n, start, stop, use, index_dtype)
@@ -175,8 +172,6 @@ class Streams:
     ) -> Tensor:
         """Return slot, coin, gap and uniform of arrivals start, start + 1, ..., (steps, C, 4, count); see `Marks`."""
         if self.compiled:
-            from mhrun.native.numbers import arrival_marks
-
             chains = (self._numbers if rows is None else self._numbers[rows]).numpy()
             return torch.from_numpy(arrival_marks(self.key, first_step, steps, chains, n, start, count))
         words = self.words(Purpose.ARRIVALS, first_step, steps, 2 * count, 0, 2 * start, rows)
@@ -207,8 +202,6 @@ class Streams:
             return torch.randn(self.chains, count, dtype=dtype, device=self.device, generator=generator)
         if not self.compiled:
             return None
-        from mhrun.native.numbers import normals
-
         dtype_name = "float32" if dtype == torch.float32 else "float64"
         drawn = normals(self.key, step, self._numbers.numpy(), count, int(purpose), use, dtype_name)
         return torch.from_numpy(drawn)

@@ -6,8 +6,11 @@ Layers are checked by import-linter.
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 
 import grimp
+import pytest
 
 from mhrun.paths import PACKAGE
 
@@ -32,6 +35,13 @@ def test_modules_do_not_import_each_other():
     graph = grimp.build_graph("mhrun", exclude_type_checking_imports=False, cache_dir=None)
     found = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     assert circles(found) == []
+
+
+@pytest.mark.long
+def test_numba_is_imported_when_a_loop_is_compiled_and_not_before():
+    """It takes a second, and may be missing."""
+    code = "import sys, mhrun.random, mhrun.compiled; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_methods_of_base_classes_are_abstract():
