@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mhrun.parts import Pairing, minibatch_size
+from mhrun.pairing.unpaired import Unpaired
+from mhrun.parts import minibatch_size
 from mhrun.random import Draws
 from mhrun.target import Target
-from mhrun.types import Difference, Evaluation
+from mhrun.types import Evaluation
 
 
-class Moving(Pairing):
+class Moving(Unpaired):
     """The candidate gets a fresh minibatch of `m`; the current point gets that of the last candidate, accepted or not.
 
     This follows the code of github.com/TYCODE-STANFORD/RSGLD (the "RSGLD code": Wu, Wang & Wong (2020) do not name it,
@@ -23,16 +24,8 @@ class Moving(Pairing):
     rescores = True
     hands_batch_on = True
 
-    m: int
-
     def __init__(self, m: int) -> None:
         self.m = minibatch_size(m)
-
-    def refuses(self, target: Target) -> str | None:
-        """Return why a minibatch of m cannot be drawn, or that the target's surrogate is of no use, or None."""
-        return target.batches.refuses(self.m, is_open=self.m_is_open) or target.refuses_surrogate(
-            type(self).__name__
-        )
 
     def reads(self, target: Target) -> int:
         """Return 2 m."""
@@ -48,15 +41,3 @@ class Moving(Pairing):
         """Evaluate the origin on the candidate's minibatch of the previous step."""
         assert kept.batch is not None
         return target.evaluate(kept.theta, kept.batch, grad_temperature)
-
-    def compare(
-        self,
-        target: Target,
-        origin: Evaluation,
-        theta: Tensor,
-        draws: Draws,
-        grad_temperature: Tensor | None = None,
-    ) -> tuple[Evaluation, Difference]:
-        """Evaluate the candidate on a fresh minibatch, independent of the origin's."""
-        candidate = target.evaluate(theta, target.batches.draw(draws, self.m), grad_temperature)
-        return candidate, target.differences.unpaired(origin, candidate, self.m)

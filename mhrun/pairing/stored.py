@@ -5,13 +5,14 @@ from __future__ import annotations
 from torch import Tensor
 
 from mhrun.native import STORED, NativePairing
-from mhrun.parts import AUTO, Pairing, minibatch_size
+from mhrun.pairing.unpaired import Unpaired
+from mhrun.parts import AUTO, minibatch_size
 from mhrun.random import Draws
 from mhrun.target import Target
-from mhrun.types import Difference, Evaluation
+from mhrun.types import Evaluation
 
 
-class Stored(Pairing):
+class Stored(Unpaired):
     """The candidate gets a fresh minibatch of `m`; the current point keeps the minibatch of its proposal.
 
     MINT's augmented chain (Li & Wong 2017, section 3.2) and MHBT (Wu, Wang & Wong 2020, Algorithm 1). One evaluation
@@ -24,18 +25,10 @@ class Stored(Pairing):
     keeps_batch = True
     stationary = "stored"
 
-    m: int
-
     def __init__(self, m: int | str) -> None:
         self.m = minibatch_size(m)
         if m == AUTO:
             self.m_is_open = True
-
-    def refuses(self, target: Target) -> str | None:
-        """Return why a minibatch of m cannot be drawn, or that the target's surrogate is of no use, or None."""
-        return target.batches.refuses(self.m, is_open=self.m_is_open) or target.refuses_surrogate(
-            type(self).__name__
-        )
 
     def reads(self, target: Target) -> int:
         """Return m."""
@@ -50,18 +43,6 @@ class Stored(Pairing):
     ) -> Evaluation:
         """Return the evaluation from when the point was proposed."""
         return target.gradients.added_to(kept, grad_temperature)
-
-    def compare(
-        self,
-        target: Target,
-        origin: Evaluation,
-        theta: Tensor,
-        draws: Draws,
-        grad_temperature: Tensor | None = None,
-    ) -> tuple[Evaluation, Difference]:
-        """Evaluate the candidate on a fresh minibatch, independent of the origin's."""
-        candidate = target.evaluate(theta, target.batches.draw(draws, self.m), grad_temperature)
-        return candidate, target.differences.unpaired(origin, candidate, self.m)
 
     def native(self) -> NativePairing:
         """Return the form of this pairing in a compiled loop."""
