@@ -12,7 +12,6 @@ from mhrun.errors import Refusal
 from mhrun.models.bounds import Distances, order_of, remainder_slope, remainder_width, row_norms
 from mhrun.models.naming import named
 from mhrun.models.weights import Weights
-from mhrun.random import Draws, Purpose
 from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
 
 
@@ -77,12 +76,6 @@ class Regression(Weights, ABC):
     def fields(self) -> Mapping[str, Field]:
         """What the data must be: ``x`` (n, D) and ``y`` (n,)."""
         return {"x": Field((self.dim,), setting="model.dim"), "y": Field(())}
-
-    def init(self, chains: int, draws: Draws) -> Tensor:
-        """Return starting points (C, D)."""
-        if self.start_sd == 0:
-            return torch.zeros(chains, self.dim, dtype=torch.float64, device=draws.device)
-        return self.start_sd * draws.normal(Purpose.INIT, self.dim)
 
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
         """(C, D), x (C or 1, m, D) and y (C or 1, m) -> (C, m)."""

@@ -13,7 +13,6 @@ from mhrun.models.bounds import Distances, order_of, over_parts, remainder_slope
 from mhrun.models.linear import predictor
 from mhrun.models.naming import named
 from mhrun.models.weights import Weights
-from mhrun.random import Draws, Purpose
 from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
 
 # Of log softmax in its K logits: sup of |d^j| over unit vectors, the norm of a symmetric form being that on its
@@ -72,12 +71,6 @@ class SoftmaxRegression(Weights):
             "x": Field((self.features,), setting="model.features"),
             "y": Field((), "classes", self.classes, "model.classes"),
         }
-
-    def init(self, chains: int, draws: Draws) -> Tensor:
-        """Return starting points (C, D)."""
-        if self.start_sd == 0:
-            return torch.zeros(chains, self.dim, dtype=torch.float64, device=draws.device)
-        return self.start_sd * draws.normal(Purpose.INIT, self.dim)
 
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
         """(C, D), x (C or 1, m, features) and y (C or 1, m) -> (C, m)."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mhrun.errors import Refusal
 from mhrun.native.vectors import square_sum
-from mhrun.random import derive_key
+from mhrun.random import Draws, Purpose, derive_key
 
 
 class Weights:
@@ -19,10 +19,18 @@ class Weights:
     Attributes:
         dim: D, the number of weights.
         precision: of the prior, 1 / variance.
+        start_sd: standard deviation of the normal starting points; 0 for theta = 0.
     """
 
     dim: int
     precision: float
+    start_sd: float
+
+    def init(self, chains: int, draws: Draws) -> Tensor:
+        """Return starting points (C, D)."""
+        if self.start_sd == 0:
+            return torch.zeros(chains, self.dim, dtype=torch.float64, device=draws.device)
+        return self.start_sd * draws.normal(Purpose.INIT, self.dim)
 
     def log_prior(self, theta: Tensor) -> Tensor:
         """(C, D) -> (C,), summed in float64."""
