@@ -224,6 +224,13 @@ def test_a_draw_that_is_none_spoils_no_ensemble(data):
     assert metrics["nll_of_mean"].isfinite().all()
 
 
+def test_data_on_a_device_are_those_that_were_given(data):
+    """Also where earlier ones are gone, so that a new data set may be at their address."""
+    monitor = Predictive(data[1], 1)
+    for n in range(1, 20):
+        assert monitor.on(torch.device("meta"), Dataset.of(np.zeros(n))).n == n
+
+
 def test_ties_count_as_the_lower_class(data):
     target = Target(Perceptron(LAYERS), data[0])
     monitor = Predictive(data[1], 1)
