@@ -40,14 +40,14 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         if sys.platform == "win32":
             os.replace(partial, path)
     except OSError as error:
-        with suppress(OSError):  # the folder cannot be written
-            partial.unlink(missing_ok=True)
+        if sys.platform == "win32":  # which does not remove an open file
+            _discard(partial)
         raise explain(error, path) from error
 
 
 @contextmanager
 def _alone(partial: Path) -> Iterator[IO[bytes]]:
-    """Open a file for writing from its beginning, once no other process writes it."""
+    """Open a file for writing from its beginning, once no other process writes it; remove it if writing fails."""
     while True:
         with open(partial, "wb", opener=_as_it_is) as file:
             if sys.platform != "win32":
@@ -55,9 +55,19 @@ def _alone(partial: Path) -> Iterator[IO[bytes]]:
                     fcntl.flock(file, fcntl.LOCK_EX)
             if not _leads_to(partial, file):  # the other process has moved it into place
                 continue
-            file.truncate(0)
-            yield file
+            try:
+                file.truncate(0)
+                yield file
+            except OSError:
+                if sys.platform != "win32":
+                    _discard(partial)  # under the lock: later it may be another's
+                raise
             return
+
+
+def _discard(partial: Path) -> None:
+    with suppress(OSError):  # the folder cannot be written
+        partial.unlink(missing_ok=True)
 
 
 def open_log(path: Path) -> IO[str]:

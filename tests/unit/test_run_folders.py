@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import itertools
 import os
 import shutil
@@ -226,6 +227,29 @@ def test_a_file_is_whole_or_not_there(tmp_path):
     assert read_json(target) == {"a": 1}
     assert os.listdir(tmp_path) == ["file"]
     assert "cannot be written" in str(explain(PermissionError(13, "no"), target))
+
+
+def test_a_file_that_failed_is_removed_before_another_may_write_it(tmp_path, monkeypatch):
+    """The other process waits for the lock of this file, and has its own in the same place once it is released."""
+    unlink, seen = Path.unlink, []
+
+    def watched(path, missing_ok=False):
+        with open(path, "rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                seen.append("open to others")
+            except BlockingIOError:
+                seen.append("locked")
+        unlink(path, missing_ok)
+
+    def fails(file):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "unlink", watched)
+    with pytest.raises(UserError, match="full; free some space"):
+        write_whole(tmp_path / "file", fails)
+    assert seen == ["locked"]
+    assert os.listdir(tmp_path) == []
 
 
 def test_two_that_write_a_file_at_once_both_do(tmp_path):
