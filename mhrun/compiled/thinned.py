@@ -25,6 +25,7 @@ from mhrun.native import (
     over_chains,
     piece,
 )
+from mhrun.native.forms import ROUNDING, SLACK
 from mhrun.native.maths import log_64
 from mhrun.native.philox import ACCEPT, fill_arrivals, split_key, uniform
 from mhrun.target import Target
@@ -32,7 +33,6 @@ from mhrun.types import Controls, Evaluation, Record, State
 
 u64 = np.uint64
 _TILE = 64  # arrivals held at once
-_SLACK, _ROUNDING = 1e-6, 1e-11  # of a bound, relative and absolute
 
 
 class Table(NamedTuple):
@@ -83,7 +83,7 @@ class ThinnedLoop:
         self._target, self._key, self._threads = target, key, threads
         self._slots: npt.NDArray[np.float64] | None = None
         moving = (proposal.propose, proposal.log_ratio)
-        bounded = (model.log_prior, model.width, model.terms, model.known, model.total)
+        bounded = (model.log_prior, model.width, model.terms, model.size, model.known, model.total)
         pieces = (*moving, thinning.share, *bounded)
         self._loop = compiled_once(_loop, *pieces)
 
@@ -124,20 +124,26 @@ class ThinnedLoop:
 
 
 @piece
-def _steps(count: Any, values: Any, sizes: Any, marks: Any, beta: Any, span: Any, a: Any, lifts: Any) -> Any:
-    """Replace terms (count,) by log(g / f) of the arrivals that are kept and 0 of others; count violations."""
-    wrong = 0
+def _suspects(count: Any, values: Any, sizes: Any, beta: Any, span: Any) -> Any:
+    """Return how many terms (count,) are larger than their bounds, by whatever little."""
+    found = 0
+    for i in range(count):
+        found += abs(beta * values[i]) > span * sizes[i] * (1 + SLACK)
+    return found
+
+
+@piece
+def _steps(count: Any, values: Any, sizes: Any, marks: Any, beta: Any, span: Any, a: Any, lifts: Any) -> None:
+    """Replace terms (count,) by log(g / f) of the arrivals that are kept and 0 of others."""
     for i in range(count):  # without a branch, so that it runs in vector lanes
         b = span * sizes[i]
         t = beta * values[i]
-        wrong += abs(t) > b * (1 + _SLACK) + _ROUNDING * beta
         bounded = min(max(t, -b), b)
         kappa = a * b + (0.5 * (b - abs(bounded)) if lifts else 0.0)
         f, g = max(-bounded, 0.0) + kappa, max(bounded, 0.0) + kappa
         kept = marks[i] * (1 + a) * b < f
         step = log_64(g / f if kept else 1.0)
         values[i] = step if t == t else np.nan
-    return wrong
 
 
 def _loop(
@@ -147,6 +153,7 @@ def _loop(
     log_prior: Piece,
     width: Piece,
     terms: Piece,
+    size_of: Piece,
     known_part: Piece,
     total: Piece,
 ) -> Piece:
@@ -213,8 +220,9 @@ def _loop(
                             for i in range(count):
                                 b = span * sizes[i]
                                 t = beta * values[i]
-                                if abs(t) > b * (1 + _SLACK) + _ROUNDING * beta:
-                                    wrong += 1
+                                if abs(t) > b * (1 + SLACK):
+                                    rounding = beta * ROUNDING * size_of(model, index[i], current, candidate)
+                                    wrong += abs(t) > b * (1 + SLACK) + rounding
                                 if t != t:
                                     log_ratio = np.nan
                                 elif marks[i] * b < min(-t, b):
@@ -223,7 +231,12 @@ def _loop(
                                     going = False
                                     break
                         else:
-                            wrong += _steps(count, values, sizes, marks, beta, span, a, lifts)
+                            if _suspects(count, values, sizes, beta, span) > 0:
+                                for i in range(count):
+                                    rounding = beta * ROUNDING * size_of(model, index[i], current, candidate)
+                                    b = span * sizes[i]
+                                    wrong += abs(beta * values[i]) > b * (1 + SLACK) + rounding
+                            _steps(count, values, sizes, marks, beta, span, a, lifts)
                             for i in range(count):
                                 log_ratio += values[i]
                 accept = log_u < log_ratio

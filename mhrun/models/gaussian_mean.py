@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mhrun.errors import Refusal
 from mhrun.models.bounds import centred_norms
-from mhrun.native import NativeBounds, NativeModel, piece
+from mhrun.native import NativeBounds, NativeModel, piece, routine
 from mhrun.random import Draws
 from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
 
@@ -110,7 +110,7 @@ class GaussianMean:
             return None
         centre, half, _ = centred_norms(data["x"])
         args = (data["x"].numpy(), self.precision, *_statistics(data), centre, half)
-        return NativeBounds(args, _log_prior, _width, _terms, _total)
+        return NativeBounds(args, _log_prior, _width, _terms, _total, _size)
 
     def native(self, data: Rows, *, full: bool) -> NativeModel:
         """Return the pieces of the fused loop, in float64."""
@@ -193,6 +193,12 @@ def _terms(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any)
     step, middle = candidate[0] - origin[0], 0.5 * (candidate[0] + origin[0])
     for j in range(m):
         out[j] = step * (x[index[j]] - middle)
+
+
+@routine
+def _size(args: Any, i: Any, origin: Any, candidate: Any) -> Any:
+    x = args[0][i]
+    return 0.5 * (x - origin[0]) ** 2 + 0.5 * (x - candidate[0]) ** 2 + 2 * HALF_LOG_2PI
 
 
 @piece

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mhrun.models.logistic_native import log_lik_of_all, log_prior, log_sigmoid
-from mhrun.native import NativeBounds, NativeLowerBound, piece
+from mhrun.native import NativeBounds, NativeLowerBound, piece, routine
 from mhrun.native.maths import exp_negative_64
 
 
@@ -49,7 +49,9 @@ def bound_pieces(
         eta,
     )
     gradients = (_slope, _remainder) if order else ()
-    return NativeBounds(args, log_prior, _width, _terms, log_lik_of_all, _taylor_difference, *gradients)
+    return NativeBounds(
+        args, log_prior, _width, _terms, log_lik_of_all, _size, _taylor_difference, *gradients
+    )
 
 
 def lower_bound_pieces(
@@ -170,6 +172,24 @@ def _terms(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any)
             if order == 2:
                 term += 0.5 * share * (1 - share) * ((two - at) * (two - at) - (one - at) * (one - at))
         out[j] = term
+
+
+@routine
+def _size(args: Any, i: Any, origin: Any, candidate: Any) -> Any:
+    x, y, scale, order, eta = args[0], args[1], args[3], args[5], args[10]
+    sign, total = np.float64(y[i]), 0.0
+    for theta in (origin, candidate):
+        z = 0.0
+        for d in range(len(theta)):
+            z += np.float64(x[i, d]) * theta[d]
+        z *= sign * scale
+        total += abs(log_sigmoid(z))
+        if order > 0:
+            at = sign * eta[i]
+            share = 1.0 / (1.0 + math.exp(at)) if at < 700.0 else 0.0
+            curve = 0.5 * share * (1 - share) * (z - at) if order == 2 else 0.0
+            total += abs((share - curve) * (z - at))
+    return total
 
 
 @piece

@@ -13,7 +13,7 @@ from torch import Tensor
 from mhrun.errors import Refusal
 from mhrun.models.bounds import centred_norms
 from mhrun.models.compressed import compress
-from mhrun.native import NativeBounds, NativeModel, piece
+from mhrun.native import NativeBounds, NativeModel, piece, routine
 from mhrun.native.maths import (
     exp_negative_32,
     exp_negative_64,
@@ -157,7 +157,7 @@ class TiedMeans:
         """Return the pieces of the fused loop on bounded terms."""
         x, (centre, half, _) = data["x"].numpy(), centred_norms(data["x"])
         args = (x, self.variance, *self.prior_variances, *_statistics(data, self.variance), centre, half)
-        return NativeBounds(args, _log_prior, _width, _terms, _total)
+        return NativeBounds(args, _log_prior, _width, _terms, _total, _size)
 
     def native(self, data: Rows, *, full: bool) -> NativeModel:
         """Return the pieces of the fused loop. Per-datum arithmetic is float32, sums of all data float64."""
@@ -333,6 +333,17 @@ def _term(x: Any, v: Any, origin: Any, candidate: Any) -> Any:
     near = (candidate[0] - origin[0]) * (2 * x - origin[0] - candidate[0]) / (2 * v)
     soft = max(after, 0.0) - max(before, 0.0)
     return near + soft + log_of_ratio_64(exp_negative_64(-abs(after)), exp_negative_64(-abs(before)))
+
+
+@routine
+def _size(args: Any, i: Any, origin: Any, candidate: Any) -> Any:
+    x, v = np.float64(args[0][i]), args[1]
+    total, constant = 0.0, 0.5 * math.log(2 * math.pi * v) + math.log(2.0)
+    for theta in (origin, candidate):
+        z = theta[1] * (x - theta[0] - 0.5 * theta[1]) / v
+        soft = max(z, 0.0) + math.log1p(math.exp(-abs(z)))
+        total += abs(soft - 0.5 * (x - theta[0]) ** 2 / v - constant)
+    return total
 
 
 @piece

@@ -14,6 +14,8 @@ from mhrun.native.compiler import Piece, piece
 
 SHARED, STORED, FULL, GROWING, THINNED = 0, 1, 2, 3, 4  # how a pairing scores
 UNDECIDED, REJECT, ACCEPT = -1, 0, 1  # verdicts of a sequential test
+SLACK = 1e-6  # relative, that a term may exceed its bound by
+ROUNDING = 1e-13  # share of its summands that rounding may add to a term in float64
 
 
 class Draw(NamedTuple):
@@ -97,6 +99,9 @@ class NativeBounds(NamedTuple):
     width: Piece  # (args, origin, candidate) -> float, at least 0
     terms: Piece  # (args, index, m, origin, candidate, out (m,)): the term of each datum
     total: Piece  # (args, theta) -> sum of l_i over all data
+    # (args, i, origin, candidate) -> sum of |l_i| at both points, and of the surrogate's terms: what rounding is
+    # relative to, see `ROUNDING`
+    size: Piece
     known: Piece = nothing_known  # (args, origin, candidate) -> the surrogate's part, summed over all data
     # For moves along gradients of remainders, see `Bounds.slope`; without these two they run in torch.
     slope: Piece | None = None  # (args, theta) -> float, at least 0

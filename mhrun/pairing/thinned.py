@@ -7,6 +7,7 @@ from torch import Tensor
 
 from mhrun.errors import Refusal
 from mhrun.native import THINNED, NativePairing
+from mhrun.native.forms import SLACK
 from mhrun.pairing.deferred import Deferred
 from mhrun.parts import ARRIVALS
 from mhrun.random import Draws
@@ -14,7 +15,6 @@ from mhrun.target import Target
 from mhrun.types import Arrivals, Evaluation, Events
 
 _GUESS = 100  # data of a step, for plans
-_SLACK = 1e-6  # relative, of a bound
 
 
 class Thinned(Deferred):
@@ -120,7 +120,7 @@ class Bounded(Arrivals):
         index = torch.where(coin < cut[slot], slot, other[slot])
         bound = self._target.bounded.bounds.weights[index] * self._width[rows, None]
         term, rounding = self._target.bounded.terms(self._origin[rows], self._candidate[rows], index)
-        exceeds = in_time & (term.abs() > bound * (1 + _SLACK) + rounding)
+        exceeds = in_time & (term.abs() > bound * (1 + SLACK) + rounding)
         self.violations[rows] += exceeds.sum(-1, dtype=torch.int32)
         term = torch.minimum(torch.maximum(term, -bound), bound)
         return Events(time, torch.where(in_time, term, 0.0), bound, uniform)

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from mhrun.data import Dataset
 from mhrun.native import native_form
+from mhrun.native.forms import ROUNDING
 from mhrun.target.gradients import Gradients, likelihoods
 from mhrun.target.reference import in_float64
 from mhrun.target.surrogate import Surrogate
 from mhrun.types import Model, Rows
 
 _FULL_PASS = 1 << 22  # most log-likelihoods in memory during a pass over all data
-_ROUNDING = 1e-13  # share of its summands that rounding may add to a term in float64
 _VALUES = 1 << 27  # most data values in memory during a pass
 
 
@@ -123,7 +123,7 @@ class AllData:
         if self._surrogate is not None:
             after, before = (self._surrogate.terms(theta, rows) for theta in (candidate, origin))
             terms, size = terms - (after - before), size + after.abs() + before.abs()
-        return terms, _ROUNDING * size
+        return terms, ROUNDING * size
 
     def _weighted(self, theta: Tensor) -> Iterable[tuple[Rows, Tensor | float]]:
         """Return all data in parts with weight 1, or the model's few weighted nodes."""

@@ -16,6 +16,7 @@ from mhrun.models.logistic import Logistic
 from mhrun.models.tied_means import TiedMeans
 from mhrun.native import available
 from mhrun.native.alias import alias_table
+from mhrun.native.forms import ROUNDING
 from mhrun.pairing.thinned import Thinned
 from mhrun.proposals.random_walk import RandomWalk
 from mhrun.random import derive_key
@@ -114,6 +115,36 @@ def test_violations_are_counted_in_both(interpreted):
     if available():
         _, _, record = advance_compiled(kernel, target, state, control, STEPS, KEY)
         assert np.array_equal(record["violations"], count)
+
+
+@pytest.mark.skipif(not available(), reason="needs numba")
+@pytest.mark.parametrize("name", CASES)
+def test_both_allow_the_same_rounding(name):
+    target, rng = CASES[name][0](), np.random.default_rng(1)
+    origin, candidate = (torch.from_numpy(rng.normal(size=(1, target.dim))) for _ in range(2))
+    native, index = target.bounded.native(), torch.arange(50)
+    _, allowed = target.bounded.terms(origin, candidate, index[None])
+    points = origin[0].numpy(), candidate[0].numpy()
+    sizes = [native.size(native.args, int(i), *points) for i in index]
+    assert ROUNDING * np.array(sizes) == pytest.approx(allowed[0].numpy(), rel=1e-12)
+
+
+@pytest.mark.skipif(not available(), reason="needs numba")
+@pytest.mark.parametrize("rule", ["tunamh", "smh"])
+def test_rounding_of_large_log_likelihoods_is_no_violation(rule, interpreted):
+    """With one weight and log-likelihoods of a million, terms are as large as their bounds, to rounding."""
+    x = np.random.default_rng(5).uniform(1e6, 2e6, (100, 1))
+    target = Target(Logistic(1, 1.0, "zeros"), Dataset.of({"x": x, "y": np.full(100, -1)}))
+    kernel = MetropolisHastings(RandomWalk(), Thinned(), RULES[rule])
+    state, draws = begin(kernel, target, torch.ones(CHAINS, 1).double(), KEY)
+    control = controls(1e-12, 2e-5, chains=CHAINS)
+    _, _, infos = advance(kernel, target, state, control, draws, STEPS)
+    _, _, record = advance_compiled(kernel, target, state, control, STEPS, KEY)
+    for field in ("batch_size", "violations"):
+        there = torch.stack([getattr(info, field) for info in infos], 1).numpy()
+        assert np.array_equal(record[field], there), field
+    assert record["batch_size"].sum() > 100
+    assert record["violations"].sum() == 0
 
 
 def test_a_model_without_pieces_has_no_loop():
