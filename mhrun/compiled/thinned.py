@@ -223,10 +223,8 @@ def _loop(
                                 if abs(t) > b * (1 + SLACK):
                                     rounding = beta * ROUNDING * size_of(model, index[i], current, candidate)
                                     wrong += abs(t) > b * (1 + SLACK) + rounding
-                                if t != t:
-                                    log_ratio = np.nan
-                                elif marks[i] * b < min(-t, b):
-                                    log_ratio = -np.inf
+                                if t != t or marks[i] * b < min(-t, b):
+                                    log_ratio = -np.inf if t == t else np.nan
                                     size -= count - 1 - i  # later ones need not be read
                                     going = False
                                     break

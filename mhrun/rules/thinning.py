@@ -107,10 +107,10 @@ class Thinning(Rule):
         since, start = torch.zeros_like(rate), 0
         while len(rows):
             rate_left = max(0.0, float((rate - since)[rows].max()))
-            count = min(
+            drawn = min(
                 1 << math.ceil(math.log2(rate_left + 4 * rate_left**0.5 + 1)), max(1, _HELD // len(rows))
             )
-            stop = start + max(_FIRST, count)
+            stop = start + max(_FIRST, drawn)
             events = supply.arrive(rows, since[rows], start, stop, rate[rows])
             in_time = events.time <= rate[rows, None]
             step = self._steps(events, in_time, beta[rows, None], a[rows, None])
@@ -118,8 +118,9 @@ class Thinning(Rule):
             sums = torch.cat((log_ratio[rows, None], step), -1).cumsum(-1)
             if self.only_lowers:  # the first that is kept rejects, and later ones need not be read
                 in_time = in_time & (sums[:, :-1] > -torch.inf)
-            size[rows] += in_time.sum(-1)
-            log_ratio[rows], since[rows] = sums[:, -1], events.time[:, -1]
+            count = in_time.sum(-1)
+            size[rows] += count
+            log_ratio[rows], since[rows] = sums.gather(-1, count[:, None])[:, 0], events.time[:, -1]
             going = since[rows] <= rate[rows]
             if self.only_lowers:
                 going = going & (log_ratio[rows] > -torch.inf)

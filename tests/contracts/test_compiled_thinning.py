@@ -147,6 +147,28 @@ def test_rounding_of_large_log_likelihoods_is_no_violation(rule, interpreted):
     assert record["violations"].sum() == 0
 
 
+@pytest.mark.skipif(not available(), reason="needs numba")
+@pytest.mark.parametrize("rule", RULES)
+def test_a_term_that_is_no_number_ends_the_decision_in_both(rule, interpreted):
+    """The step diverges, whatever later arrivals are, and counts the data up to that term."""
+    target, control = gaussian(), controls(0.1, 60.0, chains=CHAINS)
+    kernel = MetropolisHastings(RandomWalk(), Thinned(), RULES[rule])
+    state, draws = begin(kernel, target, torch.full((CHAINS, 1), 0.2).double(), KEY)
+    loop = compile_loop(kernel, target, KEY, 1)
+    assert target.bounded.table.total > 0  # bounds are of the data without NaN
+    target.data.fields["x"][::40] = torch.nan
+    _, _, infos = advance(kernel, target, state, control, draws, STEPS)
+    every = control.each(lambda c: c.expand(STEPS, len(c)).contiguous())
+    _, record = loop.advance(state, 1, every)
+    for field in ("accepted", "batch_size", "n_lik", "diverging"):
+        there = torch.stack([getattr(info, field) for info in infos], 1).numpy()
+        assert np.array_equal(record[field], there), field
+    ratios = torch.stack([info.log_ratio for info in infos], 1).numpy()
+    assert np.allclose(record["log_ratio"], ratios, rtol=1e-4, atol=1e-4, equal_nan=True)
+    assert record["diverging"].any()
+    assert not record["diverging"].all()
+
+
 def test_a_model_without_pieces_has_no_loop():
     def bounds(data, kind, reference):
         raise AssertionError("not needed to know that there is no loop")
