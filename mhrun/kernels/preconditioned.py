@@ -79,6 +79,12 @@ class Scale:
         return (*arrays, own)
 
 
+def _declare_as(part: Any, other: Any, base: type) -> None:
+    """Give `other` the attributes that `base` declares, with the values of `part`."""
+    for name in base.__annotations__:
+        setattr(other, name, getattr(part, name))
+
+
 class PreconditionedProposal(Proposal):
     """A proposal in scaled coordinates: phi' ~ q(phi -> .), theta' = center + S phi'.
 
@@ -92,12 +98,7 @@ class PreconditionedProposal(Proposal):
     def __init__(self, proposal: Proposal, scale: Scale) -> None:
         self.proposal = proposal
         self.scale = scale
-        self.gradients = proposal.gradients
-        self.ratio = proposal.ratio
-        self.keeps_balance = proposal.keeps_balance
-        self.best_acceptance = proposal.best_acceptance
-        self.excess_acceptance = proposal.excess_acceptance
-        self.leapfrog_steps = proposal.leapfrog_steps
+        _declare_as(proposal, self, Proposal)
 
     @property
     def needs_noise(self) -> bool:
@@ -208,13 +209,7 @@ class PreconditionedDynamics(Dynamics):
     def __init__(self, dynamics: Dynamics, scale: Scale) -> None:
         self.dynamics = dynamics
         self.scale = scale
-        self.energies = dynamics.energies
-        self.optimises = dynamics.optimises
-        self.marks_valid = dynamics.marks_valid
-        self.valid_remedy = dynamics.valid_remedy
-        self.noise_gain = dynamics.noise_gain
-        self.curvature_gain = dynamics.curvature_gain
-        self.small_step_bias = dynamics.small_step_bias
+        _declare_as(dynamics, self, Dynamics)
 
     @property
     def needs_noise(self) -> bool:

@@ -10,8 +10,9 @@ from regressions import full
 
 import mhrun
 from mhrun.errors import Refusal
-from mhrun.kernels.preconditioned import Scale, preconditioned
+from mhrun.kernels.preconditioned import PreconditionedDynamics, PreconditionedProposal, Scale, preconditioned
 from mhrun.models.gaussian_mixture import GaussianMixture
+from mhrun.parts import Dynamics, Proposal
 from mhrun.proposals.crank_nicolson import CrankNicolson
 from mhrun.target import Target
 
@@ -78,3 +79,20 @@ def test_tests_in_scaled_coordinates_keep_the_target(proposal):
         by_chain = moment.mean(1)
         z = (by_chain.mean(0) - exact) / (by_chain.std(0, ddof=1) / 8)
         assert (np.abs(z) < 5).all()
+
+
+@pytest.mark.parametrize("base", [Proposal, Dynamics])
+def test_a_part_in_scaled_coordinates_declares_what_its_part_declares(base):
+    """Every attribute of the base class, so that a new one is not left at its default."""
+
+    class Part(base):
+        pass
+
+    Part.__abstractmethods__ = frozenset()
+    part = Part()
+    for name in base.__annotations__:
+        setattr(part, name, object())
+    wrapped = (PreconditionedProposal if base is Proposal else PreconditionedDynamics)(part, scale(False))
+    assert len(base.__annotations__) > 5
+    for name in base.__annotations__:
+        assert getattr(wrapped, name) is getattr(part, name), name
