@@ -12,8 +12,9 @@ import torch
 from mhrun.compiled.loop import register
 from mhrun.compiled.loop_inputs import ControlArrays, Stream, alias_slots, constant_fields, record_arrays
 from mhrun.kernels import ZigZag
-from mhrun.kernels.zig_zag import MOST, ROUNDING, SLACK, VELOCITY, too_wide
+from mhrun.kernels.zig_zag import MOST, VELOCITY, too_wide
 from mhrun.native import Draw, NativeBounds, Piece, compiled_once, over_chains, piece
+from mhrun.native.forms import GRADIENT_ROUNDING, SLACK
 from mhrun.native.philox import fill_arrivals, split_key
 from mhrun.target import Target
 from mhrun.types import Controls, Record, State
@@ -234,7 +235,7 @@ def _loop(slope: Piece, remainder: Piece) -> Piece:
                         i = slot if coins[dim] < slots[slot, 0] else np.int64(slots[slot, 1])
                         _to_theta(reference, root, phi, point)
                         remainder(args, i, point, remainder_grad, log_lik_grad)
-                        allowed = ROUNDING * _norm_in_metric(root, log_lik_grad, scratch)
+                        allowed = GRADIENT_ROUNDING * _norm_in_metric(root, log_lik_grad, scratch)
                         norm = _norm_in_metric(root, remainder_grad, scratch)
                         weight = slots[i, 2]
                         wrong += not norm <= weight * slope(args, point) * (1 + SLACK) + allowed

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import UserError
+from mhrun.native.forms import GRADIENT_ROUNDING, SLACK
 from mhrun.parts import Kernel
 from mhrun.random import Draws, Purpose
 from mhrun.target import Target
@@ -18,8 +19,6 @@ from mhrun.types import Controls, Info, State
 
 VELOCITY = "velocity"  # name in `State.aux`
 MOST = 1e5  # most data that a step may be expected to read
-ROUNDING = 1e-11  # share of a gradient that rounding may add to that of a remainder
-SLACK = 1e-6  # relative, of a bound
 
 
 class ZigZag(Kernel):
@@ -171,7 +170,7 @@ class ZigZag(Kernel):
         )
         root, weight = target.quadratic.root, target.bounded.bounds.weights[index]
         gradient = remainder_grad @ root
-        bound = weight * slope(theta) * (1 + SLACK) + ROUNDING * (log_lik_grad @ root).norm(dim=-1)
+        bound = weight * slope(theta) * (1 + SLACK) + GRADIENT_ROUNDING * (log_lik_grad @ root).norm(dim=-1)
         share = (total / (weight * temperature[chains] * rate[chains]))[:, None]
         cumulative = (share * (-velocity[chains] * gradient).clamp_min(0)).cumsum(1)
         coordinate = torch.searchsorted(cumulative, uniform[:, None], right=True)[:, 0]
