@@ -164,7 +164,7 @@ def piloted(
         return method, None
     settings = _load(method, folder)
     if settings is None:
-        check_model(method.target, method.first_points(1))
+        check_model(method.target, method.first_points()[:1])
         with limited(1), method.exact_products():  # sums over threads round differently
             settings = pilot(method)
         note(line(method.name, settings.facts))

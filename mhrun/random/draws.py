@@ -47,6 +47,8 @@ class Draws:
     def step(self, step: int) -> None:
         self._step = step
         self._drawn.clear()
+        for child in self._children.values():
+            child._drawn.clear()
 
     # Functions of the step number. A kernel has no other access to it: a bool selects one of a few kinds of step, and
     # a tensor enters the arithmetic.
@@ -100,7 +102,7 @@ class Draws:
             self.on_host and not torch.equal(known.streams.numbers, self.streams.numbers[rows])
         ):
             self._children[name] = known = Draws(self.streams.of(name, rows), step, self._ahead)
-        elif known.step != step:  # else what was drawn before in this step counts as drawn
+        elif known.step != step:  # else what it drew in this step counts as drawn
             known.step = step
         return known
 

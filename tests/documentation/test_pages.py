@@ -21,7 +21,6 @@ from mhrun import Fixed
 from mhrun.cli.compose import compose_config
 from mhrun.cli.main import run, taken_apart
 from mhrun.cli.words import sweep_jobs
-from mhrun.compiled import loop_inputs
 from mhrun.data import Dataset
 from mhrun.engine.executors import choose_executor
 from mhrun.engine.method import Method
@@ -119,7 +118,7 @@ def test_the_worked_example(tmp_path, monkeypatch, capsys):
         assert abs(summary["metrics"][f"{method}.mean"] - posterior.mean()) < posterior.std() / 2
 
 
-def test_the_pieces_of_the_worked_example_do_what_its_steps_do(tmp_path, monkeypatch):
+def test_the_pieces_of_the_worked_example_do_what_its_steps_do(tmp_path, monkeypatch, interpreted):
     """Run without the compiler: the same records, to rounding."""
     for title, text in blocks("extending.md", "python"):
         if title:
@@ -128,7 +127,6 @@ def test_the_pieces_of_the_worked_example_do_what_its_steps_do(tmp_path, monkeyp
     monkeypatch.syspath_prepend(tmp_path / "mine")
     for name in [name for name in sys.modules if name.split(".")[0] == "ours"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(loop_inputs, "compiled", lambda function: function)
     parts = {name: importlib.import_module(f"ours.{name}") for name in ("multiplicative", "lazy", "scaled")}
     target = Target(GaussianMean(2.0, start=1.0), Dataset.of(np.random.default_rng(1).normal(1.0, 1.0, 30)))
     for kernel in (

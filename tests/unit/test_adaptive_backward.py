@@ -277,13 +277,17 @@ def test_a_test_s_rate_is_the_mean_of_min_1_r(target):
 def test_no_two_tests_have_the_same_numbers(target, monkeypatch):
     for change, most in ((0.05, 0.5), (0.2, 0.5), (0.3, 0.5), (0.1, 0.35), (0.07, 0.9)):
         parts, used = kernel(trials=2, change=change, most=most), []
-        whole = Streams.at
-        monkeypatch.setattr(
-            Streams, "at", lambda self, step, ahead=1, u=used, w=whole: u.append(step) or w(self, step)
-        )
+        whole = Draws.__init__
+
+        def noting(self, streams, step, ahead=64, used=used, whole=whole):
+            used.append(step)
+            whole(self, streams, step, ahead)
+
+        monkeypatch.setattr(Draws, "__init__", noting)
         theta, betas = torch.zeros(1, DIM, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
         for step in (1, 2, 3):
-            draws = whole(Streams(KEY, 1), step)
+            draws = Draws(Streams(KEY, 1), step)
+            used.pop()
             for test in range(1, int(most / change + 1e-9) + 1):
                 parts._tried(target, theta, control_of(1), draws, betas, torch.tensor([0]), test)
         monkeypatch.undo()

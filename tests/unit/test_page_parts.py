@@ -156,8 +156,8 @@ def test_columns_of_words_are_read_from_the_left_and_numbers_are_not_parted():
     assert '<th class="words" title="which">method</th>' in of_index.html
     assert '<td class="words short">MINT</td>' in of_index.html
     assert '<td class="words">a very long name of a method</td>' in of_index.html
-    assert '<td class="short">1.500</td>' in of_index.html
-    assert '<td class="short">20</td>' in of_index.html
+    assert '<td class="short">1.50</td>' in of_index.html
+    assert '<td class="short">20.0</td>' in of_index.html
     without = TableOnPage("t", "", rendered(frame), {})
     assert without.html.count("words") == 3  # a heading and two cells
 
