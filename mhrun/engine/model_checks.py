@@ -7,6 +7,7 @@ rest of the minibatch, or a gradient that is not that of its log-likelihood, mak
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from mhrun.models.module import ModuleModel
 from mhrun.native import native_form
 from mhrun.random import Draws, Purpose, Streams
 from mhrun.target import Target
-from mhrun.types import Model
+from mhrun.types import Model, Rows
 
 _ROWS = 5  # data that are evaluated alone and beside each other
 _SLOPES = 20  # coordinates whose slope is compared with the gradient
@@ -44,10 +45,10 @@ def check_model(target: Target, theta: Tensor) -> None:
         len(field) != 1 for field in rows.values()
     ):  # each chain has data of its own, as calibration gives them
         return
-    z = Draws(Streams(0, 1, theta.device), 0).normal(Purpose.INIT, theta.shape[1])
-    point = theta + _AWAY * (1 + theta.abs()) * z.to(theta)
-    if is_theirs or isinstance(model, FunctionModel | ModuleModel):
-        _check_rows(target, point)
+    if not (is_theirs or isinstance(model, FunctionModel | ModuleModel)):
+        return
+    point = _near(model, theta, rows)
+    _check_rows(target, point)
     if is_theirs:
         if (both := native_form(model, "log_lik_and_grad", "log_lik")) is not None:
             grad = both(point, rows)[1][0]
@@ -57,6 +58,17 @@ def check_model(target: Target, theta: Tensor) -> None:
         of_prior = native_form(model, "log_prior_grad", "log_prior")
         if of_prior is not None and (grad := of_prior(point)) is not None:
             _compare(model, "log_prior_grad", grad[0], point, lambda at: model.log_prior(at).double())
+
+
+@torch.no_grad()
+def _near(model: Model, theta: Tensor, rows: Rows) -> Tensor:
+    """Return a point (1, D) near the start, or the start where the model has no finite value nearby."""
+    z = Draws(Streams(0, 1, theta.device), 0).normal(Purpose.INIT, theta.shape[1])
+    point = theta + _AWAY * (1 + theta.abs()) * z.to(theta)
+    with suppress(Exception):  # a model may refuse points outside of its support in any way
+        if bool(model.log_lik(point, rows).isfinite().all()):
+            return point
+    return theta
 
 
 def _first(target: Target) -> Tensor:

@@ -102,6 +102,28 @@ def test_a_function_of_the_datum_passes():
     check(model, {"y": DATA["y"][:1]})
 
 
+def test_a_model_that_refuses_points_near_its_start_is_checked_there():
+    def log_lik(theta, b):
+        return (
+            torch.distributions.Normal(0.0, theta[0], validate_args=False).log_prob(b.y)
+            + 0 * (theta[0] - 0.5).log()
+        )
+
+    class Narrow(Own):
+        def log_lik(self, theta, rows):
+            if theta.abs().max() > 1e-3:
+                raise ValueError("outside")
+            return super().log_lik(theta, rows)
+
+        def log_lik_and_grad(self, theta, rows):
+            return super().log_lik_and_grad(theta, rows)
+
+    check(Narrow())
+    with pytest.raises(Refusal, match="gradient"):
+        check(Narrow(-1.0))
+    check(mhrun.FunctionModel(log_lik, [0.501]))
+
+
 def test_modules_are_functions_of_the_datum_but_for_batch_norm():
     data = {"x": DATA["x"].astype(np.float32), "y": RNG.integers(0, 3, 40)}
     check(ModuleModel(nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 3))), data, torch.float32)
