@@ -40,6 +40,7 @@ short_run = pytest.mark.filterwarnings(
     "ignore:acceptance .* is outside",
     "ignore:.*the target is at T",
     "ignore:the log-ratio's minibatch noise",
+    "ignore:minibatch noise of its gradients",
     "ignore:.* chains never moved",
     "ignore:.* draws follow the target",
     "ignore:tuning had not settled",
