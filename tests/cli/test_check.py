@@ -397,7 +397,7 @@ def test_a_dynamics_with_too_little_noise_has_another_limit():
 
 
 @pytest.mark.parametrize(
-    ("friction", "chains"), [pytest.param(0.1, 12_000, marks=pytest.mark.slow), (0.2, 8000)]
+    ("friction", "chains"), [pytest.param(0.1, 5_000, marks=pytest.mark.slow), (0.2, 8000)]
 )
 def test_the_bias_of_a_thermostat_must_be_declared(monkeypatch, friction, chains):
     """Of the first the variance is off by 5 %, which fails in the repetition with more chains."""
