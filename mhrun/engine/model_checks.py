@@ -21,9 +21,9 @@ from mhrun.target import Target
 from mhrun.types import Model, Rows
 
 _ROWS = 5  # data that are evaluated alone and beside each other
-_SLOPES = 20  # coordinates whose slope is compared with the gradient
+_DERIVATIVES = 20  # coordinates in which the gradient is compared with finite differences
 _AWAY = 0.1  # by what the start is left, where zeros may hide what is wrong
-# Relative differences that rounding does not make: of values of float64 and others, and of slopes.
+# Relative differences that rounding does not make: of values of float64 and others, and of finite differences.
 _VALUES, _FINITE = {True: 1e-9, False: 1e-3}, {True: 1e-4, False: 0.1}
 _STEPS = {True: 1e-5, False: 1e-2}  # of finite differences
 
@@ -41,9 +41,7 @@ def check_model(target: Target, theta: Tensor) -> None:
         return
     is_theirs = not type(model).__module__.startswith("mhrun.")
     rows = target.data.rows(_first(target))
-    if any(
-        len(field) != 1 for field in rows.values()
-    ):  # each chain has data of its own, as calibration gives them
+    if any(len(field) != 1 for field in rows.values()):  # each chain has other data, as in calibration
         return
     if not (is_theirs or isinstance(model, FunctionModel | ModuleModel)):
         return
@@ -102,19 +100,19 @@ def _check_rows(target: Target, theta: Tensor) -> None:
 def _compare(
     model: Model, method: str, grad: Tensor, point: Tensor, function: Callable[[Tensor], Tensor]
 ) -> None:
-    """Compare a gradient (D,) at a point (1, D) with slopes of its function, (P, D) -> (P,)."""
+    """Compare a gradient (D,) at a point (1, D) with finite differences of its function, (P, D) -> (P,)."""
     dim, exact = point.shape[1], point.dtype == torch.float64
-    coordinates = torch.linspace(0, dim - 1, min(dim, _SLOPES), device=point.device).round().long()
+    coordinates = torch.linspace(0, dim - 1, min(dim, _DERIVATIVES), device=point.device).round().long()
     steps = _STEPS[exact] * (1 + point[0, coordinates].abs())
     moves = torch.zeros(len(coordinates), dim, dtype=point.dtype, device=point.device)
     moves[torch.arange(len(coordinates)), coordinates] = steps
     up, down = function(point + moves), function(point - moves)
-    slopes, given = (up - down) / (2 * steps.double()), grad[coordinates].double()
-    if not slopes.isfinite().all() or not given.isfinite().all():
+    differences, given = (up - down) / (2 * steps.double()), grad[coordinates].double()
+    if not differences.isfinite().all() or not given.isfinite().all():
         return
-    size = torch.maximum(slopes.abs(), given.abs())
+    size = torch.maximum(differences.abs(), given.abs())
     rounding = 10 * torch.finfo(point.dtype).eps * up.abs() / steps
-    apart = (slopes - given).abs() - _FINITE[exact] * (size + 1e-3 * size.max()) - rounding
+    apart = (differences - given).abs() - _FINITE[exact] * (size + 1e-3 * size.max()) - rounding
     if not bool((apart > 0).any()):
         return
     worst = int((apart / size.clamp_min(1e-300)).argmax())
@@ -122,6 +120,7 @@ def _compare(
     name = model.names[place] if len(model.names) == dim else f"theta[{place}]"
     of = "the mean of log_lik over the minibatch" if method == "log_lik_and_grad" else "log_prior"
     raise Refusal(
-        f"{type(model).__name__}.{method} gives {name} the gradient {float(given[worst]):.6g}, and the slope of {of} "
-        f"there is {float(slopes[worst]):.6g}. Correct it, or leave the method out: torch then derives the gradient."
+        f"{type(model).__name__}.{method} gives {name} the gradient {float(given[worst]):.6g}, and the derivative of "
+        f"{of} there is {float(differences[worst]):.6g}. Correct it, or leave the method out: torch then derives the "
+        "gradient."
     )

@@ -66,7 +66,7 @@ class Draws:
         step = self.step // every
         if name not in self._children:  # generated on the host, without device synchronisation
             self._children[name] = Draws(Streams(derive_key(self.streams.key, name), 1), 0, self._ahead)
-        if self._coins.get(name, (None, False))[0] != step:  # it may be asked for again
+        if self._coins.get(name, (None, False))[0] != step:  # a second call in a step returns the same
             child = self._children[name]
             child.step = step
             self._coins[name] = (step, bool(child.uniform(Purpose.EXCHANGE)[0] < 0.5))

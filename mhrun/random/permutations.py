@@ -14,7 +14,7 @@ _RELABEL = 13  # the use of Purpose.MINIBATCH for permuted labels
 
 
 class Permutations:
-    """The permutations of some chains, each kept until another one is asked for."""
+    """The permutations of some chains, each cached until another one is needed."""
 
     def __init__(self, streams: Streams) -> None:
         self.streams = streams

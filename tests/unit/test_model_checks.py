@@ -63,7 +63,7 @@ def test_a_right_gradient_passes_whatever_its_size(scale):
 )
 def test_a_wrong_gradient_is_refused(factor, coordinate):
     with pytest.raises(
-        Refusal, match=r"log_lik_and_grad gives [abc] the gradient .* and the slope of the mean"
+        Refusal, match=r"log_lik_and_grad gives [abc] the gradient .* and the derivative of the mean"
     ):
         check(Own(factor, coordinate))
     # Where a run begins: before the pilot, which would search with it.
@@ -72,7 +72,7 @@ def test_a_wrong_gradient_is_refused(factor, coordinate):
 
 
 def test_a_wrong_gradient_of_the_prior_is_refused():
-    with pytest.raises(Refusal, match=r"log_prior_grad gives [abc] the gradient .* slope of log_prior"):
+    with pytest.raises(Refusal, match=r"log_prior_grad gives [abc] the gradient .* derivative of log_prior"):
         check(Own(prior_factor=2.0))
 
 

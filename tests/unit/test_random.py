@@ -466,7 +466,7 @@ def test_the_numbers_of_a_part_are_drawn_once_a_step_and_are_of_the_chains_asked
     assert more[1] == first[1]  # those of chain 2
     draws.step = 6
     assert not torch.equal(draws.part("exchange", others, 2).uniform(Purpose.EXCHANGE), more)
-    # A coin is a kind of step: it may be asked for again, and is the same for all steps that it is for.
+    # A coin selects a kind of step: a second call returns the same, as do all steps that share it.
     coins = [(draws.coin("side", 2), draws.coin("side", 2)) for draws.step in range(2, 400)]
     assert all(one is two for one, two in coins)
     assert all(coins[k] == coins[k + 1] for k in range(0, 396, 2))
