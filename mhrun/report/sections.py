@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from mhrun.report.coordinates import SHOWN, Summarised, coordinates_of, draws_of
+from mhrun.report.densities import Curve, axis_ends, axis_height, smoothed_density
 from mhrun.report.history import acceptance_history, batch_sizes, step_size_history
 from mhrun.report.monitored import monitor
 from mhrun.report.plots import finished, label_edges, legend_right, narrow_ticks, panels
@@ -30,13 +31,11 @@ _TOO_MANY = f"a figure has {METHODS} methods at most"
 _MARGINALS, _PAIRED = 9, 4  # coordinates
 _COLUMNS = 3  # of marginals
 _TARGETS = 3  # of marginals: models and data sets
-_FAR = 6  # times the median width or height of densities, beyond which an axis has no room for one
 _CHAINS = 16  # whose traces a panel shows
 _POINTS = 300  # of a trace
 _CLOUD = 400  # points of a panel of pairs, of all methods together
 _BINS = 20  # of ranks
 _RANKED = 100_000  # draws of a chain that are ranked, at most
-_SMOOTHED = 1 << 20  # draws of a smoothed density, at most
 _OPEN: dict[str, Any] = {
     "markersize": 2.8,
     "markerfacecolor": "none",
@@ -145,16 +144,19 @@ def _draw_marginals(
 ) -> None:
     """Draw the densities of each parameter into a panel, and remove the panels that are left."""
     styles = method_styles(run.methods)
-    curves: dict[str, list[_Curve]] = {name: [] for name in names}
+    curves: dict[str, list[Curve]] = {name: [] for name in names}
     for method, summary in summaries.items():
         draws = draws_of(run, method, summary)
         for axis, name in zip(axes, names, strict=False):
             if (index := _place(summary, name)) is not None:
-                curves[name].append(_density(draws[..., index].ravel()))
+                curves[name].append(smoothed_density(draws[..., index].ravel()))
                 axis.plot(*curves[name][-1], label=run.label(method), linewidth=1.2, **_line(styles[method]))
     for axis, name in zip(axes, names, strict=False):
         axis.set(
-            xlabel=name, yticks=[], xlim=_most([x for x, _ in curves[name]]), ylim=(0, _height(curves[name]))
+            xlabel=name,
+            yticks=[],
+            xlim=axis_ends([x for x, _ in curves[name]]),
+            ylim=(0, axis_height(curves[name])),
         )
         narrow_ticks(axis.xaxis)
     for axis in axes[len(names) :]:
@@ -226,8 +228,8 @@ def pairs(run: Run) -> Figure | str:
                 cloud = points[method]
                 look = styles[method] | _OPEN | {"linestyle": "", "label": run.label(method)}
                 axis.plot(cloud[:, first], cloud[:, second], **look)
-        axis.set(xlim=_most([np.asarray(line.get_xdata(), float) for line in axis.lines]))
-        axis.set(ylim=_most([np.asarray(line.get_ydata(), float) for line in axis.lines]))
+        axis.set(xlim=axis_ends([np.asarray(line.get_xdata(), float) for line in axis.lines]))
+        axis.set(ylim=axis_ends([np.asarray(line.get_ydata(), float) for line in axis.lines]))
         narrow_ticks(axis.xaxis, axis.yaxis, count=2, labelsize=7)
         if row == across - 1:
             axis.set_xlabel(x)
@@ -359,41 +361,6 @@ def _place(summary: Summarised, name: str) -> int | None:
 
 def _line(style: Mapping[str, Any]) -> dict[str, Any]:
     return {key: style[key] for key in ("color", "linestyle")}
-
-
-_Curve = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
-
-
-def _most(x: Sequence[npt.NDArray[np.float64]]) -> tuple[float, float]:
-    """Return the ends of an axis for values of several methods, without those far wider than most, or far away."""
-    ends = np.array([(values.min(), values.max()) for values in x])
-    widths, middles = ends[:, 1] - ends[:, 0], ends.mean(axis=1)
-    width, middle = np.quantile([widths, middles], 0.5, axis=1, method="lower")
-    near = (widths <= _FAR * width) & (np.abs(middles - middle) <= _FAR * width)
-    if not near.any():  # no two methods agree on where the draws are
-        near[:] = True
-    low, high = ends[near, 0].min(), ends[near, 1].max()
-    margin = 0.05 * (high - low)
-    return float(low - margin), float(high + margin)
-
-
-def _height(curves: Sequence[_Curve]) -> float:
-    """Return the top of an axis for densities, which the spike of a chain that does not move leaves."""
-    tops = np.array([y.max() for _, y in curves])
-    return 1.05 * float(min(tops.max(), _FAR * np.quantile(tops, 0.5, method="higher")))
-
-
-def _density(values: npt.NDArray[np.float64]) -> _Curve:
-    """Return a smoothed density: a histogram of 200 bins convolved with a normal kernel of Silverman's width."""
-    values = values[:: -(-len(values) // _SMOOTHED)]
-    low, high = np.quantile(values, [0.001, 0.999])
-    sd = min(values.std(), (np.subtract(*np.quantile(values, [0.75, 0.25])) or np.inf) / 1.34) or 1e-12
-    width = 0.9 * sd * len(values) ** -0.2
-    edges = np.linspace(low - 4 * width, high + 4 * width, 201)
-    middle = (edges[1:] + edges[:-1]) / 2
-    counts = np.histogram(values, edges)[0] / len(values)
-    kernel = np.exp(-0.5 * ((middle[:, None] - middle) / width) ** 2) / (width * np.sqrt(2 * np.pi))
-    return middle, kernel @ counts
 
 
 def _rank_shares(draws: npt.NDArray[np.float64], selected: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

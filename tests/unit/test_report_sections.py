@@ -14,20 +14,11 @@ from matplotlib import pyplot as plt
 
 from mhrun.report import coordinates, efficiency, sections
 from mhrun.report.coordinates import SHOWN, coordinates_of
+from mhrun.report.densities import axis_ends, axis_height, smoothed_density
 from mhrun.report.history import acceptance_history, batch_sizes, step_size_history
 from mhrun.report.monitored import has_monitor, monitor
 from mhrun.report.run import Run
-from mhrun.report.sections import (
-    FIGURES,
-    _density,
-    _height,
-    _most,
-    _rank_shares,
-    marginals,
-    pairs,
-    posterior,
-    work,
-)
+from mhrun.report.sections import FIGURES, _rank_shares, marginals, pairs, posterior, work
 from mhrun.report.style import method_styles, style
 
 pytestmark = pytest.mark.long
@@ -181,7 +172,7 @@ def test_a_run_without_draws_has_a_line_in_their_place():
 
 def test_densities_and_ranks():
     rng = np.random.default_rng(1)
-    x, y = _density(rng.standard_normal(40_000))
+    x, y = smoothed_density(rng.standard_normal(40_000))
     assert y.sum() * (x[1] - x[0]) == pytest.approx(1.0, abs=0.01)
     assert y.max() == pytest.approx((2 * np.pi) ** -0.5, rel=0.05)
     draws = rng.standard_normal((4, 4_000))
@@ -233,19 +224,21 @@ def parameters(*names, methods=("a",), **data):
 
 def test_one_method_far_from_the_others_does_not_set_the_axes_of_marginals():
     rng = np.random.default_rng(0)
-    usual = [_density(rng.normal(mean, sd, 4000)) for mean, sd in ((0, 1), (3, 1), (0, 4))]
+    usual = [smoothed_density(rng.normal(mean, sd, 4000)) for mean, sd in ((0, 1), (3, 1), (0, 4))]
     diverged, stuck, lost = (
-        _density(rng.normal(mean, sd, 4000)) for mean, sd in ((0, 1e19), (0.5, 1e-6), (1e6, 1))
+        smoothed_density(rng.normal(mean, sd, 4000)) for mean, sd in ((0, 1e19), (0.5, 1e-6), (1e6, 1))
     )
-    low, high = _most([x for x, _ in (*usual, diverged, stuck, lost)])
+    low, high = axis_ends([x for x, _ in (*usual, diverged, stuck, lost)])
     assert -20 < low < -10 < 10 < high < 20
-    assert usual[0][1].max() < _height([*usual, diverged, stuck, lost]) < 6
+    assert usual[0][1].max() < axis_height([*usual, diverged, stuck, lost]) < 6
     # Of curves that are alike, all are within the axes.
-    low, high = _most([x for x, _ in usual])
+    low, high = axis_ends([x for x, _ in usual])
     assert low < min(x[0] for x, _ in usual) < max(x[-1] for x, _ in usual) < high
-    assert _height(usual) > max(y.max() for _, y in usual)
-    ends = _most([rng.normal(mean, sd, 4000) for mean, sd in ((0, 0.1), (1000, 0.1), (50, 100))])
+    assert axis_height(usual) > max(y.max() for _, y in usual)
+    ends = axis_ends([rng.normal(mean, sd, 4000) for mean, sd in ((0, 0.1), (1000, 0.1), (50, 100))])
     assert ends[0] < 0 < 1000 < ends[1]  # none is near the others
+    low, high = axis_ends([np.full(10, 3.0), np.full(10, 3.0)])  # nothing moves
+    assert low < 3 < high
 
 
 @pytest.mark.parametrize("make", [marginals, pairs])

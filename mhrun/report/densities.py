@@ -1,0 +1,45 @@
+"""Smoothed densities of draws, and axes that have room for those of most methods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+_FAR = 6  # times the median width or height of densities, beyond which an axis has no room for one
+_SMOOTHED = 1 << 20  # draws of a smoothed density, at most
+
+Curve = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
+
+
+def axis_ends(x: Sequence[npt.NDArray[np.float64]]) -> tuple[float, float]:
+    """Return the ends of an axis for values of several methods, without those far wider than most, or far away."""
+    ends = np.array([(values.min(), values.max()) for values in x])
+    widths, middles = ends[:, 1] - ends[:, 0], ends.mean(axis=1)
+    width, middle = np.quantile([widths, middles], 0.5, axis=1, method="lower")
+    near = (widths <= _FAR * width) & (np.abs(middles - middle) <= _FAR * width)
+    if not near.any():  # no two methods agree on where the draws are
+        near[:] = True
+    low, high = ends[near, 0].min(), ends[near, 1].max()
+    margin = 0.05 * ((high - low) or max(1.0, abs(low)))  # chains that never move have no width
+    return float(low - margin), float(high + margin)
+
+
+def axis_height(curves: Sequence[Curve]) -> float:
+    """Return the top of an axis for densities, which the spike of a chain that does not move leaves."""
+    tops = np.array([y.max() for _, y in curves])
+    return 1.05 * float(min(tops.max(), _FAR * np.quantile(tops, 0.5, method="higher")))
+
+
+def smoothed_density(values: npt.NDArray[np.float64]) -> Curve:
+    """Return a smoothed density: a histogram of 200 bins convolved with a normal kernel of Silverman's width."""
+    values = values[:: -(-len(values) // _SMOOTHED)]
+    low, high = np.quantile(values, [0.001, 0.999])
+    sd = min(values.std(), (np.subtract(*np.quantile(values, [0.75, 0.25])) or np.inf) / 1.34) or 1e-12
+    width = 0.9 * sd * len(values) ** -0.2
+    edges = np.linspace(low - 4 * width, high + 4 * width, 201)
+    middle = (edges[1:] + edges[:-1]) / 2
+    counts = np.histogram(values, edges)[0] / len(values)
+    kernel = np.exp(-0.5 * ((middle[:, None] - middle) / width) ** 2) / (width * np.sqrt(2 * np.pi))
+    return middle, kernel @ counts
