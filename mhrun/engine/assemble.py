@@ -136,7 +136,7 @@ def assembled(
     target = target.with_ratio_in(ratio_precision(kernel, target, plan))
     method = Method(name, kernel, target, plan, shape, seed, dtype, starts, monitor, precondition)
     method.check()
-    if reason := pilot.refuses(method):
+    if reason := pilot.refusal(method):
         if reason.startswith("a pilot finds"):  # for so many parameters: their number may be wrong
             method.check_data()
         raise Refusal(reason)

@@ -7,8 +7,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mhrun.engine.curvature import Surface
 from mhrun.engine.method import Method
+from mhrun.engine.pilot.surface import Surface
 from mhrun.kernels import Unadjusted
 from mhrun.kernels.preconditioned import PreconditionedDynamics
 from mhrun.models.module import ModuleModel

@@ -24,7 +24,7 @@ from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.estimate import Pace
 from mhrun.engine.experiment import run_experiment
 from mhrun.engine.method import Method
-from mhrun.engine.tuning import _Chains
+from mhrun.engine.pilot.chains import PilotChains
 from mhrun.errors import Interrupted, UserError
 from mhrun.kernels import MetropolisHastings
 from mhrun.models.perceptron import Perceptron
@@ -196,7 +196,7 @@ def test_a_soak_of_kills_at_random_moments(whole, outputs):
 def _command(outputs: Path, window: int | None = None, call: int | None = None) -> None:
     """Run a command whose step size a pilot finds, with a SIGKILL in a window of the pilot or at a call to the disk."""
     windows = 0
-    moved = _Chains.window
+    moved = PilotChains.window
 
     def killed(chains, step_size):
         nonlocal windows
@@ -205,7 +205,7 @@ def _command(outputs: Path, window: int | None = None, call: int | None = None) 
             os.kill(os.getpid(), signal.SIGKILL)
         return moved(chains, step_size)
 
-    _Chains.window = killed
+    PilotChains.window = killed
     if call is not None:
         _kill_at(call)
     words = [

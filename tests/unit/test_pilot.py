@@ -12,14 +12,13 @@ from kit import KEY, C, controls
 from regressions import DATA, MODELS, D, N, found, full, logistic, prior, run
 
 import mhrun
-from mhrun.engine.curvature import (
-    Surface,
-    find_modes,
-    hessian,
-)
 from mhrun.engine.defaults import default_method
-from mhrun.engine.pilot import _inside, pilot, piloted
-from mhrun.engine.tuning import _search
+from mhrun.engine.pilot import pilot, piloted
+from mhrun.engine.pilot.acceptance import _search
+from mhrun.engine.pilot.curvature import hessian
+from mhrun.engine.pilot.modes import find_modes
+from mhrun.engine.pilot.start import inside
+from mhrun.engine.pilot.surface import Surface
 from mhrun.errors import Refusal, UserError
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.preconditioned import Scale, preconditioned
@@ -244,7 +243,7 @@ def test_a_search_that_fails_is_named_and_a_step_size_is_found_without_a_scale(m
     def failing(*arguments):
         raise UserError("log_lik failed: it is not defined there.")
 
-    monkeypatch.setattr("mhrun.engine.pilot._scaled_start", failing)
+    monkeypatch.setattr("mhrun.engine.pilot.run.scaled_start", failing)
     about = found(run(full(), steps=20))
     assert about["why"].startswith(
         "the search for a mode failed (log_lik failed: it is not defined there), so that there is no scale; "
@@ -419,7 +418,7 @@ def test_chains_begin_on_a_curved_ridge():
 
     off = torch.tensor([[2.0, 0.0], [0.1, 0.0], [0.0, 0.2]], dtype=torch.float64)
     modes, expected = torch.zeros_like(off), 0.5 * torch.tensor([4.0, 0.01, 4.0])
-    points = _inside(Ridge(), modes, off, off, expected)
+    points = inside(Ridge(), modes, off, off, expected)
     assert points[0].tolist() == [0.125, 0.0]  # after four halves
     assert torch.equal(points[1:], off[1:])
 

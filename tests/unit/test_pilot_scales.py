@@ -19,7 +19,7 @@ pytestmark = short_run
 @pytest.mark.parametrize(("flat", "data"), [(True, 10), (True, 500), (False, 10)])
 def test_a_direction_that_nothing_determines_is_named(flat, data, capsys, monkeypatch):
     """A parameter that nothing determines, and the same with a prior."""
-    monkeypatch.setattr("mhrun.engine.scale_from_draws._MOST_DATA", data)
+    monkeypatch.setattr("mhrun.engine.pilot.trajectories._MOST_DATA", data)
     x = torch.linspace(-1, 1, 500)
     prior = {} if flat else {"log_prior": lambda theta: -0.5 * (theta[1] / 3) ** 2}
     kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
@@ -117,7 +117,7 @@ def hierarchical(kernel, **settings):
 @pytest.mark.parametrize("rounds", [2, 4])
 def test_the_scale_is_taken_if_the_last_draws_fit_it(rounds, monkeypatch):
     """Also if that is so after the last change that is allowed: the second, here."""
-    monkeypatch.setattr("mhrun.engine.adaptation.ROUNDS", rounds)
+    monkeypatch.setattr("mhrun.engine.pilot.adaptation.ROUNDS", rounds)
     kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
     assert found(hierarchical(kernel))["rounds"] == 2
 
@@ -126,7 +126,7 @@ def test_what_the_trajectories_cost_is_counted(monkeypatch):
     """A method without gradients has those of the trajectories, and no likelihoods besides its own."""
     kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
     with_draws = found(hierarchical(kernel))
-    monkeypatch.setattr("mhrun.engine.scale_from_draws._MOST_DATA", 10)
+    monkeypatch.setattr("mhrun.engine.pilot.trajectories._MOST_DATA", 10)
     without = found(hierarchical(kernel))
     assert "rounds" in with_draws
     assert "rounds" not in without
@@ -188,7 +188,7 @@ def test_a_hierarchical_model_in_non_centred_form_gets_its_scale_from_draws(kern
 
 
 def test_of_many_data_the_pilot_says_that_the_scale_may_be_far_off(capsys, monkeypatch):
-    monkeypatch.setattr("mhrun.engine.scale_from_draws._MOST_DATA", 100)
+    monkeypatch.setattr("mhrun.engine.pilot.trajectories._MOST_DATA", 100)
     facts = found(non_centred(KERNELS["random walk"]()))
     assert facts["doubt"] == "skewed"
     assert "rounds" not in facts
@@ -217,7 +217,7 @@ def test_a_scale_that_fits_draws_stays(monkeypatch):
         )
 
     without = facts_of_run()
-    monkeypatch.setattr("mhrun.engine.pilot._LARGEST_SPREAD", 0.0)
+    monkeypatch.setattr("mhrun.engine.pilot.start._LARGEST_SPREAD", 0.0)
     judged = facts_of_run()
     assert np.array_equal(without["posterior"]["theta"].values, judged["posterior"]["theta"].values)
     assert found(judged)["n_grad"] > found(without)["n_grad"] + 50 * 4 * 175

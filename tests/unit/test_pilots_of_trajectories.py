@@ -9,10 +9,8 @@ from kit import short_run
 from regressions import N, found, full, run
 
 import mhrun
-from mhrun.engine.curvature import (
-    is_degenerate,
-)
 from mhrun.engine.pilot import pilot
+from mhrun.engine.pilot.curvature import is_degenerate
 from mhrun.errors import Refusal
 from mhrun.target import Target
 

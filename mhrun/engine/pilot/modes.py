@@ -1,4 +1,4 @@
-"""Modes and curvature of the posterior from some of the data, for pilots; a surrogate has `mhrun.target.reference`."""
+"""Modes of the posterior from a part of the data, for pilots; a surrogate finds its own (`mhrun.target.reference`)."""
 
 from __future__ import annotations
 
@@ -11,80 +11,21 @@ import scipy  # which imports its subpackages on first use
 import torch
 from torch import Tensor
 
-from mhrun.random import Draws, Purpose, Streams, derive_key
-from mhrun.target import Target
+from mhrun.engine.pilot.curvature import below_mode, hessian, is_degenerate, spectrum, standardised, units_of
+from mhrun.engine.pilot.surface import Surface
 
-ROWS = 20_000  # data that modes and curvature are computed from, at most
-_VALUES = 1 << 24  # numbers of one evaluation, at most
 _MODES = 4  # chains that an ascent begins from
 _ITERATIONS = 200
 # L-BFGS is restarted, without its memory of earlier gradients, where the gradient times 1 + |theta| is above this share
 # of the height: below a steep wall, as exp makes, it takes a small relative change for convergence.
 _STEEP, _ASCENTS = 1e-2, 10
 _LOST = 1e3  # nats per datum below the highest end, at which an ascent has not left its wall
-_DIFFERENCE = 1e-4  # of a coordinate, relative, in a finite difference of gradients
 _OFF = 0.5  # standard deviations of the tempered target that the mode of a part of the data may be off
 # Steps towards the mode of all data, and how many times the expected distance one may be
 _NEWTON, _FARTHEST = 3, 20.0
-# Eigenvalues are at least this share of the largest; of a proper mode, whatever the units
-_FLAT, _TINY = 1e-8, 1e-15
 _SCALINGS = 2  # restarts of ascents in coordinates scaled by the curvature
 # How far below its mode, as a quadratic, an end is at most; and as a share of its height
 _NATS, _RELATIVE = 0.05, 1e-8
-# Standard deviations: the largest difference of coordinates, and what a larger one becomes
-_FINE, _FINER = 0.1, 0.01
-
-
-class Surface:
-    """The log posterior at temperature 1 in the units of its gradient, from a fixed part of the data.
-
-    f(theta) = n mean log p(x | theta) + T prior_power(T) log prior: its gradient is that which proposals and dynamics
-    use, and f / T is the log of the tempered target.
-
-    Args:
-        target: the target.
-        temperature: T.
-        seed: of the choice of data.
-    """
-
-    def __init__(self, target: Target, temperature: float, seed: int) -> None:
-        self.target = target
-        self.temperature = temperature
-        self.size = min(target.n, ROWS)
-        streams = Streams(derive_key(seed, "reference"), 1, target.device)
-        self._index = Draws(streams, 0).index(target.n, self.size, replacement=False)
-        self.n_grad = 0  # gradients of single data evaluated
-
-    def value_and_grad(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """Return f (C,) and its gradient (C, D) at theta (C, D), float64."""
-        block = max(1, _VALUES // (self.size * max(1, len(theta[0]) // 8)))
-        parts = [self._part(theta[first : first + block]) for first in range(0, len(theta), block)]
-        return torch.cat([value for value, _ in parts]), torch.cat([grad for _, grad in parts])
-
-    def _part(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        temperature = torch.full((len(theta),), self.temperature, dtype=torch.float64, device=theta.device)
-        point = self.target.evaluate(theta, self._index, temperature)
-        assert point.grad is not None
-        assert point.log_lik_mean is not None
-        self.n_grad += len(theta) * self.size
-        prior = self.target.prior_power(temperature) * temperature * point.log_prior
-        return (self.target.n * point.log_lik_mean + prior).double(), point.grad.double()
-
-    def single_gradients(self, points: Tensor, count: int) -> Tensor:
-        """Return gradients of K single data (P, K, D) at points (P, D); K is count / P, or all that were read if fewer.
-
-        They are those of the log-likelihoods, less their control variate if there is a surrogate.
-        """
-        n_points = len(points)
-        per_point = min(count // n_points, self.size)
-        index = self._index[0, :per_point].repeat(n_points)[:, None]
-        theta = points.repeat_interleave(per_point, 0)
-        self.n_grad += self.target.gradients.per_datum * len(index)
-        _, grad = self.target.gradients.mean_log_lik(theta, index)
-        grad = grad.double()
-        if self.target.surrogate is not None:
-            grad = grad - self.target.surrogate.gradient_error(theta, self.target.data.rows(index))
-        return grad.reshape(n_points, -1, grad.shape[-1])
 
 
 class Mode(NamedTuple):
@@ -158,29 +99,12 @@ def find_curved_modes(surface: Surface, theta: Tensor) -> tuple[Mode, Tensor | N
         curvature = hessian(surface, modes.theta[modes.best].to(theta.dtype))
         if not bool(curvature.isfinite().all()) or not bool(curvature.abs().max() > 0):
             return modes, None, False
-        below = _below_mode(modes.gradient, curvature)
+        below = below_mode(modes.gradient, curvature)
         if below < _NATS + _RELATIVE * abs(modes.height):
-            return modes, curvature, not (is_degenerate(curvature) and is_degenerate(_scaled(curvature)))
+            return modes, curvature, not (is_degenerate(curvature) and is_degenerate(standardised(curvature)))
         if scaling < _SCALINGS:
-            modes = find_modes(surface, modes.theta, _units(curvature))
+            modes = find_modes(surface, modes.theta, units_of(curvature))
     return modes, curvature, not is_degenerate(curvature)
-
-
-def _units(curvature: Tensor) -> Tensor:
-    scales = curvature.diagonal().abs()
-    return scales.clamp_min(float(scales.max()) * _TINY**2).rsqrt()
-
-
-def _scaled(curvature: Tensor) -> Tensor:
-    units = _units(curvature)
-    return units[:, None] * curvature * units
-
-
-def _below_mode(gradient: Tensor, curvature: Tensor) -> float:
-    """Return g^T |H|^-1 g / 2, the nats by which a point is below the mode of a quadratic."""
-    eigenvalues, vectors = torch.linalg.eigh(_scaled(curvature))
-    eigenvalues = eigenvalues.abs().clamp_min(float(eigenvalues.abs().max()) * _FLAT)
-    return float(((vectors.T @ (_units(curvature) * gradient)) ** 2 / eigenvalues).sum()) / 2
 
 
 def on_all_data(
@@ -233,57 +157,3 @@ def _objective(
     if not bool(value.isfinite().all() and grad.isfinite().all()):
         return 1e300, np.zeros_like(x)
     return -float(value), -grad[0].cpu().numpy() * units
-
-
-def hessian(surface: Surface, theta: Tensor) -> Tensor:
-    """Return minus the Hessian (D, D) of the surface at theta (D,), by central differences of gradients."""
-    steps = _DIFFERENCE * (1 + theta.double().abs())
-    curvature = _differences(surface, theta, steps)
-    sds = curvature.diagonal().abs().rsqrt().to(steps)
-    if bool((steps > _FINE * sds).any()):
-        curvature = _differences(surface, theta, torch.minimum(steps, _FINER * sds))
-    return curvature
-
-
-def _differences(surface: Surface, theta: Tensor, steps: Tensor) -> Tensor:
-    dim = len(theta)
-    shifts = torch.diag(steps).to(theta)
-    _, grads = surface.value_and_grad(torch.cat([theta + shifts, theta - shifts]))
-    curvature = -(grads[:dim] - grads[dim:]).cpu() / (2 * steps.cpu())[:, None]
-    return (curvature + curvature.T) / 2
-
-
-def largest_curvature(surface: Surface, theta: Tensor, iterations: int = 20) -> float:
-    """Return the largest |eigenvalue| of the Hessian at theta (D,), by power iteration on differences of gradients."""
-    streams = Streams(derive_key(0, "power"), 1, theta.device)
-    direction = Draws(streams, 0).normal(Purpose.INIT, len(theta))[0].double()
-    curvature = 0.0
-    for _ in range(iterations):
-        direction = direction / direction.norm()
-        step = _DIFFERENCE * (1 + float(theta.abs().max()))
-        points = torch.stack([theta + step * direction.to(theta), theta - step * direction.to(theta)])
-        _, grads = surface.value_and_grad(points)
-        direction = (grads[1] - grads[0]) / (2 * step)
-        curvature = float(direction.norm())
-        if not curvature > 0:
-            return 0.0
-    return curvature
-
-
-def is_degenerate(curvature: Tensor) -> bool:
-    """Return whether a curvature is not that of a proper mode: an eigenvalue is negative, or flat beside the largest.
-
-    So it is where the density is unbounded, as in the funnel of a hierarchy, or flat.
-    """
-    eigenvalues = torch.linalg.eigvalsh(curvature)
-    return bool(eigenvalues.min() <= _FLAT * eigenvalues.max())
-
-
-def spectrum(curvature: Tensor, *, proper: bool = False) -> tuple[Tensor, Tensor]:
-    """Return eigenvalues (D,), positive, and eigenvectors (D, D) of a curvature; flat directions get a floor.
-
-    The floor of a `proper` mode, where coordinates may have very different units, is lower.
-    """
-    values, vectors = torch.linalg.eigh(curvature)
-    values = values.abs()
-    return values.clamp_min(float(values.max()) * (_TINY if proper else _FLAT)).clamp_min(1e-300), vectors

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mhrun.engine.adaptation import QUARTER, Adapted, adapt, scaled_covariance, share_of_draws
 from mhrun.engine.defaults import gradients_of
 from mhrun.engine.method import Method
+from mhrun.engine.pilot.adaptation import QUARTER, Adapted, adapt, scaled_covariance, share_of_draws
+from mhrun.engine.pilot.start import ScaledStart
 from mhrun.kernels import MetropolisHastings
 from mhrun.kernels.preconditioned import Scale
 from mhrun.pairing.full import Full
@@ -22,15 +23,6 @@ from mhrun.schedules.fixed import Fixed
 from mhrun.schedules.plan import Plan
 
 _MOST_DATA = 10_000
-
-
-class ScaledStart(NamedTuple):
-    """Where chains begin, and the scale of what they sample."""
-
-    theta: Tensor  # (C, D)
-    scale: Scale | None = None
-    curvature: Tensor | None = None  # in scaled coordinates (D, D), if it is known
-    doubt: str | None = None  # why the scale may be far off: "flat" or "skewed"
 
 
 class Judged(NamedTuple):
@@ -82,7 +74,8 @@ def judged(method: Method, start: ScaledStart, temperature: Tensor, key: int) ->
     if not adapted.rounds:
         return Judged(start._replace(doubt=None), 0, n_grad)
     curvature = _curvature_of(adapted, temperature, within=known)
-    return Judged(ScaledStart(adapted.tuning.theta, adapted.scale, curvature), adapted.rounds, n_grad)
+    changed = ScaledStart(adapted.tuning.theta, adapted.scale, curvature, adapted.scale.condition)
+    return Judged(changed, adapted.rounds, n_grad)
 
 
 def quarter_period(curvature: Tensor | None) -> float:

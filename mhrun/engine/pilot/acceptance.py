@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from mhrun.engine.method import Method
-from mhrun.kernels import MetropolisHastings, Unadjusted
+from mhrun.engine.pilot.chains import MOST_LEAPFROG_STEPS, WINDOW, PilotChains
+from mhrun.engine.pilot.kernels import measuring_kernel, scaled_kernel, with_m
+from mhrun.engine.pilot.minibatch import NOISE, error_share, minibatch_size, noise_of_one
+from mhrun.kernels import MetropolisHastings
 from mhrun.kernels.acceptance import efficient_acceptance
-from mhrun.kernels.preconditioned import Scale, preconditioned
-from mhrun.pairing.shared import Shared
-from mhrun.parts import Kernel, TrajectoryProposal
-from mhrun.random import Draws, Streams, derive_key
+from mhrun.kernels.preconditioned import Scale
 from mhrun.schedules.tuned import Tuned
-from mhrun.types import Controls, State
 
-K = TypeVar("K", bound=Kernel)
-
-WINDOW = 25  # steps between two changes
 LIMIT = 60  # windows, at most
 LEAST = 6
 _POOLED = 4  # windows whose acceptance rate must agree
@@ -30,15 +25,10 @@ _GAIN = 2.0
 # The largest change of log step: a window in which all moves are rejected does not say how far off it is. It makes a
 # change of 5 where a rate of 0.8 is aimed at, and would make one of 20 where 0.95 is.
 _FARTHEST = 5.1
-_NOISE = 1.0  # largest standard deviation of the minibatch noise of a log-ratio
-MOST_LEAPFROG_STEPS = 100
-_TUNED_LEAPFROG_STEPS = 12  # most of them while a step size is tuned, which depends little on their number
 _LONGER = 1.25  # largest factor of the tuned step size at which a whole number of steps makes a trajectory
 _MOST_ACCEPTED = 0.95
 # With normal noise of sd 1, E min(1, exp(d + noise)) has the ratio exp(0.687 d) at small d: a temperature of 1.46.
 _WIDER = 0.21
-_KEPT = 200  # most parameters of which draws are kept
-_MEASURED = 50_000  # data of a minibatch while an open size is found, at most
 
 
 class Tuning(NamedTuple):
@@ -53,79 +43,6 @@ class Tuning(NamedTuple):
         Tensor | None
     )  # (C, S, D), float64, of the last half of the steps, if the proposal follows trajectories
     facts: dict[str, Any]
-
-
-class _Chains:
-    """Chains that move in windows of steps at one step size each, and trajectories at one length, if it is given."""
-
-    def __init__(
-        self,
-        method: Method,
-        kernel: MetropolisHastings,
-        theta: Tensor,
-        temperature: Tensor,
-        key: int,
-        length: float | None,
-    ) -> None:
-        self.method, self.kernel, self.temperature, self.length = method, kernel, temperature, length
-        last = method.plan.controls(method.plan.start(), method.shape.total, 1)
-        self.noise_temperature = last.noise_temperature[0]
-        self.key = key
-        self.streams = Streams(derive_key(key, "tune"), len(theta), theta.device)
-        self.draws = Draws(self.streams, 0)
-        self.step = 0
-        self.state: State = kernel.start(method.target, theta, self.draws)
-        self.n_lik = self.n_grad = 0
-        self.kept: list[Tensor] = []  # theta after each step, of trajectories
-
-    @property
-    def last_half(self) -> Tensor | None:
-        """Theta of the last half of the steps, (C, S, D)."""
-        return torch.stack(self.kept[len(self.kept) // 2 :], 1).double().cpu() if self.kept else None
-
-    def with_kernel(self, kernel: MetropolisHastings) -> _Chains:
-        """Return the chains with another kernel, from where they are."""
-        theta = self.state.evaluation.theta
-        chains = _Chains(
-            self.method, kernel, theta, self.temperature, derive_key(self.key, "again"), self.length
-        )
-        chains.n_lik, chains.n_grad = self.n_lik, self.n_grad
-        return chains
-
-    @torch.no_grad()
-    def noise_of_points(self) -> float:
-        """Return the mean variance of the noise of the log-ratio of two points that are each on m data of their own."""
-        target, theta = self.method.target, self.state.evaluation.theta
-        m = self.kernel.pairing.m or target.n
-        self.step += 1
-        point = target.evaluate(theta, target.batches.draw(Draws(self.streams, self.step), m))
-        self.n_lik += len(theta) * m
-        error = target.differences.unpaired(point, point, m).error
-        return float(((target.n / self.temperature.to(error)) ** 2 * error).mean())
-
-    @torch.no_grad()
-    def window(self, step_size: Tensor) -> tuple[float, float]:
-        """Return the acceptance rate of `WINDOW` steps and the mean variance of the noise of their log-ratios."""
-        if self.length is not None:
-            count = min(_TUNED_LEAPFROG_STEPS, leapfrog_steps(self.length, step_size))
-            self.kernel = with_leapfrog_steps(self.kernel, count)
-        device, dtype = self.method.target.device, self.method.dtype
-        controls = Controls(step_size, self.temperature, self.noise_temperature).each(
-            lambda c: c.to(device=device, dtype=dtype)
-        )
-        accepted, noise, count = 0.0, 0.0, 0
-        for _ in range(WINDOW):
-            self.step += 1
-            self.draws.step = self.step
-            self.state, info = self.kernel.step(self.method.target, self.state, controls, self.draws)
-            accepted += float(info.accepted.double().mean())
-            var = info.log_ratio_var[info.log_ratio_var.isfinite()]
-            noise, count = noise + float(var.double().sum()), count + len(var)
-            if self.kernel.proposal.follows and self.method.target.dim <= _KEPT:
-                self.kept.append(self.state.evaluation.theta)
-            self.n_lik += int(info.n_lik.sum())
-            self.n_grad += int(info.n_grad.sum())
-        return accepted / WINDOW, noise / max(1, count)
 
 
 def tune(
@@ -155,11 +72,11 @@ def tune(
     """
     base = method.kernel
     assert isinstance(base, MetropolisHastings)
-    kernel = _scaled(_measuring(base, method), scale)
+    kernel = scaled_kernel(measuring_kernel(base, method), scale)
     wanted_rate = next((s.wanted for s in method.plan.schedules.values() if isinstance(s, Tuned)), None)
     best = efficient_acceptance(kernel, method.target.dim)
     aim = wanted_rate if wanted_rate is not None else best.best if best is not None else 0.3
-    chains = _Chains(method, kernel, theta, temperature, key, length)
+    chains = PilotChains(method, kernel, theta, temperature, key, length)
     facts: dict[str, Any] = {"aim": aim}
     measured = _first_found(chains, aim)
     count = None
@@ -195,7 +112,7 @@ class _Step(NamedTuple):
     why: str
 
 
-def _first_found(chains: _Chains, aim: float) -> _Step:
+def _first_found(chains: PilotChains, aim: float) -> _Step:
     """Return the step size with the rate `aim`; of a method whose scale or m alone are open, that of its schedule."""
     method = chains.method
     if not method.plan.is_open:
@@ -209,7 +126,7 @@ def _first_found(chains: _Chains, aim: float) -> _Step:
     )
 
 
-def _size_by_chain(chains: _Chains) -> Tensor:
+def _size_by_chain(chains: PilotChains) -> Tensor:
     """Return by what the step sizes of the chains (C,) differ: random walks take longer steps on a flatter target."""
     return (
         torch.ones_like(chains.temperature) if chains.kernel.proposal.gradients else chains.temperature.sqrt()
@@ -217,7 +134,7 @@ def _size_by_chain(chains: _Chains) -> Tensor:
 
 
 def _whole_steps(
-    chains: _Chains, length: float, measured: _Step, wanted_rate: float | None
+    chains: PilotChains, length: float, measured: _Step, wanted_rate: float | None
 ) -> tuple[int, _Step]:
     """Return a number of leapfrog steps that make a trajectory of this length, and the step size that they need."""
     count = max(1, min(MOST_LEAPFROG_STEPS, math.ceil(length / (_LONGER * float(measured.step.mean())))))
@@ -232,21 +149,23 @@ def _whole_steps(
 
 
 def _open_size(
-    chains: _Chains, base: MetropolisHastings, scale: Scale | None, measured: _Step
-) -> tuple[int, _Chains, _Step, dict[str, Any]]:
+    chains: PilotChains, base: MetropolisHastings, scale: Scale | None, measured: _Step
+) -> tuple[int, PilotChains, _Step, dict[str, Any]]:
     """Return the minibatch size, the chains and step size at it, and the error that the noise makes, if it is known."""
     method, rule = chains.method, base.rule
     noise = chains.noise_of_points() if base.pairing.keeps_batch else measured.noise
-    m = _size(method, chains.kernel, noise)
+    m = minibatch_size(method, chains.kernel, noise)
     if method.plan.is_open and chains.length is None and not method.plan.adapts:
         size_by_chain = _size_by_chain(chains)
-        chains = chains.with_kernel(_scaled(with_m(base, m), scale))
+        chains = chains.with_kernel(scaled_kernel(with_m(base, m), scale))
         last = math.log(float((measured.step / size_by_chain)[0]))
         log_step, rate, noise, settled, more_windows = _search(chains, last, size_by_chain, measured.aim)
         step, reason = math.exp(log_step) * size_by_chain, _why(rate, measured.aim)
         measured = _Step(step, rate, measured.aim, noise, settled, measured.windows + more_windows, reason)
     else:
-        measured = measured._replace(noise=_single(method, chains.kernel, noise) * _share(method, m) / m)
+        measured = measured._replace(
+            noise=noise_of_one(method, chains.kernel, noise) * error_share(method, m) / m
+        )
     reason = f"{measured.why}, and noise of the log-ratio with sd at most 1 at m = {m:,}"
     error: dict[str, Any] = {}
     if not (rule.corrects_noise or rule.wants_terms or rule.exact or base.pairing.keeps_batch):
@@ -255,10 +174,10 @@ def _open_size(
     return m, chains, measured._replace(why=reason), error
 
 
-def _against_noise(chains: _Chains, measured: _Step) -> _Step:
+def _against_noise(chains: PilotChains, measured: _Step) -> _Step:
     """Return a smaller step size, if minibatch noise that the rule does not correct for would dominate at this one."""
     rule, sd = chains.kernel.rule, math.sqrt(measured.noise)
-    if rule.corrects_noise or rule.wants_terms or sd <= _NOISE:
+    if rule.corrects_noise or rule.wants_terms or sd <= NOISE:
         return measured
     if chains.kernel.pairing.keeps_batch:
         reason = f"{measured.why}; minibatch noise has sd {sd:.2g}, which no step size lowers"
@@ -282,27 +201,14 @@ def _rounded(rate: float, aim: float, count: int) -> str:
     return f"acceptance {rate:.2f} with {steps} ({aim:.2f} before the trajectory was made of whole steps)"
 
 
-def leapfrog_steps(length: float, step_size: Tensor) -> int:
-    """Return the number of leapfrog steps of a trajectory of this length, at the mean step size of the chains (C,)."""
-    return max(1, min(MOST_LEAPFROG_STEPS, round(length / float(step_size.mean()))))
-
-
-def _of_length(chains: _Chains, length: float, count: int, step: Tensor) -> tuple[Tensor, float]:
+def _of_length(chains: PilotChains, length: float, count: int, step: Tensor) -> tuple[Tensor, float]:
     """Return the step size at which so many leapfrog steps have this length, and its acceptance rate."""
     exact = step * (length / (count * float(step.mean())))
     return exact, sum(chains.window(exact)[0] for _ in range(_POOLED)) / _POOLED
 
 
-def with_leapfrog_steps(kernel: MetropolisHastings, count: int) -> MetropolisHastings:
-    """Return the kernel with trajectories of this number of leapfrog steps."""
-    changed = copy.copy(kernel)
-    assert isinstance(changed.proposal, TrajectoryProposal)
-    changed.proposal = changed.proposal.filled(count)
-    return changed
-
-
 def _search(
-    chains: _Chains, log_step: float, size_by_chain: Tensor, aim: float
+    chains: PilotChains, log_step: float, size_by_chain: Tensor, aim: float
 ) -> tuple[float, float, float, bool, int]:
     """Return the logarithm of the step size, acceptance and noise at it, whether it settled, and windows."""
     rates, logs, noises = list[float](), list[float](), list[float]()
@@ -330,72 +236,17 @@ def _search(
     )
 
 
-def _quieter(chains: _Chains, step: Tensor, sd: float) -> tuple[Tensor, float, float]:
+def _quieter(chains: PilotChains, step: Tensor, sd: float) -> tuple[Tensor, float, float]:
     """Return a step size at which the noise has a standard deviation of about 1, the acceptance rate and the noise."""
     rate = 0.0
     for _ in range(4):
-        step = step / max(1.0, sd / _NOISE)
+        step = step / max(1.0, sd / NOISE)
         measurements = [chains.window(step) for _ in range(2)]
         rate = sum(rate for rate, _ in measurements) / 2
         sd = math.sqrt(sum(noise for _, noise in measurements) / 2)
-        if sd < 1.1 * _NOISE:
+        if sd < 1.1 * NOISE:
             break
     return step, rate, sd
-
-
-def _measuring(kernel: MetropolisHastings, method: Method) -> MetropolisHastings:
-    """Return the kernel with a large minibatch, if its size is open, for both points.
-
-    Chains whose points keep their own minibatches would hardly move while these are too small.
-    """
-    if not kernel.pairing.m_is_open:
-        return kernel
-    m = min(_MEASURED, max(2, method.target.n // 2))
-    if not kernel.pairing.keeps_batch:
-        return with_m(kernel, m)
-    measuring = copy.copy(kernel)
-    measuring.pairing = Shared(m)
-    return measuring
-
-
-def with_m(kernel: K, m: int) -> K:
-    """Return a kernel with this minibatch size."""
-    kernel = copy.copy(kernel)
-    if isinstance(kernel, MetropolisHastings):
-        kernel.pairing = copy.copy(kernel.pairing)
-        kernel.pairing.m, kernel.pairing.m_is_open = m, False
-    elif isinstance(kernel, Unadjusted):
-        kernel.m, kernel.m_is_open = m, False
-    return kernel
-
-
-def _scaled(kernel: MetropolisHastings, scale: Scale | None) -> MetropolisHastings:
-    scaled = kernel if scale is None else preconditioned(kernel, scale)
-    assert isinstance(scaled, MetropolisHastings)
-    return scaled
-
-
-def _size(method: Method, kernel: MetropolisHastings, noise: float) -> int:
-    """Return the least minibatch whose noise has a standard deviation of 1, rounded up to three figures."""
-    n, m = method.target.n, kernel.pairing.m or method.target.n
-    if noise <= 0 or _share(method, m) <= 0:
-        return m
-    single = _single(method, kernel, noise)
-    least_m = single / (1 + (0.0 if method.target.replacement else single / n)) / _NOISE**2
-    digits = max(0, math.floor(math.log10(max(1.0, least_m))) - 2)
-    return int(min(n, max(2, math.ceil(least_m / 10**digits) * 10**digits)))
-
-
-def _single(method: Method, kernel: MetropolisHastings, noise: float) -> float:
-    """Return the variance of one term, times (n / T)^2, from the noise with the minibatch of a kernel."""
-    m = kernel.pairing.m or method.target.n
-    share = _share(method, m)
-    return noise * m / share if share > 0 else 0.0
-
-
-def _share(method: Method, m: int) -> float:
-    """Return by what drawing without replacement multiplies the variance of a mean of m terms."""
-    return float(torch.as_tensor(method.target.batches.error_share(m)))
 
 
 def _logit(rate: float) -> float:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mhrun.engine.method import Method
-from mhrun.engine.tuning import Tuning, tune
+from mhrun.engine.pilot.acceptance import Tuning, tune
 from mhrun.kernels.preconditioned import Scale
 from mhrun.random import derive_key
 

@@ -1,0 +1,35 @@
+"""The minibatch size at which the noise of a log-ratio is small enough."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from mhrun.engine.method import Method
+from mhrun.kernels import MetropolisHastings
+
+NOISE = 1.0  # largest standard deviation of the minibatch noise of a log-ratio
+
+
+def minibatch_size(method: Method, kernel: MetropolisHastings, noise: float) -> int:
+    """Return the least minibatch whose noise has a standard deviation of 1, rounded up to three figures."""
+    n, m = method.target.n, kernel.pairing.m or method.target.n
+    if noise <= 0 or error_share(method, m) <= 0:
+        return m
+    single = noise_of_one(method, kernel, noise)
+    least_m = single / (1 + (0.0 if method.target.replacement else single / n)) / NOISE**2
+    digits = max(0, math.floor(math.log10(max(1.0, least_m))) - 2)
+    return int(min(n, max(2, math.ceil(least_m / 10**digits) * 10**digits)))
+
+
+def noise_of_one(method: Method, kernel: MetropolisHastings, noise: float) -> float:
+    """Return the variance of one term, times (n / T)^2, from the noise with the minibatch of a kernel."""
+    m = kernel.pairing.m or method.target.n
+    share = error_share(method, m)
+    return noise * m / share if share > 0 else 0.0
+
+
+def error_share(method: Method, m: int) -> float:
+    """Return by what drawing without replacement multiplies the variance of a mean of m terms."""
+    return float(torch.as_tensor(method.target.batches.error_share(m)))

@@ -1,0 +1,69 @@
+"""Which settings a method leaves to a pilot, and which it cannot."""
+
+from __future__ import annotations
+
+from mhrun.engine.method import Method
+from mhrun.kernels import AdaptiveBackward, Firefly, MetropolisHastings, Unadjusted, ZigZag
+from mhrun.parts import Kernel
+
+SCALES = ("auto", "dense", "diagonal", "none")
+MOST_SCALED = 200  # most parameters for which a scale is found
+
+
+def is_open(method: Method) -> bool:
+    """Return whether a method leaves a setting to a pilot."""
+    kernel = method.kernel.of_a_chain
+    open_size = _m_is_open(kernel) or leapfrog_is_open(kernel)
+    return method.plan.is_open or open_size or method.precondition not in (None, "none")
+
+
+def _m_is_open(kernel: Kernel) -> bool:
+    return kernel.m_is_open or (kernel.pairing is not None and kernel.pairing.m_is_open)
+
+
+def leapfrog_is_open(kernel: Kernel) -> bool:
+    """Return whether a kernel leaves the number of leapfrog steps open."""
+    return isinstance(kernel, MetropolisHastings) and kernel.proposal.leapfrog_is_open
+
+
+def refusal(method: Method) -> str | None:
+    """Return why a method cannot leave settings to a pilot, or None."""
+    if method.precondition is not None and method.precondition not in SCALES:
+        return f"precondition = '{method.precondition}' is unknown; choose {', '.join(SCALES)}."
+    if not is_open(method):
+        return None
+    kernel = method.kernel.of_a_chain
+    name = type(kernel).__name__
+    if type(kernel) not in (MetropolisHastings, AdaptiveBackward, Firefly, Unadjusted, ZigZag):
+        return (
+            "a pilot finds the settings of MetropolisHastings, AdaptiveBackward, Firefly, Unadjusted and ZigZag, and "
+            f"of ladders, alone; give {name} numbers, not auto."
+        )
+    if isinstance(kernel, ZigZag) and method.precondition not in (None, "none"):
+        return "ZigZag has the scale of its surrogate's reference; leave out precondition."
+    if isinstance(kernel, Unadjusted) and method.plan.is_open and kernel.dynamics.noise_gain is None:
+        return f"no rule finds the step size of {type(kernel.dynamics).__name__}; give a number, not auto."
+    if method.plan.is_open and tuple(getattr(method.target.model, "batch_norms", ())):
+        return (
+            "a pilot finds no step size for a network with BatchNorm, whose curvature grows without bound as weights "
+            "shrink, though predictions stay: chains would hardly move. Give step_size a number, such as 0.1 / n, not "
+            "auto."
+        )
+    if (
+        isinstance(kernel, MetropolisHastings)
+        and method.plan.is_open
+        and kernel.proposal.best_acceptance is None
+    ):
+        name = type(kernel.proposal).__name__
+        return f"no acceptance rate is known to be best for {name}; give a step size, not auto."
+    if method.precondition in ("dense", "diagonal") and method.target.dim > MOST_SCALED:
+        return (
+            f"a pilot finds a scale for up to {MOST_SCALED} parameters, not {method.target.dim:,}; leave out "
+            f"precondition = {method.precondition}."
+        )
+    if leapfrog_is_open(kernel) and method.target.dim > MOST_SCALED:
+        return (
+            f"a pilot finds leapfrog_steps from the curvature, for up to {MOST_SCALED} parameters, not "
+            f"{method.target.dim:,}; give a number, not auto."
+        )
+    return None

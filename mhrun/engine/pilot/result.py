@@ -1,0 +1,117 @@
+"""What a pilot found: in a method, as a line, and in a file."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mhrun.engine.method import Method
+from mhrun.engine.pilot.kernels import with_leapfrog_steps, with_m
+from mhrun.kernels import MetropolisHastings, ReplicaExchange
+from mhrun.kernels.preconditioned import Scale, preconditioned
+from mhrun.store.blocks import load_block
+from mhrun.store.files import write_whole
+from mhrun.store.sharing import PILOT
+
+_DOUBTS = {
+    "flat": " Some directions have no curvature at the mode that was found, as in a hierarchical model in centred form "
+    "or with parameters that nothing determines: the scale may be far off in them. hmc takes its scale from draws.",
+    "skewed": " The posterior is far from normal about the mode that was found, as of a hierarchical model in "
+    "non-centred form: the scale may be far off. hmc takes its scale from draws.",
+}
+
+
+class PilotResult(NamedTuple):
+    """What a pilot found."""
+
+    step_size: Tensor  # (C,)
+    starts: Tensor  # (C, D)
+    scale: Scale | None
+    acceptance: float | None  # the rate that the step size has, and is tuned to
+    m: int | None  # the minibatch size, if it was open
+    leapfrog_steps: int | None  # of a trajectory, if their number was open
+    facts: dict[str, Any]  # for people: what was chosen, why, and what it cost
+
+
+def filled(method: Method, result: PilotResult) -> Method:
+    """Return the method with the settings that a pilot result."""
+    kernel = method.kernel.of_a_chain
+    kernel = kernel if result.m is None else with_m(kernel, result.m)
+    if result.leapfrog_steps is not None:
+        assert isinstance(kernel, MetropolisHastings)
+        kernel = with_leapfrog_steps(kernel, result.leapfrog_steps)
+    kernel = kernel if result.scale is None else preconditioned(kernel, result.scale)
+    if isinstance(method.kernel, ReplicaExchange):
+        ladder = copy.copy(method.kernel)
+        ladder.kernel, kernel = kernel, ladder
+    points = result.starts
+    return replace(
+        method,
+        kernel=kernel,
+        plan=method.plan.filled(result.step_size, result.acceptance),
+        starts=lambda chains, draws: points[torch.arange(chains) % len(points)],
+        precondition=None,
+    )
+
+
+def line(name: str, facts: dict[str, Any]) -> str:
+    """Return what a pilot found as one line."""
+    words = [f"step size {facts['step_size']:.3g}{' as given' if facts.get('given') else ''}"]
+    if facts["m"] is not None:
+        words.append(f"m = {facts['m']:,}")
+    if (count := facts.get("leapfrog_steps")) is not None:
+        words.append(f"{count} leapfrog step{'s' * (count > 1)}")
+    if "scale" in facts:
+        origin = ", from draws" if "rounds" in facts else ""
+        words.append(f"{facts['scale']} scale{origin} (condition number {facts['condition']:.3g})")
+    cost = " and ".join(
+        f"{facts[key]:.2g} {word}".replace("e+0", "e")
+        for key, word in (("n_lik", "likelihoods"), ("n_grad", "gradients"))
+        if facts.get(key)
+    )
+    doubt = _DOUBTS.get(facts.get("doubt") or "", "")
+    return f"{name}: pilot: {', '.join(words)}: {facts['why'].strip()} It took {cost}.{doubt}"
+
+
+def save(result: PilotResult, folder: Path) -> None:
+    """Keep a result in the folder of its method."""
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, Any] = {
+        "step_size": result.step_size.numpy(),
+        "starts": result.starts.cpu().numpy(),
+        "facts": np.frombuffer(json.dumps(result.facts).encode(), np.uint8),
+    }
+    if result.scale is not None:
+        arrays |= {"center": result.scale.center.numpy(), "factor": result.scale.factor.numpy()}
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    write_whole(folder / PILOT, lambda file: file.write(buffer.getvalue()))
+
+
+def load(method: Method, folder: Path | None) -> PilotResult | None:
+    """Return the result that a folder keeps; None if there is none, or it is damaged."""
+    content = None if folder is None or not (folder / PILOT).is_file() else load_block(folder / PILOT)
+    if content is None or not {"step_size", "starts", "facts"} <= content.keys():
+        return None
+    facts = json.loads(content["facts"].tobytes().decode())
+    scale = (
+        Scale(*(torch.from_numpy(content[k]) for k in ("center", "factor"))) if "factor" in content else None
+    )
+    starts = torch.from_numpy(content["starts"]).to(method.target.device)
+    return PilotResult(
+        torch.from_numpy(content["step_size"]),
+        starts,
+        scale,
+        facts["acceptance"],
+        facts["m"],
+        facts.get("leapfrog_steps"),
+        facts,
+    )

@@ -1,0 +1,148 @@
+"""Runs a pilot, or reads the one that a folder keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from mhrun.engine.defaults import gradients_of
+from mhrun.engine.method import Method
+from mhrun.engine.model_checks import check_model
+from mhrun.engine.pilot.acceptance import tune
+from mhrun.engine.pilot.adaptation import adapt
+from mhrun.engine.pilot.dynamics import step_of_dynamics
+from mhrun.engine.pilot.open_settings import is_open, leapfrog_is_open
+from mhrun.engine.pilot.result import PilotResult, filled, line, load, save
+from mhrun.engine.pilot.start import ScaledStart, scaled_start
+from mhrun.engine.pilot.surface import Surface
+from mhrun.engine.pilot.trajectories import allows_trajectories, judged, quarter_period
+from mhrun.engine.threads import limited
+from mhrun.errors import UserError
+from mhrun.kernels import AdaptiveBackward, MetropolisHastings, ZigZag
+from mhrun.kernels.preconditioned import Scale
+from mhrun.random import derive_key
+
+_ZIG_ZAG = 1.0  # time between draws of the zig-zag sampler, in standard deviations
+
+
+def piloted(
+    method: Method, folder: Path | None, note: Callable[[str], None]
+) -> tuple[Method, dict[str, Any] | None]:
+    """Return a method with the settings that a pilot finds, and what it found; the method itself if none are open.
+
+    Args:
+        method: checked; its data can be loaded.
+        folder: of the method, where the pilot is kept: another call reads it. None keeps nothing.
+        note: called with one line on what was found.
+    """
+    if not is_open(method):
+        return method, None
+    result = load(method, folder)
+    if result is None:
+        check_model(method.target, method.first_points()[:1])
+        with limited(1), method.exact_products():  # sums over threads round differently
+            result = pilot(method)
+        note(line(method.name, result.facts))
+        if folder is not None:
+            save(result, folder)
+    return filled(method, result), result.facts
+
+
+def pilot(method: Method) -> PilotResult:
+    """Find the settings that a method leaves open.
+
+    Raises:
+        UserError: a dynamics on a model without gradients.
+    """
+    kernel = method.kernel.of_a_chain
+    method = replace(method, kernel=kernel.at_first() if isinstance(kernel, AdaptiveBackward) else kernel)
+    key = derive_key(method.seed, f"{method.name}/pilot")
+    temperature = method.plan.controls(method.plan.start(), method.shape.total, 1).temperature[0]
+    surface = Surface(method.target, float(temperature.min()), method.seed)
+    start, facts = _begun(method, surface, temperature, key)
+    choice = _chosen(method, surface, start, temperature, key)
+    step = choice.step_size.expand(method.shape.chains).contiguous()
+    why = facts.get("why", "") + choice.facts["why"]
+    n_grad = facts["n_grad"] + choice.facts.get("n_grad", 0) + surface.n_grad
+    facts |= choice.facts | {"why": why, "n_lik": choice.facts.get("n_lik", 0), "n_grad": n_grad}
+    facts |= {
+        "given": not method.plan.is_open,
+        "step_size": float(choice.step_size.log().mean().exp()),
+        "step_size_by_chain": step.tolist(),
+        "m": choice.m,
+        "acceptance": choice.acceptance,
+    }
+    if choice.scale is not None:
+        facts["scale"] = "dense" if choice.scale.dense else "diagonal"
+    if choice.leapfrog_steps is not None:
+        facts["leapfrog_steps"] = choice.leapfrog_steps
+    return PilotResult(
+        step, choice.theta, choice.scale, choice.acceptance, choice.m, choice.leapfrog_steps, facts
+    )
+
+
+def _begun(
+    method: Method, surface: Surface, temperature: Tensor, key: int
+) -> tuple[ScaledStart, dict[str, Any]]:
+    """Return where chains begin, with a scale that draws have judged if it is in doubt, and what is known of it."""
+    theta = method.first_points()
+    facts: dict[str, Any] = {"n_grad": 0}
+    try:
+        start = scaled_start(method, surface, theta, temperature, key)
+    except UserError as error:
+        if not method.kernel.decides:
+            raise
+        reason = f"the search for a mode failed ({str(error).rstrip('.')})"
+        reason = reason if gradients_of(method.target) else "the model has no gradients"
+        start, facts["why"] = ScaledStart(theta), f"{reason}, so that there is no scale; "
+    if start.doubt is not None and allows_trajectories(method):
+        start, rounds, facts["n_grad"] = judged(method, start, temperature, key)
+        facts |= {"rounds": rounds} if rounds else {}
+    facts |= {} if start.condition is None else {"condition": start.condition}
+    return start, facts | {"doubt": start.doubt}
+
+
+class _Choice(NamedTuple):
+    """The settings that one kind of kernel leaves open."""
+
+    step_size: Tensor  # (C,), or (1,) for all chains
+    theta: Tensor  # (C, D), where the chains are
+    scale: Scale | None
+    facts: dict[str, Any]
+    m: int | None = None
+    acceptance: float | None = None
+    leapfrog_steps: int | None = None
+
+
+def _chosen(method: Method, surface: Surface, start: ScaledStart, temperature: Tensor, key: int) -> _Choice:
+    if isinstance(method.kernel, MetropolisHastings):
+        return _tuned(method, method.kernel, start, temperature, key)
+    if isinstance(method.kernel, ZigZag):
+        why = "a zig-zag draw every standard deviation of the tempered posterior."
+        return _Choice(_ZIG_ZAG * temperature.sqrt(), start.theta, start.scale, {"why": why})
+    step_size, m, facts = step_of_dynamics(method, surface, start, float(temperature.min()))
+    return _Choice(step_size, start.theta, start.scale, facts, m)
+
+
+def _tuned(
+    method: Method, kernel: MetropolisHastings, start: ScaledStart, temperature: Tensor, key: int
+) -> _Choice:
+    """Return the settings of a kernel with an acceptance test; trajectories may change the scale."""
+    theta, scale = start.theta, start.scale
+    length = quarter_period(start.curvature) if leapfrog_is_open(kernel) else None
+    adapted_facts: dict[str, Any] = {}
+    if scale is not None and kernel.proposal.follows:
+        known = start.curvature is not None
+        tuning, scale, rounds, _ = adapt(method, scale, theta, temperature, key, length=length, known=known)
+        if rounds or not known:
+            adapted_facts = {"condition": scale.condition, "rounds": rounds}
+    else:
+        tuning = tune(method, scale, theta, temperature, key, length)
+    facts = tuning.facts | adapted_facts
+    return _Choice(
+        tuning.step_size, tuning.theta, scale, facts, tuning.m, tuning.acceptance, tuning.leapfrog_steps
+    )

@@ -1,0 +1,108 @@
+"""Where chains begin, and the scale of what they sample, from modes and their curvature."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mhrun.engine.method import Method
+from mhrun.engine.pilot.curvature import spectrum
+from mhrun.engine.pilot.modes import find_curved_modes, find_modes, on_all_data
+from mhrun.engine.pilot.normality import spread_of_log_ratio
+from mhrun.engine.pilot.open_settings import MOST_SCALED
+from mhrun.engine.pilot.surface import Surface
+from mhrun.kernels import MetropolisHastings, ZigZag
+from mhrun.kernels.preconditioned import Scale
+from mhrun.random import Draws, Purpose, Streams
+
+_LARGEST_CONDITION = 1e7  # condition number above which some directions have no curvature but for rounding
+# Of the log-ratio to a normal density, in nats; of posteriors that are nearly normal it is below 0.5.
+_LARGEST_SPREAD = 2.0
+_MOST_DENSE = 50  # most parameters for which a dense scale is the default
+_SPREAD = 2.0  # posterior standard deviations of the points that chains begin at, about their modes
+# Below the mode these points are at most so many times as far as those of a normal density, and so many nats more.
+_STEEPER, _DEEPER = 2.0, 10.0
+
+
+class ScaledStart(NamedTuple):
+    """Where chains begin, and the scale of what they sample."""
+
+    theta: Tensor  # (C, D)
+    scale: Scale | None = None
+    curvature: Tensor | None = None  # in scaled coordinates (D, D), if it is known
+    condition: float | None = None  # the condition number of the curvature that the scale is from
+    doubt: str | None = None  # why the scale may be far off: "flat" or "skewed"
+
+
+def scaled_start(
+    method: Method, surface: Surface, theta: Tensor, temperature: Tensor, key: int
+) -> ScaledStart:
+    """Return points for the chains to begin at, the scale, and the curvature in scaled coordinates, if it is known.
+
+    Args:
+        method: whose chains they are.
+        surface: of its target.
+        theta: the chains' first points (C, D).
+        temperature: of each chain (C,).
+        key: of the random numbers.
+    """
+    dim = method.target.dim
+    if dim > MOST_SCALED:
+        modes, curvature = find_modes(surface, theta), None
+    else:
+        modes, curvature, proper = find_curved_modes(surface, theta)
+    if not bool(modes.theta.isfinite().all()):
+        return ScaledStart(theta)
+    if curvature is None:
+        return ScaledStart(modes.theta.to(theta.dtype))
+    eigenvalues, vectors = spectrum(curvature, proper=proper)
+    kind = "none" if isinstance(method.kernel, ZigZag) else method.precondition or "auto"
+    if kind == "auto":
+        kind = "dense" if dim <= _MOST_DENSE else "diagonal"
+    follows = isinstance(method.kernel, MetropolisHastings) and method.kernel.proposal.follows
+    if follows and kind != "none" and not proper:
+        unit = torch.eye(dim) if kind == "dense" else torch.ones(dim)
+        return ScaledStart(theta, Scale(torch.zeros(dim), unit))
+    root = torch.linalg.cholesky(vectors @ torch.diag(1 / eigenvalues) @ vectors.T)
+    highest = modes.theta[modes.best].to(theta.dtype)  # of the data that the surface has
+    modes = modes._replace(theta=on_all_data(surface, modes.theta, modes.best, curvature, proper=proper))
+    best = modes.theta[modes.best].to(theta.dtype)
+    z = Draws(Streams(key, len(theta)), 0).normal(Purpose.INIT, dim).cpu()
+    offsets = _SPREAD * temperature.sqrt()[:, None] * (z @ root.T)
+    expected = 0.5 * _SPREAD**2 * temperature.cpu() * z.square().sum(1)
+    points = inside(surface, modes.theta.double().cpu(), offsets, theta, expected)
+    if kind == "none":
+        return ScaledStart(points, None, curvature)
+    condition = float(eigenvalues.max() / eigenvalues.min())
+    doubt = None
+    if not proper and condition > _LARGEST_CONDITION:  # else coordinates have different units
+        doubt = "flat"
+    elif not follows and spread_of_log_ratio(surface, highest, root, key) > _LARGEST_SPREAD:
+        doubt = "skewed"
+    # A diagonal scale has the curvature of each coordinate with the others held fixed.
+    diagonal = curvature.diagonal().abs().clamp_min(float(eigenvalues.min())).rsqrt()
+    scale = Scale(best.cpu(), root if kind == "dense" else diagonal)
+    factor = scale.factor if scale.dense else torch.diag(scale.factor)
+    scaled = factor.T @ (vectors @ torch.diag(eigenvalues) @ vectors.T) @ factor
+    return ScaledStart(points, scale, scaled, condition, doubt)
+
+
+def inside(surface: Surface, modes: Tensor, offsets: Tensor, like: Tensor, expected: Tensor) -> Tensor:
+    """Return modes + off (C, D), nearer to the mode where the density is not finite, or far below the expected.
+
+    `expected` (C,) is how far below its mode a normal log density would be, in nats at temperature 1. In a curved ridge
+    it falls by hundreds of nats more, and a chain that begins there rejects all moves.
+    """
+    share = torch.ones(len(modes), 1, dtype=torch.float64)
+    height = surface.value_and_grad(modes.to(like))[0].cpu()
+    for _ in range(10):
+        points = (modes + share * offsets).to(like)
+        value, _ = surface.value_and_grad(points)
+        bad = ~(height - value.cpu() < _STEEPER * expected + _DEEPER * surface.temperature)
+        if not bool(bad.any()):
+            return points
+        share[bad] /= 2
+    share[bad] = 0.0
+    return (modes + share * offsets).to(like)

@@ -1,0 +1,64 @@
+"""The log posterior on a part of the data, which pilots climb and differentiate."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mhrun.random import Draws, Streams, derive_key
+from mhrun.target import Target
+
+ROWS = 20_000  # data that modes and curvature are computed from, at most
+_VALUES = 1 << 24  # numbers of one evaluation, at most
+
+
+class Surface:
+    """The log posterior at temperature 1 in the units of its gradient, from a fixed part of the data.
+
+    f(theta) = n mean log p(x | theta) + T prior_power(T) log prior: its gradient is that which proposals and dynamics
+    use, and f / T is the log of the tempered target.
+
+    Args:
+        target: the target.
+        temperature: T.
+        seed: of the choice of data.
+    """
+
+    def __init__(self, target: Target, temperature: float, seed: int) -> None:
+        self.target = target
+        self.temperature = temperature
+        self.size = min(target.n, ROWS)
+        streams = Streams(derive_key(seed, "reference"), 1, target.device)
+        self._index = Draws(streams, 0).index(target.n, self.size, replacement=False)
+        self.n_grad = 0  # gradients of single data evaluated
+
+    def value_and_grad(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Return f (C,) and its gradient (C, D) at theta (C, D), float64."""
+        block = max(1, _VALUES // (self.size * max(1, len(theta[0]) // 8)))
+        parts = [self._part(theta[first : first + block]) for first in range(0, len(theta), block)]
+        return torch.cat([value for value, _ in parts]), torch.cat([grad for _, grad in parts])
+
+    def _part(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        temperature = torch.full((len(theta),), self.temperature, dtype=torch.float64, device=theta.device)
+        point = self.target.evaluate(theta, self._index, temperature)
+        assert point.grad is not None
+        assert point.log_lik_mean is not None
+        self.n_grad += len(theta) * self.size
+        prior = self.target.prior_power(temperature) * temperature * point.log_prior
+        return (self.target.n * point.log_lik_mean + prior).double(), point.grad.double()
+
+    def single_gradients(self, points: Tensor, count: int) -> Tensor:
+        """Return gradients of K single data (P, K, D) at points (P, D); K is count / P, or all that were read if fewer.
+
+        They are those of the log-likelihoods, less their control variate if there is a surrogate.
+        """
+        n_points = len(points)
+        per_point = min(count // n_points, self.size)
+        index = self._index[0, :per_point].repeat(n_points)[:, None]
+        theta = points.repeat_interleave(per_point, 0)
+        self.n_grad += self.target.gradients.per_datum * len(index)
+        _, grad = self.target.gradients.mean_log_lik(theta, index)
+        grad = grad.double()
+        if self.target.surrogate is not None:
+            grad = grad - self.target.surrogate.gradient_error(theta, self.target.data.rows(index))
+        return grad.reshape(n_points, -1, grad.shape[-1])
