@@ -34,8 +34,10 @@ from mhrun.data.no_data import NoData
 from mhrun.dynamics.sghmc import SGHMC
 from mhrun.dynamics.sgld import SGLD as SGLD
 from mhrun.dynamics.sgnht import SGNHT
-from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.method import Method
+from mhrun.engine.run_method import run_method
+from mhrun.engine.settings import Settings
+from mhrun.engine.watcher import Silent
 from mhrun.kernels import ReplicaExchange, Unadjusted
 from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.models.logistic import Logistic

@@ -19,8 +19,8 @@ from PIL import Image
 
 from mhrun.cli.compose import compose_config
 from mhrun.compiled import compile_loop
-from mhrun.engine.chains import Silent
 from mhrun.engine.experiment import run_experiment
+from mhrun.engine.watcher import Silent
 from mhrun.errors import UserError
 from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.random import Draws, Streams, derive_key

@@ -6,8 +6,10 @@ import numpy as np
 from scipy import special
 
 from mhrun.data import Dataset
-from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.method import Method
+from mhrun.engine.run_method import run_method
+from mhrun.engine.settings import Settings
+from mhrun.engine.watcher import Silent
 from mhrun.kernels import MetropolisHastings
 from mhrun.models.perceptron import Perceptron
 from mhrun.pairing.shared import Shared

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mhrun.check.calibration import Calibration, Simulated
-    from mhrun.engine.chains import Silent
     from mhrun.engine.method import Method
+    from mhrun.engine.watcher import Silent
     from mhrun.target import Target
 
 STYLES = {
@@ -191,8 +191,10 @@ def _run(
 ) -> tuple[npt.NDArray[np.float64], bool]:
     """Return the draws (C, S, P) of a method on other data, and whether all are valid."""
     from mhrun.engine.assemble import assembled
-    from mhrun.engine.chains import Settings, Silent, run_method
     from mhrun.engine.pilot import piloted
+    from mhrun.engine.run_method import run_method
+    from mhrun.engine.settings import Settings
+    from mhrun.engine.watcher import Silent
     from mhrun.store.netcdf import flat_draws, open_trace
 
     other_counts = {"chains": chains, "thin": 1, "thin_stats": None, "seed": seed}

@@ -152,11 +152,11 @@ def _planned(
     import torch
 
     from mhrun.engine.assemble import check_data, check_space, methods_of, trace_bytes
-    from mhrun.engine.chains import Settings
     from mhrun.engine.estimate import costs, total
     from mhrun.engine.executors import check_executor
     from mhrun.engine.jobs import jobs_of, separable
     from mhrun.engine.pilot import piloted
+    from mhrun.engine.settings import Settings
     from mhrun.report.efficiency import pilot_passes
     from mhrun.store.blocks import steps_done
     from mhrun.store.identity import method_digest
@@ -217,7 +217,7 @@ def _memory(config: Mapping[str, Any], costs: Sequence[Any]) -> list[str]:
 
     import torch
 
-    from mhrun.engine.chains import HELD_BYTES
+    from mhrun.engine.settings import HELD_BYTES
 
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

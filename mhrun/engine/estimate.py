@@ -15,12 +15,12 @@ from torch import Tensor
 
 from mhrun.durations import in_words
 from mhrun.engine.assemble import trace_bytes
-from mhrun.engine.chains import Settings
 from mhrun.engine.evaluation import choose_evaluation
 from mhrun.engine.executors import COMPILED, choose_executor, measured_threads
 from mhrun.engine.jobs import separable
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
+from mhrun.engine.settings import Settings
 from mhrun.engine.threads import limited, torch_threads
 from mhrun.monitors import Monitor
 from mhrun.random import MANY

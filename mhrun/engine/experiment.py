@@ -15,7 +15,6 @@ import numpy as np
 from mhrun.data.table_facts import units_in_words
 from mhrun.engine.assemble import check_data, check_space, large_draws, methods_of
 from mhrun.engine.batch_sizes import batch_sizes
-from mhrun.engine.chains import Settings, Watcher, run_method
 from mhrun.engine.estimate import estimate, estimate_pays
 from mhrun.engine.executors import check_executor
 from mhrun.engine.fit import fit_warnings, judges_fit
@@ -23,6 +22,8 @@ from mhrun.engine.log import LoggingWatcher, log, log_to
 from mhrun.engine.machine import machine, versions
 from mhrun.engine.method import Method, prior_attribute, trace_attributes
 from mhrun.engine.pilot import piloted
+from mhrun.engine.run_method import run_method
+from mhrun.engine.settings import Settings
 from mhrun.engine.threads import limited
 from mhrun.engine.warnings import (
     acceptance_range,
@@ -32,6 +33,7 @@ from mhrun.engine.warnings import (
     valid_share,
     warnings_of,
 )
+from mhrun.engine.watcher import Watcher
 from mhrun.engine.workers import COST, PILOT, RUN, Workers
 from mhrun.errors import Halt, Interrupted, UserError, note_halt, reason_of, step_of
 from mhrun.kernels.stationary import samples

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from mhrun.cores import usable_cores
 from mhrun.data.memory import available
-from mhrun.engine.chains import HELD_BYTES, Settings
 from mhrun.engine.method import Method
+from mhrun.engine.settings import HELD_BYTES, Settings
 from mhrun.engine.threads import torch_threads
 
 _PAYS = 20.0  # guessed seconds of all methods in torch; a worker takes two to start

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mhrun.engine.chains import Watcher
+from mhrun.engine.watcher import Watcher
 from mhrun.store.files import explain, open_log
 from mhrun.store.folder import RunFolder
 

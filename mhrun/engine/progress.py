@@ -6,7 +6,7 @@ import sys
 import time
 
 from mhrun.durations import TimeLeft, in_words
-from mhrun.engine.chains import Silent
+from mhrun.engine.watcher import Silent
 
 _EVERY = 10.0  # seconds
 _LONG = 300.0  # seconds left, of which a run that keeps nothing warns

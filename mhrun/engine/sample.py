@@ -19,7 +19,6 @@ import torch
 from mhrun.diagnostics.chains import some_coordinates, valid_of_each
 from mhrun.diagnostics.ladders import rung
 from mhrun.engine.assemble import assembled, check_kind
-from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.defaults import (
     default_counts,
     default_kernel,
@@ -31,9 +30,12 @@ from mhrun.engine.fit import fit_warnings
 from mhrun.engine.method import Method, model_attributes
 from mhrun.engine.pilot import piloted
 from mhrun.engine.progress import Progress
+from mhrun.engine.run_method import run_method
+from mhrun.engine.settings import Settings
 from mhrun.engine.starts import starts_of
 from mhrun.engine.user_model import user_model
 from mhrun.engine.warnings import draws_warnings, warnings_of
+from mhrun.engine.watcher import Silent
 from mhrun.errors import UserError
 from mhrun.models.parameters import parameters_of
 from mhrun.monitors import Monitor

@@ -28,11 +28,13 @@ import torch
 
 from mhrun.cores import CORES, usable_cores
 from mhrun.engine.assemble import methods_of
-from mhrun.engine.chains import Settings, Watcher, run_method
 from mhrun.engine.estimate import Cost, costs
 from mhrun.engine.jobs import jobs_of, separable
 from mhrun.engine.method import Method, trace_attributes
 from mhrun.engine.pilot import is_open, piloted
+from mhrun.engine.run_method import run_method
+from mhrun.engine.settings import Settings
+from mhrun.engine.watcher import Watcher
 from mhrun.errors import Interrupted, UserError
 from mhrun.store.blocks import done
 from mhrun.store.folder import RunFolder

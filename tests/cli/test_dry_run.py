@@ -15,9 +15,11 @@ from mhrun.cli.main import run
 from mhrun.data import Dataset
 from mhrun.dynamics.momentum import Momentum
 from mhrun.engine.assemble import methods_of
-from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.estimate import Cost, Pace, about, costs, total
 from mhrun.engine.method import Method
+from mhrun.engine.run_method import run_method
+from mhrun.engine.settings import Settings
+from mhrun.engine.watcher import Silent
 from mhrun.kernels import EquiEnergy, Unadjusted
 from mhrun.kernels.adaptive_backward import AdaptiveBackward
 from mhrun.models.gaussian_mean import GaussianMean

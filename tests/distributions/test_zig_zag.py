@@ -14,8 +14,8 @@ from significance import ALPHA, Z, assert_mean
 
 from mhrun.cli.compose import compose_config
 from mhrun.data import Dataset
-from mhrun.engine.chains import Silent
 from mhrun.engine.experiment import run_experiment
+from mhrun.engine.watcher import Silent
 from mhrun.errors import Interrupted, UserError
 from mhrun.exchanges import MADE
 from mhrun.kernels import ReplicaExchange

@@ -11,8 +11,8 @@ import torch
 from mhrun.cli.compose import compose_config
 from mhrun.data.regression_sample import RegressionSample
 from mhrun.diagnostics.grid import Estimate
-from mhrun.engine.chains import Silent
 from mhrun.engine.experiment import run_experiment
+from mhrun.engine.watcher import Silent
 from mhrun.errors import UserError
 from mhrun.models.logistic import Logistic
 from mhrun.paths import experiment_module

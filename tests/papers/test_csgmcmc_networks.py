@@ -29,9 +29,10 @@ from mhrun.build import build
 from mhrun.cli.compose import compose_config
 from mhrun.data import Dataset
 from mhrun.dynamics.momentum import Momentum
-from mhrun.engine.chains import Settings, Silent
 from mhrun.engine.estimate import _pace
 from mhrun.engine.experiment import run_experiment
+from mhrun.engine.settings import Settings
+from mhrun.engine.watcher import Silent
 from mhrun.errors import Interrupted, Refusal
 from mhrun.kernels import Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean

@@ -17,8 +17,8 @@ import yaml
 from mhrun.cli.compose import compose_config
 from mhrun.cli.places import experiments
 from mhrun.diagnostics.grid import Estimate
-from mhrun.engine.chains import Silent
 from mhrun.engine.experiment import run_experiment
+from mhrun.engine.watcher import Silent
 from mhrun.paths import CONF, experiment_module
 from mhrun.report import build, style
 from mhrun.report.build import build_report

@@ -20,8 +20,8 @@ from mhrun.cli.listing import show_list
 from mhrun.cli.main import run
 from mhrun.cli.reporting import make_reports
 from mhrun.cli.running import compute
-from mhrun.engine.chains import Silent
 from mhrun.engine.experiment import run_experiment
+from mhrun.engine.watcher import Silent
 from mhrun.errors import Interrupted, UserError
 from mhrun.report.build import Built, build_report
 from mhrun.report.run import Run

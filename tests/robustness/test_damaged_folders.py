@@ -16,8 +16,8 @@ import yaml
 from kit import FEW, assert_same_bits, compute, config, contents
 
 from mhrun.cli.main import run
-from mhrun.engine.chains import Silent
 from mhrun.engine.experiment import run_experiment
+from mhrun.engine.watcher import Silent
 from mhrun.errors import Interrupted, UserError
 from mhrun.report.run import Run
 from mhrun.store.checksums import file_digest, sealed

@@ -35,7 +35,7 @@ from mhrun.cli.hydra_settings import check_node
 from mhrun.cli.main import run
 from mhrun.cli.places import experiments
 from mhrun.engine.assemble import methods_of, trace_bytes
-from mhrun.engine.chains import Settings
+from mhrun.engine.settings import Settings
 from mhrun.errors import UserError
 from mhrun.names import is_name
 from mhrun.paths import CONF, ROOT

@@ -30,8 +30,8 @@ from mhrun.data.gaussian import GaussianSample
 from mhrun.data.images import Images
 from mhrun.data.mixture import MixtureSample
 from mhrun.data.table import Table
-from mhrun.engine.chains import Silent
 from mhrun.engine.experiment import run_experiment
+from mhrun.engine.watcher import Silent
 from mhrun.errors import Refusal, UserError
 from mhrun.models.function import FunctionModel
 from mhrun.models.gaussian_location import GaussianLocation

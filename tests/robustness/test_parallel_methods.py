@@ -13,8 +13,9 @@ from kit import FEW, StopAfter, assert_same_bits, compute, config, contents
 
 from mhrun.engine import jobs, workers
 from mhrun.engine.assemble import methods_of
-from mhrun.engine.chains import Settings, Silent
 from mhrun.engine.experiment import run_experiment
+from mhrun.engine.settings import Settings
+from mhrun.engine.watcher import Silent
 from mhrun.errors import Interrupted, UserError
 from mhrun.store.folder import RunFolder
 

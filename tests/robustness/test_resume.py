@@ -20,11 +20,13 @@ from kit import FEW, StopAfter, assert_same_bits, compute, config, contents
 from mhrun.cli.main import run
 from mhrun.data import Dataset
 from mhrun.durations import in_words
-from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.estimate import Pace
 from mhrun.engine.experiment import run_experiment
 from mhrun.engine.method import Method
 from mhrun.engine.pilot.chains import PilotChains
+from mhrun.engine.run_method import run_method
+from mhrun.engine.settings import Settings
+from mhrun.engine.watcher import Silent
 from mhrun.errors import Interrupted, UserError
 from mhrun.kernels import MetropolisHastings
 from mhrun.models.perceptron import Perceptron
@@ -419,7 +421,7 @@ def test_compiling_is_announced_where_it_takes_a_while(outputs, monkeypatch):
     """A line for a loop that is slow to compile, and none for one that the cache has."""
     slow, watcher = [0.3], Silent()
     watcher.note = (notes := []).append
-    monkeypatch.setattr("mhrun.engine.chains._SILENT_SECONDS", 0.1)
+    monkeypatch.setattr("mhrun.engine.run_method._SILENT_SECONDS", 0.1)
     monkeypatch.setattr(
         "mhrun.engine.executors.TorchExecutor.prepare", lambda self, state: time.sleep(slow[0])
     )

@@ -11,8 +11,8 @@ from kit import assert_same_bits, compute, config, contents
 
 from mhrun.cli.main import run
 from mhrun.engine.assemble import methods_of
-from mhrun.engine.chains import Silent
 from mhrun.engine.experiment import _each_claimed, run_experiment
+from mhrun.engine.watcher import Silent
 from mhrun.errors import Interrupted
 from mhrun.store.identity import method_digest
 from mhrun.store.sharing import claimed, take

@@ -11,8 +11,10 @@ from kit import controls
 
 from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
-from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.method import Method
+from mhrun.engine.run_method import run_method
+from mhrun.engine.settings import Settings
+from mhrun.engine.watcher import Silent
 from mhrun.errors import Interrupted, Refusal
 from mhrun.kernels import AdaptiveBackward, MetropolisHastings
 from mhrun.models.logistic import Logistic

@@ -10,8 +10,8 @@ import torch
 from kit import StopAfter, assert_same_bits, contents
 
 from mhrun.cli.compose import compose_config
-from mhrun.engine.chains import Silent
 from mhrun.engine.experiment import run_experiment
+from mhrun.engine.watcher import Silent
 from mhrun.errors import Interrupted, Refusal, UserError
 from mhrun.report.run import Run
 from mhrun.schedules import Plan

@@ -16,8 +16,10 @@ import mhrun
 from mhrun.data import Dataset
 from mhrun.engine import evaluation
 from mhrun.engine.assemble import assembled
-from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.method import Method
+from mhrun.engine.run_method import run_method
+from mhrun.engine.settings import Settings
+from mhrun.engine.watcher import Silent
 from mhrun.errors import Interrupted, Refusal, UserError
 from mhrun.exchanges import MADE
 from mhrun.models.module import ModuleModel

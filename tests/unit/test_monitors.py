@@ -27,9 +27,11 @@ from mhrun.data import Dataset
 from mhrun.data.square_images import SquareImages
 from mhrun.diagnostics.calibration import auroc
 from mhrun.dynamics.momentum import Momentum
-from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.experiment import run_experiment
 from mhrun.engine.monitoring import Monitoring
+from mhrun.engine.run_method import run_method
+from mhrun.engine.settings import Settings
+from mhrun.engine.watcher import Silent
 from mhrun.errors import Interrupted, Refusal
 from mhrun.kernels import Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean

@@ -15,8 +15,10 @@ import mhrun
 from mhrun.cli.compose import compose_config
 from mhrun.data import Dataset
 from mhrun.engine.assemble import assembled
-from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.experiment import run_experiment
+from mhrun.engine.run_method import run_method
+from mhrun.engine.settings import Settings
+from mhrun.engine.watcher import Silent
 from mhrun.errors import Interrupted, UserError
 from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron

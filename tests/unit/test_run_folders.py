@@ -18,7 +18,7 @@ import pytest
 import xarray as xr
 from kit import FEW, assert_same_bits, compute, config, contents
 
-from mhrun.engine.chains import _next_count
+from mhrun.engine.run_method import _next_count
 from mhrun.errors import UserError
 from mhrun.report.run import Run
 from mhrun.store.blocks import Checkpoint, TraceWriter, done, load_block

@@ -12,9 +12,9 @@ from kit import FEW, config, gaussian
 
 import mhrun
 from mhrun.diagnostics.chains import Diagnosis, worth
-from mhrun.engine.chains import Silent
 from mhrun.engine.experiment import run_experiment
 from mhrun.engine.warnings import is_network
+from mhrun.engine.watcher import Silent
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.models.poisson_regression import PoissonRegression
 from mhrun.pairing.growing import Growing

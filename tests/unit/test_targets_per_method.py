@@ -8,8 +8,8 @@ from kit import assert_same_bits, config, contents
 
 from mhrun.cli.main import run
 from mhrun.engine.assemble import methods_of
-from mhrun.engine.chains import Silent
 from mhrun.engine.experiment import run_experiment
+from mhrun.engine.watcher import Silent
 from mhrun.errors import UserError
 from mhrun.report.run import Run
 from mhrun.store.identity import digest, method_digest

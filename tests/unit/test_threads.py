@@ -10,10 +10,12 @@ from kit import compute
 import mhrun
 from mhrun.cores import CORES, usable_cores
 from mhrun.data import Dataset
-from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.executors import TorchExecutor, measured_threads
 from mhrun.engine.method import Method
+from mhrun.engine.run_method import run_method
+from mhrun.engine.settings import Settings
 from mhrun.engine.threads import faster_threads, limited, torch_threads
+from mhrun.engine.watcher import Silent
 from mhrun.errors import Interrupted, UserError
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
@@ -124,7 +126,7 @@ def test_more_threads_only_if_they_are_faster(seconds, expected, monkeypatch):
 def test_threads_are_measured_once_and_kept_with_the_method(tmp_path, monkeypatch):
     """Sums over several threads round differently: a method that is resumed has those that it began with."""
     chosen = iter([2, 1])
-    monkeypatch.setattr("mhrun.engine.chains.measured_threads", lambda method, executor: next(chosen))
+    monkeypatch.setattr("mhrun.engine.run_method.measured_threads", lambda method, executor: next(chosen))
     stop = iter([False, True])
     one, place = method(FULL, numbers(100), 2, 500), tmp_path / "one"
     settings = Settings(block_seconds=0.0)

@@ -6,105 +6,34 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from mhrun.diagnostics.ladders import RUNGS
 from mhrun.engine.evaluation import choose_evaluation
 from mhrun.engine.excess_variance import excess_variance
-from mhrun.engine.executors import COMPILED, EXECUTORS, Executor, choose_executor, measured_threads
+from mhrun.engine.executors import COMPILED, Executor, choose_executor, measured_threads
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
-from mhrun.engine.monitoring import Monitoring
+from mhrun.engine.position import Position, position_after
+from mhrun.engine.settings import CHUNK_BYTES, Settings
 from mhrun.engine.threads import limited, torch_threads
-from mhrun.errors import Interrupted, Refusal, UserError, after_step
-from mhrun.numbers import is_number, whole_number
+from mhrun.engine.watcher import Watcher
+from mhrun.errors import Interrupted, UserError, after_step
 from mhrun.random import MANY
-from mhrun.schedules.plan import Memory
-from mhrun.store.blocks import Checkpoint, TraceWriter, clear, damage, done
+from mhrun.store.blocks import TraceWriter, clear, damage, done
 from mhrun.store.files import read_json, remove, write_json
 from mhrun.store.netcdf import STEP_SIZE, TRACE
 from mhrun.store.reference import prepare_reference
 from mhrun.store.sharing import DIGEST, EXECUTOR
-from mhrun.types import INFO_DTYPES, Evaluation, Record, State
+from mhrun.types import INFO_DTYPES, Record
 
 _SILENT_SECONDS = 1.0  # of compilation, before a line says so
 _CHUNK_SECONDS = 0.25  # seconds between updates of progress and checks for a stop
-_CHUNK_BYTES = 64 << 20
-_BLOCK_BYTES = 256 << 20
-HELD_BYTES = 2 * (
-    _BLOCK_BYTES + _CHUNK_BYTES
-)  # most bytes held of draws: a block, and the last one while it is converted
 _BLOCK_SHARE = 0.05  # largest share of the time spent on writing states
-
-
-class Watcher(Protocol):
-    """Receives the progress of methods, of which several may run at a time."""
-
-    def begin(self, method: str, step: int, total: int, executor: str) -> None:
-        """A method starts, or resumes, after `step` steps."""
-
-    def advance(self, method: str, step: int, accept_rate: float | None, n_lik: int, n_grad: int) -> None:
-        """Steps are done; counts are of all chains since the first step, the rate since this start.
-
-        The rate is None for a method without an acceptance test.
-        """
-
-    def end(self, method: str) -> None:
-        """The method is complete."""
-
-    def note(self, message: str) -> None:
-        """A message for the user."""
-
-
-class Silent:
-    """A watcher without output."""
-
-    def begin(self, method: str, step: int, total: int, executor: str) -> None:
-        """Ignore it."""
-
-    def advance(self, method: str, step: int, accept_rate: float | None, n_lik: int, n_grad: int) -> None:
-        """Ignore it."""
-
-    def end(self, method: str) -> None:
-        """Ignore it."""
-
-    def note(self, message: str) -> None:
-        """Ignore it."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to run.
-
-    Args:
-        executor: auto (a compiled loop where it pays), compiled, torch, or graph (the step as a captured graph).
-        threads: of compiled loops and of torch; None: all cores for compiled loops, and for torch where the work of a
-            step pays for them.
-        block_seconds: seconds between two blocks.
-        block_bytes: most bytes held between two blocks.
-
-    Raises:
-        Refusal: an invalid setting.
-    """
-
-    executor: str = "auto"
-    threads: int | None = None
-    block_seconds: float = 10.0
-    block_bytes: int = _BLOCK_BYTES
-
-    def __post_init__(self) -> None:
-        if self.executor not in EXECUTORS:
-            raise Refusal(f"executor = '{self.executor}' is unknown; choose {', '.join(EXECUTORS)}.")
-        if self.threads is not None:
-            whole_number("runtime.threads", self.threads, least=1, other="null")
-        if not is_number(self.block_seconds) or not self.block_seconds >= 0:  # NaN neither
-            raise Refusal(f"runtime.block_seconds = {self.block_seconds!r} must be a number, at least 0.")
 
 
 def run_method(
@@ -144,7 +73,7 @@ def _run_method(
     with TraceWriter(folder, method.shape, INFO_DTYPES, method.target.n) as writer:
         setup = prepare_reference(method.target, folder)  # first: a compiled loop reads the surrogate
         executor = _recorded_executor(method, folder, settings, watcher)
-        position = _begun(method, writer.resume(watcher.note))
+        position = position_after(method, writer.resume(watcher.note))
         with _announced(watcher, f"{method.name}: compiling its loop; later runs have it from the cache"):
             executor.prepare(position.state)
         writer.start_clock()
@@ -169,29 +98,15 @@ def _run_method(
     return summary
 
 
-@dataclass(frozen=True)
-class _Position:
-    """Where a method is: the steps that are done, the state after them, the plan's memory and the monitor's."""
-
-    step: int
-    state: State
-    memory: Memory
-    monitoring: Monitoring | None
-
-    def checkpoint(self) -> Checkpoint:
-        monitor_arrays = {} if self.monitoring is None else self.monitoring.pack()
-        return Checkpoint(self.step, _pack(self.state, self.memory) | monitor_arrays)
-
-
 def _to_the_end(
     method: Method,
-    position: _Position,
+    position: Position,
     executor: Executor,
     writer: TraceWriter,
     settings: Settings,
     watcher: Watcher,
     stop: Callable[[], bool],
-) -> _Position:
+) -> Position:
     """Run all steps from `position` on, with a block on disk every few seconds, and return the last position."""
     count, last_block, wait = 16, time.monotonic(), settings.block_seconds
     total, since, accepted = method.shape.total, position.step, 0.0
@@ -229,8 +144,8 @@ def _to_the_end(
 
 
 def _advanced(
-    method: Method, position: _Position, executor: Executor, writer: TraceWriter, count: int
-) -> tuple[_Position, Record, bool]:
+    method: Method, position: Position, executor: Executor, writer: TraceWriter, count: int
+) -> tuple[Position, Record, bool]:
     """Run at most `count` steps and append them to the trace.
 
     Returns:
@@ -250,7 +165,7 @@ def _advanced(
         metrics = monitoring.after(step, size, size == until, state, record, controls)
         if metrics is not None:
             writer.note(step, metrics)
-    return _Position(step, state, memory, monitoring), record, size == until
+    return Position(step, state, memory, monitoring), record, size == until
 
 
 def _finished(method: Method, folder: Path, watcher: Watcher) -> dict[str, Any] | None:
@@ -281,24 +196,12 @@ def _recorded_executor(method: Method, folder: Path, settings: Settings, watcher
     return executor
 
 
-def _begun(method: Method, checkpoint: Checkpoint | None) -> _Position:
-    """Return the position after a checkpoint, or the first one."""
-    monitoring = None
-    if method.monitor is not None:
-        monitoring = Monitoring(method.monitor, method.target, method.shape.chains)
-    if checkpoint is None:
-        return _Position(0, method.first_state(), method.plan.start(), monitoring)
-    if monitoring is not None:
-        monitoring.unpack(checkpoint.arrays)
-    return _Position(checkpoint.step, *_unpack(checkpoint.arrays, method), monitoring)
-
-
 def _next_count(method: Method, executor: str, count: int, seconds: float) -> int:
     """Return the steps to run at once after `count` took these seconds: about `_CHUNK_SECONDS`, if memory allows."""
     faster = _CHUNK_SECONDS / max(seconds, 1e-6)
     # A compiled loop returns theta after each step, wanted or not.
     draw = 0 if method.shape.thin is None and executor != COMPILED else 8 * method.target.width
-    fits = _CHUNK_BYTES // (40 + draw) // method.shape.chains
+    fits = CHUNK_BYTES // (40 + draw) // method.shape.chains
     return max(1, min(int(count * min(faster, 8.0)), fits))
 
 
@@ -328,23 +231,3 @@ def _announced(watcher: Watcher, line: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-def _pack(state: State, memory: Memory) -> dict[str, np.ndarray[Any, Any]]:
-    tensors = {f"evaluation/{k}": v for k, v in state.evaluation._asdict().items() if isinstance(v, Tensor)}
-    tensors |= {f"aux/{k}": v for k, v in state.aux.items()} | {f"memory/{k}": v for k, v in memory.items()}
-    return {name: value.cpu().numpy() for name, value in tensors.items()}
-
-
-def _unpack(arrays: Mapping[str, np.ndarray[Any, Any]], method: Method) -> tuple[State, Memory]:
-    def part(prefix: str, device: torch.device | str) -> dict[str, Tensor]:
-        start = len(prefix) + 1
-        return {
-            name[start:]: torch.from_numpy(value).to(device)
-            for name, value in arrays.items()
-            if name.startswith(prefix + "/")
-        }
-
-    device = method.target.device
-    state = State(Evaluation.of(part("evaluation", device)), part("aux", device))
-    return state, part("memory", "cpu")
