@@ -13,7 +13,7 @@ import mhrun
 from mhrun.data import Dataset
 from mhrun.engine.assemble import assembled
 from mhrun.engine.executors import Executor, TorchExecutor
-from mhrun.engine.graph import GRAPH, Graph
+from mhrun.engine.graph import GRAPH, GraphExecutor
 from mhrun.engine.method import Method
 from mhrun.kernels import AdaptiveBackward
 from mhrun.models.perceptron import Perceptron
@@ -89,7 +89,7 @@ class Steps:
         self._executor: Executor = TorchExecutor(method)
         if executor == GRAPH:
             backend = "aot_eager" if method.target.device.type == "cpu" else None
-            self._executor = Graph(method, notes.append, backend)
+            self._executor = GraphExecutor(method, notes.append, backend)
         self._state, self._next = method.first_state(), 1
 
     def __call__(self, count: int) -> None:

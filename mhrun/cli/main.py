@@ -6,33 +6,16 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import NamedTuple, TextIO
+from collections.abc import Sequence
+from typing import TextIO
 
-from mhrun.build import TRUST
-from mhrun.cli.commands import COMMANDS, COMMON, OPTIONS
+from mhrun.cli.commands import COMMANDS
 from mhrun.cli.crash import BUG, crash_of, out_of_memory, printable, show_traceback
-from mhrun.errors import Interrupted, UserError, nearest
-from mhrun.paths import FOLDERS
+from mhrun.cli.parsing import CommandLine, parse_command_line
+from mhrun.errors import Interrupted, UserError
 
 _HELP = ("-h", "--help")
-_KEPT = {name: set(OPTIONS[name]) - set(COMMON) for name in ("compare", "init")}  # that commands read
-_VALUED = ("--project", "--config-dir", "-cd", "--trust", "--cfg", "-c")
 OK, FAILED, MISTAKE, STOPPED = 0, 1, 2, 130
-
-
-class Words(NamedTuple):
-    """A parsed command line."""
-
-    command: str  # one of COMMANDS, or run
-    rest: list[str]  # overrides, or the arguments of the command
-    folders: list[Path]
-    multirun: bool
-    show: bool
-    dry: bool = False
-    as_json: bool = False
 
 
 def main() -> None:
@@ -136,7 +119,7 @@ def _dispatch(arguments: list[str]) -> int:
         from mhrun.cli.completion import completion
 
         return completion(arguments[1:])
-    words = taken_apart(arguments)
+    words = parse_command_line(arguments)
     if words.command == "list":
         from mhrun.cli.listing import show_list
 
@@ -176,7 +159,7 @@ def _dispatch(arguments: list[str]) -> int:
     return run_once(words.rest, words.folders)
 
 
-def _show_configuration(words: Words) -> int:
+def _show_configuration(words: CommandLine) -> int:
     """Print the configuration of a run, or of the first job of a sweep."""
     import yaml
 
@@ -191,148 +174,6 @@ def _show_configuration(words: Words) -> int:
         print(f"mhrun: the first of {len(jobs)} jobs: {own_words}", file=sys.stderr)
     print(yaml.safe_dump(compose_config(overrides, words.folders, check=True), sort_keys=False), end="")
     return OK
-
-
-def taken_apart(arguments: Sequence[str]) -> Words:
-    """Return a parsed command line, after applying --project, --config-dir and --trust.
-
-    Raises:
-        UserError: an option, a command or an experiment that does not exist.
-    """
-    waiting = list(arguments)
-    parsed = _Parsed(waiting.pop(0) if waiting[0] in COMMANDS else "run")
-    while waiting:
-        word = waiting.pop(0)
-        if not word.startswith("-"):
-            parsed.word(word)
-            continue
-        option, _, value = word.partition("=")
-        if option in _VALUED:
-            if not value and not waiting:
-                raise UserError(f"{option} needs a value.")
-            parsed.setting(option, value or waiting.pop(0))
-        else:
-            parsed.option(option, value, waiting)
-    return parsed.words()
-
-
-class _Parsed:
-    """The words of a command line so far."""
-
-    def __init__(self, command: str) -> None:
-        self.command = command
-        self.rest: list[str] = []
-        self.folders: list[Path] = []
-        self.named: list[Path] = []  # folders of Python files and data files
-        self.trust: list[str] = []
-        self.bare: list[int] = []  # positions of words in `rest` that should be names of experiments
-        self.multirun = self.show = self.dry = self.as_json = False
-
-    def setting(self, option: str, value: str) -> None:
-        """Apply an option that has a value."""
-        if option == "--trust":
-            self.trust += value.split(",")
-        elif option == "--project":
-            from mhrun.store.projects import project
-
-            user_project = project(value)
-            self.folders.append(user_project.conf)
-            self.named += [user_project.folder] if user_project.folder else []
-            self.trust += user_project.modules
-        elif option in ("--config-dir", "-cd"):
-            if not Path(value).is_dir():
-                raise UserError(f"--config-dir {value}: there is no such folder.")
-            self.folders.append(Path(value))
-            self.named.append(Path(value).resolve())
-        elif value != "job":
-            raise UserError(f"--cfg {value} is unknown; use --cfg job.")
-        else:
-            self.show = True
-
-    def option(self, option: str, value: str, following: Sequence[str]) -> None:
-        """Apply an option of the command; a mistaken one may have its value in the words that follow."""
-        if option in _KEPT.get(self.command, ()):
-            self.rest.append(f"{option}={value}" if value else option)
-        elif self.command == "run" and option in ("-m", "--multirun"):
-            self.multirun = True
-        elif self.command == "run" and option == "--dry-run":
-            self.dry = True
-        elif self.command == "check" and option == "--json":
-            self.as_json = True
-        else:
-            hint = self._as_setting(option, value or next(iter(following), "")) or _nearest_option(
-                option, self.command
-            )
-            page = "mhrun --help" if self.command == "run" else f"mhrun {self.command} --help"
-            raise UserError(f"There is no option '{option}'.{hint} {page} lists the options.")
-
-    def _as_setting(self, option: str, value: str) -> str:
-        """Return how to write a setting that was written as an option of a run, empty if it is none."""
-        from mhrun.cli.completion import is_setting
-
-        key = option.lstrip("-")
-        with suppress(UserError, OSError):  # a file that the command itself would report
-            if self.command == "run" and is_setting(key, self.rest, self.folders):
-                shown = value if value and not value.startswith("-") else "VALUE"
-                return f" Settings have no dashes: write {key}={shown}."
-        return ""
-
-    def word(self, word: str) -> None:
-        """Keep a word that is not an option."""
-        if word in COMMANDS and self.command == "run" and not self.rest:  # after options
-            self.command = word
-            return
-        if self.command == "run" and "=" not in word and not word.startswith("~"):
-            self.bare.append(len(self.rest))
-        self.rest.append(word)
-
-    def words(self) -> Words:
-        """Return the parsed line, once all folders are known, and put folders and trust into the environment."""
-        for at in self.bare:
-            self.rest[at] = _experiment(self.rest[at], self.folders)
-        twice = [word for word in self.rest if word.startswith("experiment=")] if self.bare else []
-        if len(twice) > 1:
-            raise UserError(f"{' and '.join(twice)} are two experiments; run them one by one.")
-        _export(FOLDERS, map(str, self.named), os.pathsep)
-        _export(TRUST, self.trust, ",")
-        return Words(self.command, self.rest, self.folders, self.multirun, self.show, self.dry, self.as_json)
-
-
-def _export(variable: str, values: Iterable[str], separator: str) -> None:
-    """Add values to a list in the environment, where all jobs of a sweep see it."""
-    present = list(filter(None, os.environ.get(variable, "").split(separator)))
-    if additions := [value for value in values if value not in present]:
-        os.environ[variable] = separator.join([*present, *additions])
-
-
-def _nearest_option(word: str, command: str) -> str:
-    """Return the suggestion for a misspelt option of a command, compared without dashes."""
-    options = {option.lstrip("-"): option for option in OPTIONS.get(command, COMMON) if len(option) > 2}
-    if hint := nearest(word.lstrip("-"), options):
-        return hint.replace("'", "'--", 1)
-    return " Settings of the table have no dashes, such as categorical=[city]." if command == "init" else ""
-
-
-def _experiment(word: str, folders: Sequence[Path]) -> str:
-    """Return ``experiment=NAME`` for the name of an experiment.
-
-    Raises:
-        UserError: it is none.
-    """
-    from mhrun.cli.places import experiments
-
-    paths = experiments(folders)
-    if word in paths:
-        return f"experiment={word}"
-    if word in COMMANDS:
-        raise UserError(f"'{word}' is a command, which comes first: mhrun [--project FOLDER] {word} ...")
-    hint = nearest(word, [*COMMANDS, *paths])
-    if word in ("smoke", "quick", "long", "paper"):
-        hint = f" Did you mean 'scale={word}'?"
-    raise UserError(
-        f"'{word}' is not a command, an experiment or KEY=VALUE.{hint} mhrun list shows the experiments, "
-        "mhrun --help the commands; an experiment of a project needs --project FOLDER."
-    )
 
 
 if __name__ == "__main__":

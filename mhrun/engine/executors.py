@@ -11,7 +11,7 @@ import torch
 from mhrun.compiled import Loop, compile_loop, with_compiled_update
 from mhrun.cores import usable_cores
 from mhrun.engine.buffers import filled, info_buffers, record_of
-from mhrun.engine.graph import GRAPH, Graph
+from mhrun.engine.graph import GRAPH, GraphExecutor
 from mhrun.engine.method import Method
 from mhrun.engine.threads import faster_threads, is_heavy, torch_threads
 from mhrun.errors import Refusal, UserError
@@ -64,7 +64,7 @@ def choose_executor(
     if begun_with == TORCH or (begun_with is None and choice == "torch"):
         return TorchExecutor(method, TORCH)
     if begun_with == GRAPH or (begun_with is None and choice == GRAPH):
-        return Graph(method, note)
+        return GraphExecutor(method, note)
     if begun_with == HYBRID:
         return TorchExecutor(method)
     if begun_with is None and choice == "auto" and (not method.compiling_pays() or method.batching_pays()):

@@ -186,7 +186,7 @@ class _Kind(NamedTuple):
     info: list[str]
 
 
-class Graph:
+class GraphExecutor:
     """Replays captured steps: CUDA graphs on a GPU, else `torch.compile`; what cannot be captured runs in torch.
 
     Results agree with the executor `torch` to rounding: each graph is compared with it on the captured step, and is not

@@ -15,7 +15,8 @@ from scipy import stats
 
 from mhrun.build import build, trusted_object
 from mhrun.cli.compose import compose_config
-from mhrun.cli.main import run, taken_apart
+from mhrun.cli.main import run
+from mhrun.cli.parsing import parse_command_line
 from mhrun.data import Dataset
 from mhrun.errors import UserError
 from mhrun.models.user_function import Named, UserFunction
@@ -78,7 +79,7 @@ FILES = {
 
 def digest(*words):
     forget()
-    apart = taken_apart(["--project", "mine", "experiment=mine", *words])
+    apart = parse_command_line(["--project", "mine", "experiment=mine", *words])
     return RunFolder.of(compose_config(apart.rest, apart.folders)).digest
 
 
@@ -135,7 +136,7 @@ def test_a_method_depends_on_the_files_that_it_uses(tmp_path):
 
     def digests(*more):
         forget()
-        apart = taken_apart(["--project", "mine", "experiment=mine", *words, *more])
+        apart = parse_command_line(["--project", "mine", "experiment=mine", *words, *more])
         config = compose_config(apart.rest, apart.folders)
         return {name: method_digest(config, name) for name in config["methods"]}
 
@@ -234,7 +235,7 @@ def test_what_merely_passes_through_the_users_code_is_refused(tmp_path):
         tmp_path / "mine",
         {"hostile.py": "from os import system\nfrom mhrun.cli.main import run\nimport os\n"},
     )
-    taken_apart(["--project", "mine", "experiment=mine"])
+    parse_command_line(["--project", "mine", "experiment=mine"])
     for name in ("hostile.system", "hostile.run", "hostile.os", "hostile.os.system"):
         with pytest.raises(UserError):
             trusted_object(name)
@@ -313,7 +314,7 @@ def summed(theta, rows):
 @pytest.fixture
 def functions(tmp_path):
     write(tmp_path / "mine", {"regression.py": REGRESSION})
-    taken_apart(["--project", "mine", "experiment=mine"])
+    parse_command_line(["--project", "mine", "experiment=mine"])
 
 
 def test_functions_make_a_model(functions, rng):

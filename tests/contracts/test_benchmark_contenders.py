@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from mhrun.engine.graph import Graph
+from mhrun.engine.graph import GraphExecutor
 from mhrun.paths import PACKAGE
 
 FOLDER = PACKAGE.parent / "benchmarks"
@@ -137,7 +137,9 @@ def test_the_gpu_check_runs_on_a_cpu(monkeypatch, capsys):
         gpu_check, "SMALL", gpu_check.SMALL._replace(networks=("tiny",), chains=(2,), trainings=2)
     )
     monkeypatch.setattr(
-        gpu_check.gpu_steps, "Graph", lambda method, note, backend: Graph(method, note, "eager")
+        gpu_check.gpu_steps,
+        "GraphExecutor",
+        lambda method, note, backend: GraphExecutor(method, note, "eager"),
     )
     assert gpu_check.main(["--device", "cpu", "--small"]) == 0
     out = capsys.readouterr().out

@@ -13,7 +13,7 @@ from mhrun.data import Dataset
 from mhrun.dynamics.adam import Adam
 from mhrun.engine import executors
 from mhrun.engine.executors import choose_executor
-from mhrun.engine.graph import Graph
+from mhrun.engine.graph import GraphExecutor
 from mhrun.engine.method import Method
 from mhrun.kernels import AdaptiveBackward, MetropolisHastings, ReplicaExchange, Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
@@ -60,7 +60,7 @@ def method(kernel, target, dtype=torch.float64, size=0.01):
 def both(kernel, target, dtype=torch.float64, backend="eager", size=0.01):
     """Return what torch and the graph record of the same steps, in two blocks, the graph, and what it says."""
     one, setting = method(kernel, target, dtype, size), []
-    graph = Graph(one, setting.append, backend)
+    graph = GraphExecutor(one, setting.append, backend)
     records = []
     for executor in (choose_executor(one, "torch", None, 1), graph):
         state, parts = one.first_state(), []
@@ -230,7 +230,7 @@ def test_a_step_that_waits_or_remembers_is_found():
     """Each would be wrong in a graph, so that the run continues without one."""
     for proposal, words in ((Waits(), "DataDependent"), (Drifts(), "its graph and torch differ")):
         one, value = method(MetropolisHastings(proposal, mhrun.Shared(M), mhrun.Metropolis()), numbers()), []
-        graph = Graph(one, value.append, "eager")
+        graph = GraphExecutor(one, value.append, "eager")
         graph.advance(one.first_state(), 1, one.plan.controls(one.plan.start(), 1, 2))
         assert graph._kinds[0].run is None
         assert words in value[0]
@@ -238,7 +238,7 @@ def test_a_step_that_waits_or_remembers_is_found():
 
 def test_a_graph_that_would_be_compiled_again_is_an_error():
     one = method(WALK, numbers())
-    graph = Graph(one, backend="eager")
+    graph = GraphExecutor(one, backend="eager")
     run = graph._compiled(lambda tensors: [tensors[0] + 1], [torch.zeros(3)])
     assert run([torch.ones(3)])[0].tolist() == [2.0] * 3
     with pytest.raises(RuntimeError):
@@ -251,10 +251,10 @@ def test_runs_take_it_by_name(monkeypatch, backend):
     made = []
 
     def graph(*args):
-        made.append(Graph(*args, backend))
+        made.append(GraphExecutor(*args, backend))
         return made[-1]
 
-    monkeypatch.setattr(executors, "Graph", graph)
+    monkeypatch.setattr(executors, "GraphExecutor", graph)
     x = np.random.default_rng(5).normal(0.3, 1, N)
     settings = {"step_size": 0.2, "steps": 20, "warmup": 5, "chains": 2, "start": [0.0]}
 

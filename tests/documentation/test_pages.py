@@ -19,7 +19,8 @@ from scipy import stats
 import mhrun
 from mhrun import Fixed
 from mhrun.cli.compose import compose_config
-from mhrun.cli.main import run, taken_apart
+from mhrun.cli.main import run
+from mhrun.cli.parsing import parse_command_line
 from mhrun.cli.words import sweep_jobs
 from mhrun.data import Dataset
 from mhrun.engine.executors import choose_executor
@@ -85,7 +86,7 @@ def commands() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("page", "line"), commands())
 def test_commands_mean_something(page, line):
-    words = taken_apart([word for word in shlex.split(line)[1:] if word != "--help"] or ["list"])
+    words = parse_command_line([word for word in shlex.split(line)[1:] if word != "--help"] or ["list"])
     if words.command == "run":
         # Where a job is done is no matter of what it is; the first job of a sweep stands for all.
         own_words = [word for word in words.rest if not word.startswith(("device=", "hydra"))]

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from mhrun.cli.compose import compose_config
-from mhrun.cli.main import taken_apart
+from mhrun.cli.parsing import parse_command_line
 from mhrun.paths import PACKAGE
 
 README = PACKAGE.parent / "README.md"
@@ -81,7 +81,7 @@ def test_commands_mean_something(line):
     arguments = shlex.split(line)[1:]
     if {"--config-dir", "--project"} & set(arguments) or arguments[0].startswith("--"):
         return  # a folder of the reader's own; options alone
-    words = taken_apart(arguments)
+    words = parse_command_line(arguments)
     if words.command != "run":
         return
     first = [word.partition(",")[0] if words.multirun else word for word in words.rest]
