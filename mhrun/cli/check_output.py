@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mhrun.cli.calibrating import STYLES
+from mhrun.cli.calibration_output import STYLES
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -13,10 +13,11 @@ from scipy.stats import norm
 
 from mhrun.check.calibration import Replicates, bars, unseen_width
 from mhrun.check.verdict import FAILS, by_uniforms
-from mhrun.cli import calibrating
+from mhrun.cli import replications
 from mhrun.cli.main import run
 from mhrun.data import Dataset
 from mhrun.durations import in_words
+from mhrun.engine.pilot import pilot
 from mhrun.errors import UserError
 from mhrun.models.function import FunctionModel
 from mhrun.models.poisson_regression import PoissonRegression
@@ -58,12 +59,12 @@ FILES = {
 
 def test_a_long_calibration_says_how_long_it_takes(monkeypatch, capsys):
     now = iter([0.0, 3.0, 6.0, 15.0, 120.0])
-    monkeypatch.setattr(calibrating.time, "monotonic", lambda: next(now))
-    sets = calibrating._Sets("full", 40)
+    monkeypatch.setattr(replications.time, "monotonic", lambda: next(now))
+    sets = replications._Sets("full", 40)
     for count in (1, 2, 5, 40):
-        sets.done(count)
+        sets.done(count, jobs=3)
     assert capsys.readouterr().err.splitlines() == [
-        f"mhrun: full: 1 of 40 data sets, about {in_words(117.0)} left",
+        f"mhrun: full: 1 of 40 data sets, about {in_words(117.0 / 3)} left, in 3 processes",
         f"mhrun: full: 5 of 40 data sets, about {in_words(105.0)} left",
     ]
 
@@ -156,6 +157,21 @@ def test_a_sequential_test_is_run_on_one_data_set_after_another(project, capsys,
     assert status == 0
 
 
+@pytest.mark.long
+def test_data_sets_that_are_run_beside_each_other_have_the_same_draws(project, capsys, monkeypatch):
+    """So with a pilot, too; an error in a process is printed as one line."""
+    monkeypatch.setattr("mhrun.cli.calibrating._FEWEST", 3)
+    words = ["methods.full.schedules.step_size.start=auto", "replications=5", "steps=200", "warmup=200"]
+    alone, beside = (checked(capsys, *words, f"runtime.jobs={jobs}") for jobs in (1, 2))
+    assert alone == beside
+    assert alone[1][0]["ranks"]
+    broken = "    if multiprocessing.parent_process(): raise ValueError('the sky fell')\n    return "
+    (project / "own.py").write_text("import multiprocessing\n" + MODEL.replace("    return ", broken, 1))
+    sys.modules.pop("own")
+    assert run(["check", "--project", ".", "experiment=mine", *words, "runtime.jobs=2"]) == 2
+    assert "the sky fell" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_a_method_keeps_the_settings_of_its_target(project, capsys, monkeypatch):
     """Control variates belong to the target: without them another method would be calibrated."""
     (project / "conf/experiment/mine.yaml").write_text(
@@ -172,10 +188,8 @@ def test_a_method_keeps_the_settings_of_its_target(project, capsys, monkeypatch)
 
 def test_settings_that_are_left_to_a_pilot_are_found_for_each_data_set(project, capsys, monkeypatch):
     monkeypatch.setattr("mhrun.cli.calibrating._FEWEST", 3)
-    from mhrun.engine import pilot
-
-    found_by_pilots, whole = [], pilot.pilot
-    monkeypatch.setattr(pilot, "pilot", lambda method: found_by_pilots.append(1) or whole(method))
+    found_by_pilots = []
+    monkeypatch.setattr("mhrun.engine.pilot.run.pilot", lambda method: found_by_pilots.append(1) or pilot(method))
     words = ["methods.full.schedules.step_size.start=auto", "replications=3", "steps=100", "warmup=200"]
     status, (found,) = checked(capsys, *words)
     assert len(found_by_pilots) == 3
