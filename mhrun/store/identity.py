@@ -43,12 +43,15 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     }
     if not decisive.get("monitor"):  # likewise
         decisive.pop("monitor", None)
+    shared_target = {}
     if isinstance(decisive.get("target"), Mapping):
-        decisive["target"] = _without(decisive["target"], _LATER)
+        shared_target = decisive["target"] = _without(decisive["target"], _LATER)
+    # A method's setting that overrides one of the experiment stays, whatever its value.
+    former = {key: value for key, value in _LATER_OF_A_METHOD.items() if key not in shared_target}
     methods = decisive.get("methods") or {}
     decisive["methods"] = {
         name: {
-            key: _without(value, _LATER_OF_A_METHOD)
+            key: _without(value, former)
             if key == "target" and isinstance(value, Mapping)
             else value
             for key, value in method.items()

@@ -24,7 +24,7 @@ from mhrun.report.run import Run
 from mhrun.store.blocks import Checkpoint, TraceWriter, done, load_block
 from mhrun.store.files import explain, read_json, write_json, write_whole
 from mhrun.store.folder import RunFolder, runs
-from mhrun.store.identity import digest
+from mhrun.store.identity import departures, digest, method_digest, parts_of
 from mhrun.store.netcdf import TRACE, Shape, open_trace
 from mhrun.store.trace_file import PartialTrace
 from mhrun.types import INFO_DTYPES
@@ -313,6 +313,34 @@ def test_json_has_no_numbers_that_json_has_not(tmp_path):
     (tmp_path / "b").write_text("{half")
     assert read_json(tmp_path / "b") is None
     assert read_json(tmp_path / "c") is None
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("gradient_noise", (None, 0, 4.0)),
+        ("energy_noise", (None, 0, 4.0)),
+        ("common_batch", (None, False, True)),
+        ("replacement", (None, False, True)),
+        ("temper", (None, "posterior", "likelihood")),
+        ("surrogate", (None, "none", "taylor1")),
+    ],
+)
+def test_runs_of_other_settings_of_a_target_have_other_digests(key, values):
+    """A method's own setting that is the default may override one of the experiment that is not."""
+
+    def configured(shared, own):
+        parts = [{key: value} if value is not None else {} for value in (shared, own)]
+        return {"target": parts[0], "methods": {"sgld": {"target": {"precision": "fp32"} | parts[1]}}}
+
+    default = values[1]
+    configs = {pair: configured(*pair) for pair in itertools.product(values, values)}
+    for (one, first), (other, second) in itertools.combinations(configs.items(), 2):
+        effective = [parts_of(c, "sgld")["target"].get(key, default) for c in (first, second)]
+        if effective[0] != effective[1]:
+            assert method_digest(first, "sgld") != method_digest(second, "sgld"), (one, other)
+            assert digest(first) != digest(second), (one, other)
+            assert departures(first, second), (one, other)
 
 
 def test_the_digest_is_of_what_decides_numbers(tmp_path):
