@@ -49,12 +49,14 @@ class SGLD(Dynamics):
         """Return the next theta (C, D)."""
         z = draws.normal(Purpose.NOISE, theta.shape[1], dtype=theta.dtype)
         size = controls.step_size
-        noise = (size * (2 * controls.noise_temperature - size * self.known_noise).clamp_min(0.0)).sqrt()
+        noise = (
+            size * (2 * controls.noise_temperature - size * (self.known_noise or 0.0)).clamp_min(0.0)
+        ).sqrt()
         return theta + controls.step_size[:, None] * grad + noise[:, None] * z, aux
 
     def native(self) -> NativeDynamics:
         """Return the piece of a compiled loop."""
-        return NativeDynamics((self.known_noise,), _move)
+        return NativeDynamics((float(self.known_noise or 0.0),), _move)
 
 
 @piece

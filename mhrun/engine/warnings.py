@@ -342,10 +342,15 @@ def _excess_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str
     if excess is None or not excess > _EXCESS:
         return
     m = _number(float(getattr(method.kernel, "m", None) or method.target.n))
+    remedy = "Lower the step size, raise m, or take control variates (sgld_cv)."
+    if method.target.gradient_noise:
+        remedy = (
+            f"Lower the step size. {method.target.gradient_noise:g} of its variance is target.gradient_noise."
+        )
     size = f"by about {excess:.0%}" if excess < 2 else f"about {_number(1 + excess)} times"
     yield (
         f"{method.name}: minibatch noise of its gradients makes draws too wide, variances {size} in the direction "
-        f"where it is largest (m = {m}). Lower the step size, raise m, or take control variates (sgld_cv)."
+        f"where it is largest (m = {m}). {remedy}"
     )
 
 

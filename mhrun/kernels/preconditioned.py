@@ -21,6 +21,11 @@ from mhrun.proposals.reversible_langevin import ReversibleLangevinProposal
 from mhrun.random import Draws
 from mhrun.types import Controls, Evaluation, Trajectory
 
+UNSCALED_NOISE = (
+    "known_noise is a variance in the coordinates of theta, and scaled coordinates have another one in each direction; "
+    "leave out precondition, or known_noise."
+)
+
 
 class Scale:
     """theta = center + S phi: the linear map from scaled coordinates phi to parameters theta.
@@ -49,6 +54,11 @@ class Scale:
             if self.dense
             else 1 / self.factor
         )
+
+    @property
+    def metric(self) -> Tensor:
+        """S^T S (D, D): the covariance in scaled coordinates of gradient noise with the identity as its covariance."""
+        return self.factor.T @ self.factor if self.dense else torch.diag(self.factor**2)
 
     @property
     def condition(self) -> float:
@@ -241,7 +251,7 @@ def preconditioned(kernel: Kernel, scale: Scale) -> Kernel:
     """Return a kernel whose proposal or dynamics moves in scaled coordinates.
 
     Raises:
-        Refusal: a kernel that has neither.
+        Refusal: a kernel that has neither, or a dynamics that takes a known gradient noise off.
     """
     changed = copy.copy(kernel)
     if isinstance(changed, AdaptiveBackward):
@@ -253,6 +263,8 @@ def preconditioned(kernel: Kernel, scale: Scale) -> Kernel:
             changed.proposal, scale
         )
     elif isinstance(changed, Unadjusted):
+        if changed.dynamics.known_noise:
+            raise Refusal(UNSCALED_NOISE)
         changed.dynamics = PreconditionedDynamics(changed.dynamics, scale)
     else:
         raise Refusal(

@@ -51,9 +51,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     methods = decisive.get("methods") or {}
     decisive["methods"] = {
         name: {
-            key: _without(value, former)
-            if key == "target" and isinstance(value, Mapping)
-            else value
+            key: _without(value, former) if key == "target" and isinstance(value, Mapping) else value
             for key, value in method.items()
             if key != "label"
         }

@@ -189,7 +189,9 @@ def test_a_method_keeps_the_settings_of_its_target(project, capsys, monkeypatch)
 def test_settings_that_are_left_to_a_pilot_are_found_for_each_data_set(project, capsys, monkeypatch):
     monkeypatch.setattr("mhrun.cli.calibrating._FEWEST", 3)
     found_by_pilots = []
-    monkeypatch.setattr("mhrun.engine.pilot.run.pilot", lambda method: found_by_pilots.append(1) or pilot(method))
+    monkeypatch.setattr(
+        "mhrun.engine.pilot.run.pilot", lambda method: found_by_pilots.append(1) or pilot(method)
+    )
     words = ["methods.full.schedules.step_size.start=auto", "replications=3", "steps=100", "warmup=200"]
     status, (found,) = checked(capsys, *words)
     assert len(found_by_pilots) == 3

@@ -23,10 +23,10 @@ N, M = 400, 20
 X = np.random.default_rng(0).normal(0, (1.0, 3.0), (N, 2))
 
 
-def excess(kernel, step_size=2e-4, temperature=1.0, replacement=False, n=N, temper="posterior"):
+def excess(kernel, step_size=2e-4, temperature=1.0, replacement=False, n=N, **of_target):
     """Return the excess for the mean of two-dimensional data."""
     data = Dataset.of({"x": X[:n]})
-    target = Target(GaussianLocation(2), data, replacement=replacement, temper=temper)
+    target = Target(GaussianLocation(2), data, replacement=replacement, **of_target)
     shape = Shape(3, target.model.names, 10, 90, 1)
     schedules = {"step_size": Fixed(step_size=step_size), "temperature": Fixed(temperature=temperature)}
     method = Method("one", kernel, target, Plan(schedules, 3, 10, 90), shape, 0)
@@ -45,12 +45,20 @@ def test_the_excess_is_that_of_the_largest_direction(dynamics, gain, temperature
     assert found == pytest.approx(expected, rel=1e-6)  # of all 400 data
 
 
+def test_a_known_noise_is_taken_off_and_that_of_the_target_added():
+    largest = np.linalg.eigvalsh(np.cov(X.T)).max() * N**2 / M * (1 - M / N)
+    known = excess(Unadjusted(mhrun.SGLD(known_noise=0.3 * largest), M))
+    assert known == pytest.approx(0.5 * 2e-4 * 0.7 * largest, rel=1e-6)
+    assert excess(Unadjusted(mhrun.SGLD(), None), gradient_noise=100.0) == pytest.approx(0.5 * 2e-4 * 100.0)
+
+
 @pytest.mark.parametrize(
     "kernel",
     [
         Unadjusted(mhrun.SGLD(), None),
         Unadjusted(mhrun.SGLD(), N),
-        Unadjusted(mhrun.SGLD(known_noise=1.0), M),
+        Unadjusted(mhrun.SGLD(known_noise=1e6), M),
+        Unadjusted(mhrun.SGBD(known_noise=None), M),
         Unadjusted(mhrun.SGHMC(0.1, noise_estimate=0.05), M),
         Unadjusted(mhrun.SGNHT(0.1), M),
         Unadjusted(mhrun.SGLD(), M, passes=True),

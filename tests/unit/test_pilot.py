@@ -12,6 +12,7 @@ from kit import KEY, C, controls
 from regressions import DATA, MODELS, D, N, found, full, logistic, prior, run
 
 import mhrun
+from mhrun.engine.assemble import assembled
 from mhrun.engine.defaults import default_method
 from mhrun.engine.pilot import pilot, piloted
 from mhrun.engine.pilot.acceptance import _search
@@ -424,7 +425,6 @@ def test_chains_begin_on_a_curved_ridge():
 
 
 def test_a_pilot_is_the_methods_own(tmp_path):
-    from mhrun.engine.assemble import assembled
     from mhrun.schedules.tuned import Tuned
 
     target = Target(CORRELATED, mhrun.NoData().load())
@@ -503,3 +503,46 @@ def test_a_ladder_of_a_dynamics_gets_a_stable_step_size(dynamics):
         ratio = draws.reshape(-1, D).var(0) / exact / temperature
         assert (ratio > 0.75).all(), number
         assert (ratio < 1.35).all(), number
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("precondition", ["dense", "diagonal"])
+def test_noise_of_the_target_is_in_the_coordinates_of_theta(precondition, scale):
+    """In scaled coordinates a gradient noise of variance 1 / s^2 has the variance 1, whatever the target's scale s."""
+    target = Target(mhrun.GaussianMixture([[0.0]], scale**2), mhrun.NoData().load(), gradient_noise=scale**-2)
+    method = assembled(
+        "one",
+        mhrun.Unadjusted(mhrun.SGLD(), 1),
+        target,
+        {"step_size": mhrun.Fixed(step_size="auto"), "temperature": mhrun.Fixed(temperature=1.0)},
+        {"chains": 4, "warmup": 10, "steps": 100, "thin": 1, "thin_stats": None, "seed": 0},
+        dtype=torch.float64,
+        starts=None,
+        monitor=None,
+        precondition=precondition,
+    )
+    _, facts = piloted(method, None, lambda line: None)
+    assert facts["step_size"] == pytest.approx(0.1, rel=1e-3)  # 2 * 0.1 / (1 + 1)
+
+
+@pytest.mark.parametrize("dynamics", [mhrun.SGLD, mhrun.SGBD])
+def test_a_known_noise_is_that_of_theta_and_has_no_scale(dynamics, rng):
+    """In scaled coordinates V would be taken off a noise of S^T V S: draws were 0.3 times as wide as is right."""
+    n, m = 10_000, 100
+    x = rng.normal(size=n)
+    noise = n**2 / m * x.var() * (1 - m / n)
+    kernel = mhrun.Unadjusted(dynamics(known_noise=noise), m)
+    counts = {"chains": 64, "steps": 8_000, "warmup": 3_000, "thin": 40, "progress": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trace = mhrun.sample(mhrun.GaussianMean(3.0), x, kernel, **counts)
+    assert "scale" not in found(trace)
+    sd = trace["posterior"]["theta"].values.std() * (n + 1 / 9) ** 0.5
+    assert (
+        0.9 < sd < 1.1
+    )  # 700 effective draws: a standard error of 2.7 %, and a variance that is 5 % too large
+    for scale in ("dense", "diagonal"):
+        with pytest.raises(Refusal, match="known_noise is a variance in the coordinates of theta"):
+            mhrun.sample(mhrun.GaussianMean(3.0), x, kernel, precondition=scale, **counts)
+    with pytest.raises(Refusal, match="known_noise"):
+        preconditioned(kernel, Scale(torch.zeros(1), torch.ones(1)))

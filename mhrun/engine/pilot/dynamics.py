@@ -5,10 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from mhrun.engine.gradient_noise import (
+    POINTS,
+    at_kept_steps,
+    largest_eigenvalue,
+    of_minibatch,
+    root_of_covariance,
+)
 from mhrun.engine.method import Method
 from mhrun.engine.pilot.curvature import largest_curvature
 from mhrun.engine.pilot.start import ScaledStart
@@ -19,13 +25,11 @@ from mhrun.kernels.preconditioned import Scale
 from mhrun.random import Draws, Purpose, Streams, derive_key
 from mhrun.target import Target
 
+_TAKEN_OFF = 0.25  # most of the temperature that a known gradient noise may make up
 _VARIANCE_ERROR = 0.1  # relative error of the variance that the step size of a dynamics is chosen for
-_SINGLE = 512  # data whose gradients the noise of a minibatch is estimated from
-_POINTS = 8  # where it is estimated with a control variate
 # Of a minibatch of gradients that the pilot chooses: n / 5 between these; with a control variate the least, because the
 # noise of its gradients grows with n as the curvature does.
 _LEAST_M, _MOST_M = 100, 5_000
-_STEPS = 64  # at which a schedule that gives the step size is read
 
 
 class DynamicsStep(NamedTuple):
@@ -58,7 +62,7 @@ def step_of_dynamics(
     """
     kernel = method.kernel
     assert isinstance(kernel, Unadjusted)
-    given = None if method.plan.is_open else _largest_step_size(method)
+    given = None if method.plan.is_open else at_kept_steps(method)[0].amax(0)
     m = _minibatch(method.target) if kernel.m_is_open else None
     if kernel.dynamics.noise_gain is None:
         assert given is not None  # else the pilot refuses the method
@@ -73,7 +77,7 @@ def step_of_dynamics(
         return DynamicsStep(given, m, {"why": f"{reason}."})
     step = given
     if step is None:
-        step = torch.tensor([2 * _VARIANCE_ERROR / rates.error], dtype=torch.float64)
+        step = torch.tensor([min(2 * _VARIANCE_ERROR / rates.error, rates.largest_step)], dtype=torch.float64)
     error, stability_bound = float(step.max()) * rates.error / 2, rates.stability_bound
     bias = kernel.dynamics.small_step_bias
     size_in_words = f"between {-bias:.0%} too small and" if bias < 0 else "about"
@@ -93,27 +97,41 @@ class _ErrorRates(NamedTuple):
     error: float  # lambda_max(b H + c V / T)
     of_the_step: float  # b lambda_max(H)
     stability_bound: float  # 2 / lambda_max(H)
+    largest_step: float  # at which a known noise is small enough to be taken off
 
 
 def _error_rates(
     method: Method, surface: Surface, start: ScaledStart, temperature: float, m: int
 ) -> _ErrorRates:
     assert isinstance(method.kernel, Unadjusted)
-    target, dynamics = method.target, method.kernel.dynamics
-    place = start.theta[0] if start.scale is None else start.scale.center.to(start.theta)
-    root = _root_of_noise(method, surface, start, place, temperature, m)
-    share = float(torch.as_tensor(target.batches.error_share(m))) * target.n**2 / m
+    target, dynamics, scale = method.target, method.kernel.dynamics, start.scale
+    place = start.theta[0] if scale is None else scale.center.to(start.theta)
+    root, share = torch.zeros(1, target.dim, dtype=torch.float64), 0.0
+    known, isotropic = dynamics.known_noise or 0.0, target.gradient_noise
+    if known:  # believed: an estimate of V - known would be dominated by its error
+        isotropic = 0.0
+    elif target.n > 1 and m < target.n:
+        points = place[None]
+        if target.surrogate is not None:
+            points = _around(start.theta, scale, temperature, method.seed)
+        root, share = root_of_covariance(surface, points, scale), of_minibatch(target, m)
     gain = (dynamics.noise_gain or 0.0) / temperature
     if start.curvature is not None:
-        total = dynamics.curvature_gain * start.curvature.double() + gain * share * root.T @ root
-        total += gain * target.gradient_noise * torch.eye(len(total), dtype=torch.float64)
+        curvature = start.curvature.double()
+        metric = torch.eye(target.dim, dtype=torch.float64) if scale is None else scale.metric
+        total = dynamics.curvature_gain * curvature + gain * (share * root.T @ root + isotropic * metric)
         error = float(torch.linalg.eigvalsh(total).max())
-        largest = float(torch.linalg.eigvalsh(start.curvature.double()).max())
+        largest = float(torch.linalg.eigvalsh(curvature).max())
     else:
         largest = largest_curvature(surface, place)
-        noise = float(torch.linalg.eigvalsh(root @ root.T).max()) * share + target.gradient_noise
+        noise = share * largest_eigenvalue(root) + isotropic
         error = dynamics.curvature_gain * largest + gain * noise
-    return _ErrorRates(error, dynamics.curvature_gain * largest, 2 / largest if largest > 0 else math.inf)
+    return _ErrorRates(
+        error,
+        dynamics.curvature_gain * largest,
+        2 / largest if largest > 0 else math.inf,
+        2 * _TAKEN_OFF / (gain * known) if known else math.inf,
+    )
 
 
 def _minibatch(target: Target) -> int:
@@ -122,38 +140,11 @@ def _minibatch(target: Target) -> int:
     return min(target.n, max(_LEAST_M, min(_MOST_M, target.n // 5)))
 
 
-def _root_of_noise(
-    method: Method, surface: Surface, start: ScaledStart, place: Tensor, temperature: float, m: int
-) -> Tensor:
-    """Return R (K, D), R^T R the covariance of single data's gradients in the coordinates that chains move in."""
-    target, scale = method.target, start.scale
-    if target.n == 1 or m == target.n:
-        return torch.zeros(1, target.dim, dtype=torch.float64)
-    points = (
-        place[None] if target.surrogate is None else _around(start.theta, scale, temperature, method.seed)
-    )
-    single = surface.single_gradients(points, _SINGLE).cpu()
-    single = single if scale is None else scale.pull(single)
-    freedom = max(1, single.shape[1] - 1) * len(points)
-    return ((single - single.mean(1, keepdim=True)) / math.sqrt(freedom)).flatten(0, 1)
-
-
-def _largest_step_size(method: Method) -> Tensor:
-    """Return the largest step size (C,) at which draws are kept, from `_STEPS` steps of the schedule."""
-    plan, shape = method.plan, method.shape
-    kept_steps = (
-        plan.collected if plan.collected is not None else np.arange(shape.warmup + 1, shape.total + 1)
-    )
-    steps = kept_steps[np.linspace(0, len(kept_steps) - 1, min(len(kept_steps), _STEPS)).astype(int)]
-    memory = plan.start()
-    return torch.stack([plan.controls(memory, int(step), 1).step_size[0] for step in steps]).amax(0)
-
-
 def _around(theta: Tensor, scale: Scale | None, temperature: float, seed: int) -> Tensor:
     """Return points (P, D) one standard deviation about the mode: a control variate has no noise at the mode itself."""
     if scale is None:
-        return theta[:_POINTS]
-    z = Draws(Streams(derive_key(seed, "noise"), _POINTS, theta.device), 0).normal(
+        return theta[:POINTS]
+    z = Draws(Streams(derive_key(seed, "noise"), POINTS, theta.device), 0).normal(
         Purpose.INIT, theta.shape[1]
     )
     return scale.to_theta(temperature**0.5 * z).to(theta)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from mhrun.engine.method import Method
 from mhrun.kernels import AdaptiveBackward, Firefly, MetropolisHastings, Unadjusted, ZigZag
+from mhrun.kernels.preconditioned import UNSCALED_NOISE
 from mhrun.parts import Kernel
 
 SCALES = ("auto", "dense", "diagonal", "none")
+_WITH_SCALE = ("dense", "diagonal")
 MOST_SCALED = 200  # most parameters for which a scale is found
 
 
@@ -41,6 +43,8 @@ def refusal(method: Method) -> str | None:
         )
     if isinstance(kernel, ZigZag) and method.precondition not in (None, "none"):
         return "ZigZag has the scale of its surrogate's reference; leave out precondition."
+    if isinstance(kernel, Unadjusted) and kernel.dynamics.known_noise and method.precondition in _WITH_SCALE:
+        return UNSCALED_NOISE
     if isinstance(kernel, Unadjusted) and method.plan.is_open and kernel.dynamics.noise_gain is None:
         return f"no rule finds the step size of {type(kernel.dynamics).__name__}; give a number, not auto."
     if method.plan.is_open and tuple(getattr(method.target.model, "batch_norms", ())):
@@ -56,7 +60,7 @@ def refusal(method: Method) -> str | None:
     ):
         name = type(kernel.proposal).__name__
         return f"no acceptance rate is known to be best for {name}; give a step size, not auto."
-    if method.precondition in ("dense", "diagonal") and method.target.dim > MOST_SCALED:
+    if method.precondition in _WITH_SCALE and method.target.dim > MOST_SCALED:
         return (
             f"a pilot finds a scale for up to {MOST_SCALED} parameters, not {method.target.dim:,}; leave out "
             f"precondition = {method.precondition}."

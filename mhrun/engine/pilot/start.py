@@ -13,7 +13,7 @@ from mhrun.engine.pilot.modes import find_curved_modes, find_modes, on_all_data
 from mhrun.engine.pilot.normality import spread_of_log_ratio
 from mhrun.engine.pilot.open_settings import MOST_SCALED
 from mhrun.engine.pilot.surface import Surface
-from mhrun.kernels import MetropolisHastings, ZigZag
+from mhrun.kernels import MetropolisHastings, Unadjusted, ZigZag
 from mhrun.kernels.preconditioned import Scale
 from mhrun.random import Draws, Purpose, Streams
 
@@ -58,9 +58,7 @@ def scaled_start(
     if curvature is None:
         return ScaledStart(modes.theta.to(theta.dtype))
     eigenvalues, vectors = spectrum(curvature, proper=proper)
-    kind = "none" if isinstance(method.kernel, ZigZag) else method.precondition or "auto"
-    if kind == "auto":
-        kind = "dense" if dim <= _MOST_DENSE else "diagonal"
+    kind = _kind_of_scale(method)
     follows = isinstance(method.kernel, MetropolisHastings) and method.kernel.proposal.follows
     if follows and kind != "none" and not proper:
         unit = torch.eye(dim) if kind == "dense" else torch.ones(dim)
@@ -87,6 +85,16 @@ def scaled_start(
     factor = scale.factor if scale.dense else torch.diag(scale.factor)
     scaled = factor.T @ (vectors @ torch.diag(eigenvalues) @ vectors.T) @ factor
     return ScaledStart(points, scale, scaled, condition, doubt)
+
+
+def _kind_of_scale(method: Method) -> str:
+    kernel = method.kernel
+    # A zig-zag has the scale of its surrogate's reference, and a known noise that of theta.
+    if isinstance(kernel, ZigZag) or (isinstance(kernel, Unadjusted) and kernel.dynamics.known_noise):
+        return "none"
+    if method.precondition in (None, "auto"):
+        return "dense" if method.target.dim <= _MOST_DENSE else "diagonal"
+    return method.precondition
 
 
 def inside(surface: Surface, modes: Tensor, offsets: Tensor, like: Tensor, expected: Tensor) -> Tensor:

@@ -1,0 +1,52 @@
+"""The covariance of minibatch noise of gradients, from gradients of single data."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mhrun.engine.method import Method
+from mhrun.engine.pilot.surface import Surface
+from mhrun.kernels.preconditioned import Scale
+from mhrun.target import Target
+
+SINGLE = 512  # data whose gradients are evaluated
+POINTS = 8  # where, with a control variate, which has no noise at the mode itself; else at one point
+_STEPS = 64  # at which a schedule is read
+
+
+def root_of_covariance(surface: Surface, points: Tensor, scale: Scale | None = None) -> Tensor:
+    """Return R (K, D), with R^T R the covariance of gradients of single data, in the coordinates of a scale if given.
+
+    Args:
+        surface: gradients that are evaluated are added to its count.
+        points: where they are evaluated (P, D); covariances are averaged.
+        scale: of the coordinates.
+    """
+    single = surface.single_gradients(points, max(SINGLE, 2 * len(points))).cpu()
+    single = single if scale is None else scale.pull(single)
+    freedom = max(1, single.shape[1] - 1) * len(points)
+    return ((single - single.mean(1, keepdim=True)) / freedom**0.5).flatten(0, 1)
+
+
+def of_minibatch(target: Target, m: int) -> float:
+    """Return by what that covariance is multiplied in the gradient of the log posterior on m data."""
+    return float(torch.as_tensor(target.batches.error_share(m))) * target.n**2 / m
+
+
+def largest_eigenvalue(root: Tensor) -> float:
+    """Return the largest eigenvalue of R^T R; NaN if R is not finite."""
+    gram = root @ root.T if len(root) < root.shape[1] else root.T @ root
+    return float(torch.linalg.eigvalsh(gram).max()) if gram.isfinite().all() else float("nan")
+
+
+def at_kept_steps(method: Method) -> tuple[Tensor, npt.NDArray[np.float64]]:
+    """Return step sizes (K, C) at some of the kept steps, and the noise temperatures (C,) at the last of them."""
+    plan, shape = method.plan, method.shape
+    kept = plan.collected if plan.collected is not None else np.arange(shape.warmup + 1, shape.total + 1)
+    steps = kept[np.linspace(0, len(kept) - 1, min(len(kept), _STEPS)).astype(int)]
+    memory = plan.start()
+    controls = [plan.controls(memory, int(step), 1) for step in steps]
+    return torch.stack([each.step_size[0] for each in controls]), controls[-1].noise_temperature[0].numpy()
