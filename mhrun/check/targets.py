@@ -32,6 +32,7 @@ class Known(NamedTuple):
     uniforms: Callable[[Array, Array], Array]  # draws (C, D) and T (C,) -> (C, k), uniform under the target
     centre: Array  # (D,) mean at T = 1
     scale: float  # a standard deviation at T = 1, of a mode where there are two
+    covariance: Array | None = None  # (D, D) at T = 1, of a normal target in several dimensions
 
     @property
     def n(self) -> int:
@@ -179,6 +180,51 @@ def correlated() -> Known:
 
     model = BoundedFunction(log_lik, [0.0, 0.0], bounds=bounds, lower_bound=lower_bound)
     return Known("correlated Gaussian, D = 2", model, Dataset.of(x), draw, uniforms, mean, 20**-0.5)
+
+
+_CORRELATIONS = np.array([[1.0, 0.5, 0.2], [0.5, 1.0, -0.3], [0.2, -0.3, 1.0]])
+
+
+def three_means() -> Known:
+    """The mean of 10 draws from a normal distribution in space, with three different correlations; a flat prior."""
+    n = 10
+    root = np.linalg.cholesky(_CORRELATIONS)
+    x = np.random.default_rng(17).standard_normal((n, 3)) @ root.T + np.array([0.5, -0.3, 0.2])
+    half = torch.from_numpy(np.linalg.inv(root))
+
+    def log_lik(theta: Tensor, rows: Any) -> Tensor:
+        return -0.5 * ((rows["x"] - theta[:, None]) @ half.T).square().sum(-1)
+
+    def draw(rng: np.random.Generator, t: Array) -> Array:
+        drawn: Array = x.mean(0) + ((t / n) ** 0.5)[:, None] * (rng.standard_normal((len(t), 3)) @ root.T)
+        return drawn
+
+    def uniforms(theta: Array, temperature: Array) -> Array:
+        z = np.linalg.solve(root, (theta - x.mean(0)).T).T * ((n / temperature) ** 0.5)[:, None]
+        return np.asarray(special.ndtr(z))
+
+    def lower_bound(theta: Tensor, rows: Any, anchor: Tensor | None) -> Tensor:
+        residual = (rows["x"] - theta[:, None]) @ half.T
+        return log_lik(theta, rows) - _gap(residual).sum(-1)
+
+    def bounds(data: Rows, kind: str, reference: Reference | None) -> Bounds:
+        def width(theta: Tensor, to: Tensor) -> Tensor:
+            size = torch.maximum((theta @ half.T).norm(dim=-1), (to @ half.T).norm(dim=-1))
+            return ((to - theta) @ half.T).norm(dim=-1) * size.clamp_min(1.0)
+
+        return Bounds(1 + (data["x"] @ half.T).norm(dim=-1), width)
+
+    model = BoundedFunction(log_lik, [0.0, 0.0, 0.0], bounds=bounds, lower_bound=lower_bound)
+    return Known(
+        "correlated Gaussian, D = 3",
+        model,
+        Dataset.of(x),
+        draw,
+        uniforms,
+        x.mean(0),
+        n**-0.5,
+        _CORRELATIONS / n,
+    )
 
 
 def positive() -> Known:

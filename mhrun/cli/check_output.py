@@ -99,9 +99,10 @@ def _merged(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 def _unseen(verdicts: Sequence[Verdict], subject: Subject) -> str:
     """Return what errors the checks do not see: of the variance where they judge it, or in standard errors."""
-    from mhrun.check.verdict import Z
+    from mhrun.check.verdict import HOLDS, Z
 
-    limits = [verdict.unseen for verdict in verdicts if verdict.unseen is not None]
+    # The standard errors of what fails are those of a wrong distribution.
+    limits = [v.unseen for v in verdicts if v.unseen is not None and v.outcome == HOLDS]
     setting = f"chains={25 * subject.chains}"
     if not limits:
         return f"An error within {Z:.1f} standard errors (±) passes unseen; with {setting} they are a fifth as large."

@@ -397,7 +397,28 @@ def test_a_dynamics_with_too_little_noise_has_another_limit():
 
 
 @pytest.mark.parametrize(
-    ("friction", "chains"), [pytest.param(0.1, 5_000, marks=pytest.mark.slow), (0.2, 8000)]
+    ("wrong", "seen"),
+    [
+        (lambda z: z[:, :1].expand_as(z), "in direction"),  # one number for all coordinates
+        (lambda z: torch.cat([z[:, :2], torch.zeros_like(z[:, 2:])], 1), "in direction"),
+        (lambda z: torch.cat([z[:, :1], 0.9 * z[:, 1:2] + 0.19**0.5 * z[:, :1], z[:, 2:]], 1), "of 3"),
+    ],
+)
+def test_a_dynamics_that_is_right_in_one_coordinate_only_fails(wrong, seen):
+    class Noisy(SGLD):
+        def move(self, theta, grad, aux, controls, draws):
+            z = wrong(draws.normal(Purpose.NOISE, theta.shape[1]))
+            noise = (2 * controls.step_size * controls.noise_temperature).sqrt()
+            return theta + controls.step_size[:, None] * grad + noise[:, None] * z, aux
+
+    found = judged(lambda n, m: Unadjusted(Noisy(), None), "nearing", "temperature", chains=8000)
+    for verdict in found.values():
+        assert verdict.outcome == "fails"
+        assert seen in verdict.detail
+
+
+@pytest.mark.parametrize(
+    ("friction", "chains"), [pytest.param(0.1, 8_000, marks=pytest.mark.slow), (0.2, 8000)]
 )
 def test_the_bias_of_a_thermostat_must_be_declared(monkeypatch, friction, chains):
     """Of the first the variance is off by 5 %, which fails in the repetition with more chains."""
