@@ -22,6 +22,7 @@ from mhrun.types import Model, Rows
 
 _ROWS = 5  # data that are evaluated alone and beside each other
 _DERIVATIVES = 20  # coordinates in which the gradient is compared with finite differences
+_ROUNDING = 1.0  # nats by which rounding may change the log-likelihood of all data
 _AWAY = 0.1  # by what the start is left, where zeros may hide what is wrong
 # Relative differences that rounding does not make: of values of float64 and others, and of finite differences.
 _VALUES, _FINITE = {True: 1e-9, False: 1e-3}, {True: 1e-4, False: 0.1}
@@ -32,7 +33,8 @@ def check_model(target: Target, theta: Tensor) -> None:
     """Check a model that is the user's at a starting point theta (1, D); those of mhrun have tests.
 
     Raises:
-        Refusal: log-likelihoods depend on the rest of the minibatch, or a gradient is not that of its function.
+        Refusal: log-likelihoods depend on the rest of the minibatch, are rounded to the float32 of a field, or a
+            gradient is not that of its function.
     """
     model = target.model
     if (
@@ -47,6 +49,7 @@ def check_model(target: Target, theta: Tensor) -> None:
         return
     point = _near(model, theta, rows)
     _check_rows(target, point)
+    _check_precision(target, point)
     if is_theirs:
         if (both := native_form(model, "log_lik_and_grad", "log_lik")) is not None:
             grad = both(point, rows)[1][0]
@@ -93,6 +96,35 @@ def _check_rows(target: Target, theta: Tensor) -> None:
         f"log_lik gives the datum in row {row} (counted from 0) {float(alone[row]):.6g} alone, and "
         f"{float(together[row]):.6g} in a minibatch of {len(together)}. It must be a function of the datum and theta: "
         "without a mean, a sum or a length over the minibatch, and without random numbers."
+    )
+
+
+@torch.no_grad()
+def _check_precision(target: Target, theta: Tensor) -> None:
+    """Check that float32 fields leave enough of a float64 log-likelihood.
+
+    In torch an expression of a float32 vector and a float64 number is float32: it rounds the parameter. The error of n
+    independently rounded terms may be one nat.
+    """
+    rows = target.data.rows(_first(target))
+    low = [
+        name for name, field in rows.items() if field.dtype in (torch.float16, torch.bfloat16, torch.float32)
+    ]
+    if theta.dtype != torch.float64 or not low:
+        return
+    wide = {name: field.double() if name in low else field for name, field in rows.items()}
+    try:
+        exact, given = (target.model.log_lik(theta, each)[0].double() for each in (wide, rows))
+    except Exception:  # the function wants the types that the data have
+        return
+    error = float((exact - given).abs().max())
+    if not error * target.n**0.5 > _ROUNDING:
+        return
+    row = int((exact - given).abs().argmax())
+    raise Refusal(
+        f"log_lik gives the datum in row {row} (counted from 0) {float(given[row]):.9g}, and {float(exact[row]):.9g} "
+        f"with {' and '.join(low)} in float64: a float32 field and a number of float64 make a float32, in which the "
+        f"parameters are rounded. Give the data in float64, or write rows.{low[0]}.double()."
     )
 
 

@@ -11,6 +11,7 @@ import mhrun
 from mhrun.data import Dataset
 from mhrun.engine.model_checks import check_model
 from mhrun.errors import Refusal
+from mhrun.models.function import FunctionModel
 from mhrun.models.module import ModuleModel
 from mhrun.target import Target
 
@@ -141,3 +142,25 @@ def test_modules_are_functions_of_the_datum_but_for_batch_norm():
 
     with pytest.raises(Refusal, match="alone, and"):
         check(ModuleModel(Centred()), data, torch.float32)
+
+
+@pytest.mark.parametrize(("offset", "refused"), [(0.0, False), (1e3, False), (1e6, True)])
+def test_float32_fields_that_round_a_parameter_are_refused(offset, refused):
+    """x - theta of a float32 vector and a float64 number is float32: theta near 1e6 has steps of 0.06."""
+    x = torch.from_numpy(offset + np.random.default_rng(5).normal(size=10_000))
+    parameters = {"m": f"Normal({offset}, 100)"}
+
+    def log_lik(theta, b):
+        return torch.distributions.Normal(theta.m, 1.0).log_prob(b.x)
+
+    def widened(theta, b):
+        return torch.distributions.Normal(theta.m, 1.0).log_prob(b.x.double())
+
+    for function, field in ((log_lik, x.float()), (widened, x.float()), (log_lik, x)):
+        target = Target(FunctionModel(function, parameters=parameters), Dataset.of({"x": field}))
+        theta = torch.tensor([[offset]], dtype=torch.float64)
+        if refused and function is log_lik and field is not x:
+            with pytest.raises(Refusal, match=r"parameters are rounded\. .*write rows\.x\.double\(\)"):
+                check_model(target, theta)
+        else:
+            check_model(target, theta)
