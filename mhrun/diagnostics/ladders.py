@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,8 @@ from mhrun.exchanges import MADE
 if TYPE_CHECKING:
     import xarray as xr
 
-RUNGS = "rungs"  # attribute of the trace of a ladder
+RUNGS = "rungs"  # attributes of the trace of a ladder: the number of rungs
+EXCHANGE_RATES = "exchange_rates"  # and the share of accepted exchanges of each pair of neighbours
 
 
 class ReplicaFlow(NamedTuple):
@@ -65,6 +67,35 @@ def replica_flow(exchange: npt.NDArray[np.integer]) -> ReplicaFlow:
             last[rows, cold] = 1
         coldest[:, k] = replicas[:, 0]
     return ReplicaFlow((pairs > 0).sum(-1), (pairs == MADE).sum(-1), trips, coldest)
+
+
+class ExchangeRates(NamedTuple):
+    """Exchanges of the pairs of rungs (j, j + 1), over all ladders."""
+
+    proposed: npt.NDArray[np.int64]  # (R - 1,)
+    made: npt.NDArray[np.int64]  # (R - 1,)
+
+    @property
+    def rates(self) -> npt.NDArray[np.float64]:
+        """The share that was accepted, (R - 1,); NaN where none was proposed."""
+        with np.errstate(invalid="ignore"):
+            rates: npt.NDArray[np.float64] = self.made / self.proposed
+        return rates
+
+
+def exchange_rates(totals: Mapping[str, Any], rungs: int) -> ExchangeRates | None:
+    """Return the exchanges of each pair of rungs from the totals of a method; None if there are none.
+
+    Rung 0 takes part in the exchanges of its one pair, and rung j in those of the pairs (j - 1, j) and (j, j + 1).
+    """
+    if "sum_exchanges_proposed" not in totals:
+        return None
+    of_pairs = []
+    for name in ("proposed", "made"):
+        of_rungs = np.asarray(totals[f"sum_exchanges_{name}"]).reshape(-1, rungs).sum(0)
+        signs = (-1.0) ** np.arange(rungs)
+        of_pairs.append((signs * np.cumsum(signs * of_rungs))[:-1].astype(np.int64))
+    return ExchangeRates(*of_pairs)
 
 
 def rung(trace: xr.DataTree, number: int = 0) -> xr.DataTree:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mhrun.diagnostics.ladders import RUNGS
+from mhrun.diagnostics.ladders import EXCHANGE_RATES, RUNGS, exchange_rates
 from mhrun.engine.evaluation import choose_evaluation
 from mhrun.engine.excess_variance import excess_variance
 from mhrun.engine.executors import COMPILED, Executor, choose_executor, measured_threads
@@ -23,6 +23,7 @@ from mhrun.engine.settings import CHUNK_BYTES, Settings
 from mhrun.engine.threads import limited, torch_threads
 from mhrun.engine.watcher import Watcher
 from mhrun.errors import Interrupted, UserError, after_step
+from mhrun.kernels import ReplicaExchange
 from mhrun.random import MANY
 from mhrun.store.blocks import TraceWriter, clear, damage, done
 from mhrun.store.files import read_json, remove, write_json
@@ -91,6 +92,10 @@ def _run_method(
         if DIGEST in attributes:
             facts[DIGEST] = attributes[DIGEST]
         attributes = {**attributes, STEP_SIZE: facts["step_size"]}
+        if isinstance(method.kernel, ReplicaExchange) and (
+            exchanges := exchange_rates(writer.totals, method.kernel.rungs)
+        ):
+            attributes |= {EXCHANGE_RATES: exchanges.rates.tolist()}
         writer.finish(attributes, facts | setup)
     watcher.end(method.name)
     summary = done(folder)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import erfcx
 
 from mhrun.diagnostics.chains import ESS, RHAT, diagnoses, is_apart
+from mhrun.diagnostics.ladders import exchange_rates
 from mhrun.engine.batch_sizes import batch_sizes
 from mhrun.engine.method import Method
-from mhrun.kernels import MetropolisHastings, Unadjusted
-from mhrun.kernels.acceptance import efficient_acceptance
+from mhrun.kernels import MetropolisHastings, ReplicaExchange, Unadjusted
+from mhrun.kernels.acceptance import efficient_acceptance, noise_widening
 from mhrun.kernels.stationary import samples
 from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
@@ -22,10 +21,12 @@ from mhrun.store.blocks import SKEW_EDGES
 from mhrun.types import Model, blocks_of
 
 _MOST_SHOWN = 1000  # per cent that a standard deviation is too large, above which the number says nothing
+_OF_KEPT = 1.0  # noise of a log-ratio of points that keep their minibatches above which a run warns
 _MUCH = 0.1  # share of decisions on all data above which a run warns
 # Difference of logit(acceptance) from the rate that tuning aimed at, above which it had not settled.
 _SETTLED = 1.0
 _EXCESS = 0.25  # relative excess of a variance by gradient noise above which a run warns
+_RARE, _JUDGED = 0.01, 100  # share of exchanges below which a run warns, and the fewest proposed that show it
 _ERROR = 0.01  # mean error of the acceptance probability above which a run warns
 
 
@@ -54,6 +55,7 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     yield from _temperature_warnings(method, summary)
     if method.plan.lost_cycles:
         yield f"{method.name}: {method.plan.lost_cycles}."
+    yield from _exchange_warnings(method, summary)
     yield from _trajectory_warnings(method, summary)
     yield from _nan_warnings(method, summary)
     yield from _tuning_warnings(method, summary)
@@ -95,6 +97,26 @@ def _validity_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[s
             + f", and {none} of {method.shape.chains} chains have none" * bool(none)
             + f"; an ESS of {ESS:g} needs more. {remedy}"
         )
+
+
+def _exchange_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if two rungs of a ladder hardly ever exchange their states."""
+    if not isinstance(method.kernel, ReplicaExchange):
+        return
+    found = exchange_rates(summary["totals"], method.kernel.rungs)
+    if (
+        found is None
+        or not (rare := (found.proposed >= _JUDGED) & (found.made < _RARE * found.proposed)).any()
+    ):
+        return
+    j = int(np.where(rare, found.rates, np.inf).argmin())
+    low, high = (_number(summary["temperature"][rung]) for rung in (j, j + 1))
+    others = f" So do {rare.sum() - 1} other pairs." if rare.sum() > 2 else ""
+    others = " So does another pair." if rare.sum() == 2 else others
+    yield (
+        f"{method.name}: rungs {j} and {j + 1} (T = {low} and {high}) made {found.made[j]:,} of {found.proposed[j]:,} "
+        f"exchanges: colder chains gain nothing from hotter ones. Put temperatures between them.{others}"
+    )
 
 
 def _trajectory_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
@@ -276,26 +298,6 @@ def log_ratio_skew(summary: Mapping[str, Any]) -> tuple[float, float]:
     return float(max(0.0, square) ** 0.5), float(np.append(SKEW_EDGES, np.inf)[at])
 
 
-def too_wide(noise: float) -> float:
-    """Return by how much minibatch noise of a log-ratio widens the draws of a Metropolis test that ignores it.
-
-    With noise N(0, s^2) a log-ratio of r is accepted with probability a(r) = E min(1, exp(r + s z)), and log a(r) -
-    log a(-r) is r / T for small r, where
-
-        T = a(0) / (2 a'(0)) = (1/2 + g) / (2 g),  g = exp(s^2 / 2) Phi(-s),
-
-    so that small moves sample at a temperature T times as high. Larger moves are less affected.
-
-    Args:
-        noise: s, the standard deviation of the log-ratio over minibatches.
-
-    Returns:
-        sqrt(T) - 1, the share by which standard deviations are too large.
-    """
-    g = 0.5 * float(erfcx(noise / math.sqrt(2)))  # erfcx(x) = exp(x^2) erfc(x)
-    return math.sqrt((0.5 + g) / (2 * g)) - 1
-
-
 def _noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line if minibatch noise dominates the test, or if a design's log-ratio is too skewed for it."""
     kernel = method.kernel.of_a_chain  # the statistics of a ladder are those of the rungs' own moves
@@ -308,7 +310,9 @@ def _noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
             "to see whether it dominates."
         )
     noise = log_ratio_noise(summary)
-    if noise > rule.noise_limit and not rule.wants_terms:
+    keeps_batch = kernel.pairing is not None and kernel.pairing.keeps_batch
+    limit = max(rule.noise_limit, _OF_KEPT) if keeps_batch else rule.noise_limit
+    if noise > limit and not rule.wants_terms:
         steps = method.shape.chains * method.shape.steps
         m = float(np.sum(summary["totals"]["sum_batch_size"])) / steps
         weights = [
@@ -317,10 +321,10 @@ def _noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
         weight = " to ".join(dict.fromkeys(weights))
         if rule.corrects_noise:
             effect = "noise that large costs acceptance, and the correction is least reliable for it"
-        elif kernel.pairing is not None and kernel.pairing.keeps_batch:
+        elif keeps_batch:
             effect = "each point keeps its minibatch, and chains stay where it overestimates the density"
         else:
-            most = 100 * too_wide(noise)
+            most = 100 * noise_widening(noise)
             share = f"up to {most:.0f} %" if most < _MOST_SHOWN else f"more than {_MOST_SHOWN} %"
             effect = f"draws are too wide, standard deviations by {share}"
         yield (

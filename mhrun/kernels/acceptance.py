@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
+
+from scipy.special import erfcx
 
 from mhrun.kernels.metropolis_hastings import MetropolisHastings
 from mhrun.parts import Kernel
@@ -54,3 +57,23 @@ def efficient_acceptance(kernel: Kernel, dim: int) -> Acceptance | None:
         best *= _BARKER
     high = _TRAJECTORIES if kernel.proposal.follows else 1 - (1 - best) / _FACTOR
     return Acceptance(best, best / _FACTOR, high)
+
+
+def noise_widening(noise: float) -> float:
+    """Return by how much minibatch noise of a log-ratio widens the draws of a Metropolis test that ignores it.
+
+    With noise N(0, s^2) a log-ratio of r is accepted with probability a(r) = E min(1, exp(r + s z)), and log a(r) -
+    log a(-r) is r / T for small r, where
+
+        T = a(0) / (2 a'(0)) = (1/2 + g) / (2 g),  g = exp(s^2 / 2) Phi(-s),
+
+    so that small moves sample at a temperature T times as high. Larger moves are less affected.
+
+    Args:
+        noise: s, the standard deviation of the log-ratio over minibatches.
+
+    Returns:
+        sqrt(T) - 1, the share by which standard deviations are too large.
+    """
+    g = 0.5 * float(erfcx(noise / math.sqrt(2)))  # erfcx(x) = exp(x^2) erfc(x)
+    return math.sqrt((0.5 + g) / (2 * g)) - 1

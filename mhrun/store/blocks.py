@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mhrun.errors import UserError
+from mhrun.exchanges import MADE, REFUSED
 from mhrun.store.checksums import changed, file_digest, genuine, sealed
 from mhrun.store.files import explain, plain, read_json, remove, unreadable, write_json, write_whole
 from mhrun.store.netcdf import TRACE, Shape
@@ -170,6 +171,8 @@ class TraceWriter:
         self._sizes(record["batch_size"][:, proper])
         if "valid" in record:
             self.totals["sum_invalid"] += (~record["valid"][:, proper].astype(bool)).sum(axis=1)
+        if "exchange" in record and not _constant(record["exchange"]):
+            self._exchanges(record["exchange"][:, proper])
         if "log_ratio_skew" in record and not _constant(record["log_ratio_skew"]):
             self._skewness(record["log_ratio_skew"][:, proper], record["batch_size"][:, proper])
         if self.shape.stats_thin > 1:  # a view would keep the thinned-out steps in memory
@@ -186,6 +189,12 @@ class TraceWriter:
         self._add("sum_size_change", change)
         self._add("sum_size_change_squared", np.square(change))
         self.totals["sum_all_data"] += (~on_part).sum(axis=1)
+
+    def _exchanges(self, exchange: Array) -> None:
+        """Append the outcomes of exchanges (C, K), as in `mhrun.exchanges`."""
+        for name, codes in (("exchanges_proposed", (REFUSED, MADE)), ("exchanges_made", (MADE,))):
+            before = self.totals.setdefault(f"sum_{name}", np.zeros(self.shape.chains))
+            self.totals[f"sum_{name}"] = before + np.isin(exchange, codes).sum(axis=1)
 
     def _skewness(self, skew: Array, size: Array) -> None:
         """Append the skewness of decisions (C, K): its squares, and those expected by chance, 6 / size^2.

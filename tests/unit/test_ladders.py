@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
+from kit import gaussian
 
+import mhrun
 from mhrun import units
 from mhrun.compiled import compile_loop
 from mhrun.compiled.replica_exchange import ExchangeLoop
@@ -67,6 +71,33 @@ def test_replicas_are_followed(rng, rungs):
         assert found.round_trips[ladder] == trips
         assert (found.replica[ladder] == coldest).all()
     assert found.round_trips.min() > 0
+
+
+@pytest.mark.parametrize("rungs", [2, 3, 4])
+def test_the_trace_has_the_share_of_exchanges_that_each_pair_accepted(rungs):
+    ladder = mhrun.ReplicaExchange(
+        mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()),
+        mhrun.Full(),
+        mhrun.Metropolis(),
+        rungs=rungs,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trace = mhrun.sample(
+            gaussian(5),
+            None,
+            ladder,
+            step_size=0.3,
+            temperature=[3.0**r for r in range(rungs)],
+            chains=2 * rungs,
+            steps=400,
+            warmup=50,
+        )
+    exchange = trace["sample_stats"]["exchange"].values
+    exchange = exchange[:, (exchange > 0).any(0)].reshape(2, rungs, -1)
+    flow = replica_flow(exchange)
+    assert 0 < flow.made.sum() < flow.offered.sum()
+    assert trace.attrs["exchange_rates"] == pytest.approx(flow.made.sum(0) / flow.offered.sum(0))
 
 
 def test_rungs_have_their_numbers():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mhrun
-from mhrun.engine.warnings import too_wide
+from mhrun.kernels.acceptance import noise_widening
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.pairing.growing import Growing
 from mhrun.pairing.shared import Shared
@@ -118,12 +118,12 @@ def test_the_widening_that_is_named_is_that_of_small_moves(rng):
 
     Standard deviations of 4,000 chains, so that a standard error is about 1.2 %.
     """
-    assert too_wide(0.0) == pytest.approx(0.0)
+    assert noise_widening(0.0) == pytest.approx(0.0)
     for noise in (0.5, 1.0, 2.0):
-        x = rng.standard_normal(4_000) * (1 + too_wide(noise))
+        x = rng.standard_normal(4_000) * (1 + noise_widening(noise))
         for _ in range(1_500):
             to = x + 0.25 * rng.standard_normal(len(x))
             ratio = (x**2 - to**2) / 2 + noise * rng.standard_normal(len(x))
             x = np.where(np.log(rng.random(len(x))) < ratio, to, x)
-        assert x.std() == pytest.approx(1 + too_wide(noise), rel=0.06)
-        assert x.std() > 1 + 0.6 * too_wide(noise)
+        assert x.std() == pytest.approx(1 + noise_widening(noise), rel=0.06)
+        assert x.std() > 1 + 0.6 * noise_widening(noise)

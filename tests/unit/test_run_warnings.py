@@ -268,3 +268,16 @@ def test_counts_that_vary_too_much_are_warned_of(size):
     if found:
         pearson = ((y - mean) ** 2 / mean).mean()
         assert float(found[0].group(1)) == pytest.approx(pearson, rel=0.2)
+
+
+@pytest.mark.parametrize(("hot", "rare"), [(2.0, ()), (1e12, ("1", "2"))])
+def test_rungs_that_hardly_ever_exchange_are_warned_of(hot, rare):
+    """T = 1, 2, and far above: in 100 dimensions an exchange is accepted with probability about 0."""
+    ladder = mhrun.ReplicaExchange(kernel(), mhrun.Full(), mhrun.Metropolis(), rungs=3)
+    lines = warned(0.1, dim=20, moves=ladder, temperature=[1.0, 1.5, 1.5 * hot], steps=600)
+    found = [line for line in lines if "exchanges" in line]
+    assert len(found) == bool(rare)
+    for line in found:
+        assert re.match(
+            rf"rungs 1 and 2 \(T = 1\.5 and {1.5 * hot:,.0f}\) made 0 of [\d,]+ exchanges: ", line
+        )

@@ -13,7 +13,7 @@ from mhrun.engine.pilot.chains import MOST_LEAPFROG_STEPS, WINDOW, PilotChains
 from mhrun.engine.pilot.kernels import measuring_kernel, scaled_kernel, with_m
 from mhrun.engine.pilot.minibatch import NOISE, error_share, minibatch_size, noise_of_one
 from mhrun.kernels import MetropolisHastings
-from mhrun.kernels.acceptance import efficient_acceptance
+from mhrun.kernels.acceptance import efficient_acceptance, noise_widening
 from mhrun.kernels.preconditioned import Scale
 from mhrun.schedules.tuned import Tuned
 
@@ -27,8 +27,6 @@ _GAIN = 2.0
 _FARTHEST = 5.1
 _LONGER = 1.25  # largest factor of the tuned step size at which a whole number of steps makes a trajectory
 _MOST_ACCEPTED = 0.95
-# With normal noise of sd 1, E min(1, exp(d + noise)) has the ratio exp(0.687 d) at small d: a temperature of 1.46.
-_WIDER = 0.21
 
 
 class Tuning(NamedTuple):
@@ -169,16 +167,21 @@ def _open_size(
     reason = f"{measured.why}, and noise of the log-ratio with sd at most 1 at m = {m:,}"
     error: dict[str, Any] = {}
     if not (rule.corrects_noise or rule.wants_terms or rule.exact or base.pairing.keeps_batch):
-        reason += f", which makes the posterior wider, its sd by at most {_WIDER:.0%}"
-        error["variance_error"] = (1 + _WIDER) ** 2 - 1
+        reason += _wider(NOISE)
+        error["variance_error"] = (1 + noise_widening(NOISE)) ** 2 - 1
     return m, chains, measured._replace(why=reason), error
 
 
 def _against_noise(chains: PilotChains, measured: _Step) -> _Step:
     """Return a smaller step size, if minibatch noise that the rule does not correct for would dominate at this one."""
     rule, sd = chains.kernel.rule, math.sqrt(measured.noise)
-    if rule.corrects_noise or rule.wants_terms or sd <= NOISE:
+    if rule.corrects_noise or rule.wants_terms:
         return measured
+    if sd <= NOISE:
+        if sd <= rule.noise_limit or chains.kernel.pairing.keeps_batch:
+            return measured
+        reason = f"minibatch noise of the log-ratio has sd {sd:.2g}{_wider(sd)}"
+        return measured._replace(why=f"{measured.why}; {reason}")
     if chains.kernel.pairing.keeps_batch:
         reason = f"{measured.why}; minibatch noise has sd {sd:.2g}, which no step size lowers"
         return measured._replace(why=reason)
@@ -186,10 +189,14 @@ def _against_noise(chains: PilotChains, measured: _Step) -> _Step:
         return measured
     step, rate, sd = _quieter(chains, measured.step, sd)
     reason = (
-        f"minibatch noise of the log-ratio has sd {sd:.2g} at it, and would dominate at a larger one; "
+        f"minibatch noise of the log-ratio has sd {sd:.2g} at it{_wider(sd)}, and would dominate at a larger one; "
         f"acceptance {rate:.2f}"
     )
     return measured._replace(step=step, rate=rate, aim=min(_MOST_ACCEPTED, rate), noise=sd**2, why=reason)
+
+
+def _wider(sd: float) -> str:
+    return f", which makes the posterior wider, its sd by at most {noise_widening(sd):.0%}"
 
 
 def _why(rate: float, aim: float) -> str:
