@@ -21,7 +21,7 @@ from mhrun.engine.fit import fit_warnings, judges_fit
 from mhrun.engine.log import LoggingWatcher, log, log_to
 from mhrun.engine.machine import machine, versions
 from mhrun.engine.method import Method, prior_attribute, trace_attributes
-from mhrun.engine.pilot import piloted
+from mhrun.engine.pilot import improper, piloted
 from mhrun.engine.run_method import run_method
 from mhrun.engine.settings import Settings
 from mhrun.engine.threads import limited
@@ -313,12 +313,17 @@ def _after_burn_in(summary: Mapping[str, Any], totals: Mapping[str, Any]) -> dic
 
 
 def _pilot_warnings(name: str, pilot: Mapping[str, Any] | None) -> list[str]:
-    if pilot is None or pilot.get("settled", True):
+    if pilot is None:
         return []
-    return [
-        f"{name}: the pilot's step size did not settle: acceptance {pilot['acceptance_found']:.3g}, aimed at "
-        f"{pilot['aim']:.2f}. Give a step size, or better starting points."
-    ]
+    lines = []
+    if not pilot.get("settled", True):
+        lines.append(
+            f"{name}: the pilot's step size did not settle: acceptance {pilot['acceptance_found']:.3g}, aimed at "
+            f"{pilot['aim']:.2f}. Give a step size, or better starting points."
+        )
+    if "flat_along" in pilot:
+        lines.append(f"{name}: {improper(pilot['flat_along'])}")
+    return lines
 
 
 def _thin_in_words(method: Method) -> int | list[int] | str | None:

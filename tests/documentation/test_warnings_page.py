@@ -11,7 +11,7 @@ import pytest
 from mhrun.paths import PACKAGE
 
 PAGE = PACKAGE.parent / "docs" / "warnings.md"
-_MAKERS = re.compile(r"warnings(_of)?$|^tempered$|^large_draws$")  # functions that return lines of warnings
+_MAKERS = re.compile(r"warnings(_of)?$|^tempered$|^improper$|^large_draws$")  # functions that return lines of warnings
 _ENOUGH = 20  # characters of a text that identify a warning
 
 
@@ -49,7 +49,7 @@ def _sections() -> dict[str, str]:
 MODULES = {
     path.relative_to(PACKAGE).as_posix(): found
     for path in sorted(PACKAGE.rglob("*.py"))
-    if "warn" in (source := path.read_text()) or "large_draws" in source
+    if any(word in (source := path.read_text()) for word in ("warn", "large_draws", "def improper"))
     if (found := _warned(source))
 }
 

@@ -24,7 +24,7 @@ name: the same method has the same pilot.
 """
 
 from mhrun.engine.pilot.open_settings import is_open, refusal
-from mhrun.engine.pilot.result import PilotResult
+from mhrun.engine.pilot.result import PilotResult, improper
 from mhrun.engine.pilot.run import pilot, piloted
 
-__all__ = ["PilotResult", "is_open", "pilot", "piloted", "refusal"]
+__all__ = ["PilotResult", "improper", "is_open", "pilot", "piloted", "refusal"]

@@ -78,7 +78,17 @@ def line(name: str, facts: dict[str, Any]) -> str:
         if facts.get(key)
     )
     doubt = _DOUBTS.get(facts.get("doubt") or "", "")
+    if "flat_along" in facts:
+        doubt = f" {improper(facts['flat_along'])}"
     return f"{name}: pilot: {', '.join(words)}: {facts['why'].strip()} It took {cost}.{doubt}"
+
+
+def improper(direction: str) -> str:
+    """Return what a direction without an end means, as sentences."""
+    return (
+        f"The log posterior does not fall off along {direction}: it may be improper, and chains wander without an end. "
+        "Give these parameters priors, or leave one of them out."
+    )
 
 
 def save(result: PilotResult, folder: Path) -> None:

@@ -99,6 +99,8 @@ def _begun(
         reason = f"the search for a mode failed ({str(error).rstrip('.')})"
         reason = reason if gradients_of(method.target) else "the model has no gradients"
         start, facts["why"] = ScaledStart(theta), f"{reason}, so that there is no scale; "
+    if start.flat_along is not None:
+        facts["flat_along"] = start.flat_along
     if start.doubt is not None and allows_trajectories(method):
         start, rounds, facts["n_grad"] = judged(method, start, temperature, key)
         facts |= {"rounds": rounds} if rounds else {}

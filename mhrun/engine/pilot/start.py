@@ -9,7 +9,8 @@ from torch import Tensor
 
 from mhrun.engine.method import Method
 from mhrun.engine.pilot.curvature import spectrum
-from mhrun.engine.pilot.modes import find_curved_modes, find_modes, on_all_data
+from mhrun.engine.pilot.impropriety import direction_in_words, flat_direction
+from mhrun.engine.pilot.modes import Mode, find_curved_modes, find_modes, on_all_data
 from mhrun.engine.pilot.normality import spread_of_log_ratio
 from mhrun.engine.pilot.open_settings import MOST_SCALED
 from mhrun.engine.pilot.surface import Surface
@@ -34,6 +35,7 @@ class ScaledStart(NamedTuple):
     curvature: Tensor | None = None  # in scaled coordinates (D, D), if it is known
     condition: float | None = None  # the condition number of the curvature that the scale is from
     doubt: str | None = None  # why the scale may be far off: "flat" or "skewed"
+    flat_along: str | None = None  # a direction in which the log posterior does not fall off
 
 
 def scaled_start(
@@ -48,15 +50,32 @@ def scaled_start(
         temperature: of each chain (C,).
         key: of the random numbers.
     """
-    dim = method.target.dim
-    if dim > MOST_SCALED:
-        modes, curvature = find_modes(surface, theta), None
-    else:
-        modes, curvature, proper = find_curved_modes(surface, theta)
+    if method.target.dim > MOST_SCALED:
+        modes = find_modes(surface, theta)
+        return ScaledStart(modes.theta.to(theta.dtype) if bool(modes.theta.isfinite().all()) else theta)
+    modes, curvature, proper = find_curved_modes(surface, theta)
     if not bool(modes.theta.isfinite().all()):
         return ScaledStart(theta)
-    if curvature is None:
-        return ScaledStart(modes.theta.to(theta.dtype))
+    direction = flat_direction(surface, modes.theta[modes.best], curvature, proper=proper)
+    start = ScaledStart(modes.theta.to(theta.dtype))
+    if curvature is not None:
+        start = _with_scale(method, surface, theta, temperature, key, modes, curvature, proper)
+    if direction is not None:
+        start = start._replace(flat_along=direction_in_words(direction, method.target.model.names))
+    return start
+
+
+def _with_scale(
+    method: Method,
+    surface: Surface,
+    theta: Tensor,
+    temperature: Tensor,
+    key: int,
+    modes: Mode,
+    curvature: Tensor,
+    proper: bool,
+) -> ScaledStart:
+    dim = method.target.dim
     eigenvalues, vectors = spectrum(curvature, proper=proper)
     kind = _kind_of_scale(method)
     follows = isinstance(method.kernel, MetropolisHastings) and method.kernel.proposal.follows

@@ -1,0 +1,94 @@
+"""Posteriors that do not fall off in some direction are named as such by pilots; proper ones are not."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import mhrun
+from mhrun.data import Dataset
+from mhrun.engine.pilot.impropriety import direction_in_words, flat_direction
+from mhrun.engine.pilot.modes import find_curved_modes
+from mhrun.engine.pilot.surface import Surface
+from mhrun.models.function import FunctionModel
+from mhrun.random import Draws, Streams
+from mhrun.target import Target
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(300, 2))
+DATA = {"x": X, "y": (X[:, 0] > 0).astype(float), "z": X[:, 1]}
+
+
+def separable(theta, b):
+    log_odds = b["x"] @ theta
+    return b["y"] * log_odds - torch.nn.functional.softplus(log_odds)
+
+
+def only_the_sum(theta, b):
+    return -0.5 * (b["z"] - theta[0] - theta[1]).square()
+
+
+def unused(theta, b):
+    return -0.5 * (b["z"] - theta[0]).square()
+
+
+def normal(sd):
+    return lambda theta: -0.5 * (theta / sd).square().sum()
+
+
+def cauchy(theta):
+    return -torch.log1p(theta.square()).sum()
+
+
+def funnel(theta):
+    return -0.5 * (theta[0] / 3) ** 2 - 0.5 * theta[1].square() * torch.exp(-theta[0]) - 0.5 * theta[0]
+
+
+def found(log_lik, log_prior=None):
+    """Return the direction that is found for two parameters."""
+    model = FunctionModel(log_lik, [0.1, 0.1], log_prior)
+    surface = Surface(Target(model, Dataset.of(DATA)), 1.0, 0)
+    modes, curvature, proper = find_curved_modes(surface, model.init(2, Draws(Streams(1, 2), 0)))
+    return flat_direction(surface, modes.theta[modes.best], curvature, proper=proper)
+
+
+@pytest.mark.parametrize(
+    ("log_lik", "direction"), [(separable, (1, 0)), (only_the_sum, (0.5**0.5, -(0.5**0.5))), (unused, (0, 1))]
+)
+def test_a_flat_prior_is_named_where_the_data_do_not_bound_the_posterior(log_lik, direction):
+    along = found(log_lik).numpy()
+    assert abs(along @ np.array(direction)) == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize("log_lik", [separable, only_the_sum, unused])
+@pytest.mark.parametrize("log_prior", [normal(1.0), normal(100.0), normal(1e4), cauchy])
+def test_a_wide_prior_is_proper(log_lik, log_prior):
+    assert found(log_lik, log_prior) is None
+
+
+def test_posteriors_that_the_data_bound_are_proper_and_so_is_a_funnel():
+    assert found(lambda theta, b: -0.5 * (b["x"] - theta).square().sum(-1)) is None
+    assert found(lambda theta, b: 0.0 * (b["z"] + theta[0]), funnel) is None
+
+
+def test_a_direction_is_written_as_a_sum():
+    assert direction_in_words(torch.tensor([-0.71, 0.0, 0.71]), "abc") == "-0.71 a + 0.71 c"
+    assert direction_in_words(torch.tensor([0.0, 1.0]), "ab") == "1 b"
+    assert (
+        direction_in_words(torch.tensor([0.7, 0.5, -0.4, 0.3]), "abcd")
+        == "0.7 a + 0.5 b - 0.4 c and 1 smaller ones"
+    )
+
+
+@pytest.mark.parametrize("kernel", [None, mhrun.Unadjusted(mhrun.SGLD(), m=50)], ids=["default", "sgld"])
+def test_the_line_of_the_pilot_names_it(kernel, capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trace = mhrun.sample(
+            only_the_sum, DATA, *([kernel] if kernel else []), start=[0.0, 0.0], steps=20, warmup=1_000
+        )
+    assert "does not fall off along" in capsys.readouterr().err
+    assert '"flat_along"' in trace.attrs["pilot"]
