@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from mhrun.errors import Refusal
+from mhrun.numbers import whole_number
 from mhrun.parts import Kernel
 from mhrun.random import Draws, Purpose
 from mhrun.target import Target
@@ -47,7 +48,7 @@ class PlanarFlow(Kernel):
         self.trains = trains
         self.layers = layers
         self.size = size
-        self.m = m
+        self.m = None if m is None else whole_number("m", m, least=1, other="null")
         self.spread = spread
 
     def refuses(self, target: Target) -> str | None:

@@ -61,7 +61,7 @@ class Predictive(Monitor):
         self.average = None if average is None else whole_number("average", average, least=1)
         self.collect = None if collect is None else whole_number("collect", collect, least=1)
         self.after = after
-        self._moved: dict[tuple[int, str], tuple[Dataset, Dataset]] = {}
+        self._memo: dict[tuple[int, str], tuple[Dataset, Dataset]] = {}
         self._steps: npt.NDArray[np.int64] | None = None
         self._last: int | None = None
 
@@ -87,10 +87,10 @@ class Predictive(Monitor):
     def on(self, device: torch.device, data: Dataset) -> Dataset:
         """Return data on the chains' device, to which they are moved once."""
         key = id(data), str(device)
-        if key not in self._moved:
+        if key not in self._memo:
             # With the data themselves: they stay in memory, so that no other data get their id.
-            self._moved[key] = data, data.to(device)
-        return self._moved[key][1]
+            self._memo[key] = data, data.to(device)
+        return self._memo[key][1]
 
     def refuses(self, target: Target) -> str | None:
         """Refuse a model that does not predict classes."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from mhrun.numbers import whole_number
 from mhrun.pairing.unpaired import Unpaired
-from mhrun.parts import minibatch_size
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import Evaluation
@@ -25,7 +25,7 @@ class Moving(Unpaired):
     hands_batch_on = True
 
     def __init__(self, m: int) -> None:
-        self.m = minibatch_size(m)
+        self.m = whole_number("m", m)  # its stationary distribution is unknown: no pilot finds one
 
     def reads(self, target: Target) -> int:
         """Return 2 m."""

@@ -204,3 +204,40 @@ def test_a_call_computes_with_the_present_values_of_globals(monkeypatch):
     )
     assert np.array_equal(found, anew)
     assert not np.array_equal(found, first["posterior"]["theta"])
+
+
+@short_run
+@pytest.mark.parametrize("kind", ["predictive", "calibration", "kernel"])
+def test_parts_that_have_run_are_the_same_parts(tmp_path, kind, rng):
+    """What a part keeps from a run, such as data on the device of the chains, is none of its settings."""
+    data = {"x": rng.normal(size=(40, 2)), "y": rng.integers(0, 3, 40)}
+    monitors = {
+        "predictive": mhrun.Predictive(data, every=5, average=1, collect=5),
+        "calibration": mhrun.Calibration(data, every=5, collect=5),
+    }
+    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
+    model = mhrun.SoftmaxRegression(2, 3, 2.0)
+    traces = [
+        mhrun.sample(
+            model,
+            data,
+            kernel,
+            step_size=0.05,
+            steps=20,
+            warmup=10,
+            folder=tmp_path,
+            monitor=monitors.get(kind),
+        )
+        for _ in range(2)
+    ]
+    assert (traces[0]["posterior"]["theta"].values == traces[1]["posterior"]["theta"].values).all()
+
+
+@pytest.mark.parametrize(
+    "part",
+    [lambda: mhrun.Moving("auto"), lambda: mhrun.PlanarFlow(5, m="auto"), lambda: mhrun.PlanarFlow(5, m=0)],
+)
+def test_a_minibatch_size_that_no_pilot_finds_must_be_a_number(part):
+    """`Moving` ran with m = 2, which stands for a size that a pilot is still to find."""
+    with pytest.raises(UserError, match=r"m = .* must be a whole number"):
+        part()
