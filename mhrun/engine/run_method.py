@@ -187,9 +187,13 @@ def _finished(method: Method, folder: Path, watcher: Watcher) -> dict[str, Any] 
 
 
 def _recorded_executor(method: Method, folder: Path, settings: Settings, watcher: Watcher) -> Executor:
-    """Return the executor, and record it with what else decides rounding: a resumed method goes on with the same."""
+    """Return the executor, and record it with what else decides rounding: a resumed method goes on with the same.
+
+    A record without a block is of a run that was stopped before its first steps.
+    """
     record = folder / EXECUTOR
-    recorded = read_json(record) or {}
+    begun = any((folder / "blocks").glob("*.npz"))
+    recorded = (read_json(record) or {}) if begun else {}
     executor = choose_executor(
         method, settings.executor, recorded.get("executor"), settings.threads, watcher.note
     )

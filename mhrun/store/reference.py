@@ -33,7 +33,9 @@ def prepare_reference(target: Target, folder: Path) -> dict[str, Any]:
     path = folder / FILE
     stored = load_block(path)
     if stored is not None:
-        surrogate.unpack({name: torch.from_numpy(value).to(target.device) for name, value in stored.items()})
+        target.use_reference(
+            {name: torch.from_numpy(value).to(target.device) for name, value in stored.items()}
+        )
     else:
         arrays = {name: value.cpu().numpy() for name, value in surrogate.pack().items()}
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -114,6 +114,11 @@ class BoundedTerms:
         cut, other = (torch.from_numpy(a).to(weights.device) for a in alias_table(weights.cpu().numpy()))
         return AliasTable(cut, other, weights.sum())
 
+    def forget(self) -> None:
+        """Drop the bounds and their table: the surrogate has another reference now."""
+        self.__dict__.pop("bounds", None)
+        self.__dict__.pop("table", None)
+
     def terms(self, origin: Tensor, candidate: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return the terms of `index` (R, k), computed in float64, and what rounding may add to them, each (R, k)."""
         return self._all.rounded_terms(origin.double(), candidate.double(), self._read().rows(index))

@@ -168,6 +168,13 @@ class Target:
         assert isinstance(self.surrogate, Surrogate)
         return quadratic_part(self.model, self.surrogate)
 
+    def use_reference(self, stored: dict[str, Tensor]) -> None:
+        """Expand the surrogate about a stored reference, and drop what was computed from another one."""
+        assert self.surrogate is not None
+        self.surrogate.unpack(stored)
+        self.__dict__.pop("quadratic", None)
+        self.bounded.forget()
+
     def on(self, data: Dataset | Source) -> Target:
         """Return the target of the same model, with the same settings, on other data.
 

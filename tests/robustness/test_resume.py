@@ -5,11 +5,13 @@ from __future__ import annotations
 import builtins
 import contextlib
 import io
+import json
 import multiprocessing
 import os
 import shutil
 import signal
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ import pytest
 import torch
 from kit import FEW, StopAfter, assert_same_bits, compute, config, contents
 
+import mhrun
 from mhrun.cli.main import run
 from mhrun.data import Dataset
 from mhrun.durations import in_words
@@ -289,6 +292,24 @@ def test_a_run_goes_on_in_the_executor_it_began_in(outputs, monkeypatch):
     monkeypatch.setattr("mhrun.target.target.available", lambda: False)
     with pytest.raises(UserError, match="began in a compiled loop"):
         compute(outputs, *FEW)
+
+
+def test_a_run_that_has_done_no_step_may_choose_another_executor(tmp_path, monkeypatch):
+    """Its record is there before the first step: `executor=compiled` was ignored without a word."""
+    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
+    call = {"step_size": 0.1, "steps": 30, "warmup": 10, "chains": 2, "progress": False, "folder": tmp_path}
+
+    def stopped(*args):
+        raise Interrupted("before the first step")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mhrun.engine.run_method._to_the_end", stopped)
+        with pytest.raises(Interrupted):
+            mhrun.sample(mhrun.GaussianMean(3.0), np.zeros(50), kernel, executor="torch", **call)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mhrun.sample(mhrun.GaussianMean(3.0), np.zeros(50), kernel, executor="compiled", **call)
+    assert json.loads((tmp_path / "done.json").read_text())["executor"] == "compiled"
 
 
 def test_without_numba_the_plain_path_takes_over(outputs, monkeypatch):

@@ -29,7 +29,7 @@ from mhrun.rules.austere import Austere
 from mhrun.rules.metropolis import Metropolis
 from mhrun.rules.smh import SMH
 from mhrun.rules.tunamh import TunaMH
-from mhrun.store.reference import FILE
+from mhrun.store.reference import FILE, prepare_reference
 from mhrun.target import Target
 from mhrun.types import Reference
 
@@ -209,6 +209,22 @@ def test_the_reference_is_stored_with_a_run_and_its_cost_counted(tmp_path):
     assert theta == pytest.approx(target.surrogate.reference.theta.numpy(), abs=1e-6)
     summary = json.loads((tmp_path / "run" / "done.json").read_text())
     assert summary["reference_n_grad"] == target.surrogate.n_grad > N
+
+
+def test_another_reference_replaces_all_that_was_computed_from_the_first(tmp_path, rng):
+    """A trial computes bounds before a resumed run reads the reference that another machine has stored."""
+    data = Dataset.of({"x": rng.normal(size=(50, 2)), "y": rng.choice([-1.0, 1.0], 50)})
+    target, fresh = (Target(Logistic(2, 2.0), data, surrogate="taylor2") for _ in range(2))
+    stored = target.surrogate.pack()
+    stored["theta"] = stored["theta"] + 0.05
+    np.savez(tmp_path / FILE, **{name: value.numpy() for name, value in stored.items()})
+    assert target.quadratic.about.tolist() != stored["theta"].tolist()
+    assert target.bounded.table.total > 0  # computed now, and kept
+    for each in (target, fresh):
+        prepare_reference(each, tmp_path)
+    assert target.quadratic.about.tolist() == stored["theta"].tolist()
+    assert (target.bounded.bounds.weights == fresh.bounded.bounds.weights).all()
+    assert target.bounded.table.total == fresh.bounded.table.total
 
 
 def test_arrivals_do_not_depend_on_how_they_are_cut_into_parts(monkeypatch):
