@@ -136,10 +136,10 @@ def assembled(
     target = target.with_ratio_in(ratio_precision(kernel, target, plan))
     method = Method(name, kernel, target, plan, shape, seed, dtype, starts, monitor, precondition)
     method.check()
-    if reason := pilot.refusal(method):
-        if reason.startswith("a pilot finds"):  # for so many parameters: their number may be wrong
+    if (refusal := pilot.refusal(method)) is not None:
+        if isinstance(refusal, pilot.TooManyParameters):  # their number may be wrong: the data tell it
             method.check_data()
-        raise Refusal(reason)
+        raise refusal
     return method
 
 

@@ -27,6 +27,7 @@ from mhrun.engine.settings import Settings
 from mhrun.engine.threads import limited
 from mhrun.engine.warnings import (
     acceptance_range,
+    explained_acceptance,
     is_network,
     log_ratio_noise,
     log_ratio_skew,
@@ -276,6 +277,7 @@ def _of_method(
         "all_data_share": sizes.on_all / decisions,
         "n_accept_tests": decisions if method.kernel.decides else 0,
         "accept_range": acceptance_range(method),  # in which it is efficient
+        "explained_acceptance": explained_acceptance(method, summary),
         "tuned_to": method.plan.tuned_to,
         "accept_rate_by_chain": (totals["sum_accepted"] / shape.steps).tolist(),
         "step_size_by_chain": summary["step_size"],  # at the last step

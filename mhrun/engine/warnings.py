@@ -179,6 +179,16 @@ def _tuning_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str
         )
 
 
+def explained_acceptance(method: Method, summary: Mapping[str, Any]) -> str | None:
+    """Return what another warning says of a method's acceptance rate: "unsettled" tuning, "noise", or None.
+
+    Noise explains a high rate: a larger step would make it worse.
+    """
+    if any(_tuning_warnings(method, summary)):
+        return "unsettled"
+    return "noise" if any(_noise_warnings(method, summary)) else None
+
+
 def _logit(rate: Any) -> Any:
     with np.errstate(divide="ignore"):
         return np.log(rate) - np.log1p(-rate)
@@ -208,9 +218,8 @@ def draws_warnings(
     rate = float(np.sum(summary["totals"]["sum_accepted"])) / (shape.chains * shape.steps)
     limits = acceptance_range(method)
     outside = limits is not None and rate > 0 and not limits[0] <= rate <= limits[1]
-    if limits is not None and rate > limits[1] and any(_noise_warnings(method, summary)):
-        outside = False  # where a larger step would make the noise worse
-    if limits is not None and outside and not any(_tuning_warnings(method, summary)):
+    reason = explained_acceptance(method, summary) if outside else None
+    if limits is not None and outside and not (reason == "unsettled" or (reason and rate > limits[1])):
         yield (
             f"{name}: acceptance {rate:.3g} is outside {limits[0]:.2f} to {limits[1]:.2f}, where it is efficient. "
             f"{'Lower' if rate < limits[0] else 'Raise'} the step size."

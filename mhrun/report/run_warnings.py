@@ -59,18 +59,9 @@ def _acceptance_warnings(run: Run) -> list[str]:
         m: summary["accept_rate"] for m, summary in run.methods.items() if summary.get("accept_range")
     }
     ranges = {m: run.methods[m]["accept_range"] for m, rate in rates.items() if rate}
-    unsettled = {
-        m
-        for m, summary in run.methods.items()
-        if any("not settled" in w for w in summary.get("warnings") or [])
-    }
-    low = {m: rates[m] for m, (least, _) in ranges.items() if rates[m] < least and m not in unsettled}
-    noisy = {  # where a larger step would make the noise worse
-        m
-        for m, summary in run.methods.items()
-        if any("minibatch noise" in w for w in summary.get("warnings") or [])
-    }
-    high = {m: rates[m] for m, (_, most) in ranges.items() if rates[m] > most and m not in unsettled | noisy}
+    reasons = {m: _reason(summary) for m, summary in run.methods.items()}
+    low = {m: rates[m] for m, (least, _) in ranges.items() if rates[m] < least and reasons[m] != "unsettled"}
+    high = {m: rates[m] for m, (_, most) in ranges.items() if rates[m] > most and reasons[m] is None}
     for rates_off, level, remedy in ((low, "low", "Lower"), (high, "high", "Raise")):
         if rates_off:
             worst = sorted(rates_off, key=lambda m: rates_off[m], reverse=level == "high")
@@ -80,6 +71,11 @@ def _acceptance_warnings(run: Run) -> list[str]:
                 f"{remedy} the step size."
             )
     return lines
+
+
+def _reason(summary: Mapping[str, Any]) -> str | None:
+    """Return which other warning explains an acceptance rate, see `mhrun.engine.warnings.explained_acceptance`."""
+    return summary.get("explained_acceptance")
 
 
 def _target_warnings(run: Run) -> list[str]:

@@ -23,8 +23,8 @@ The method's chains begin where the pilot leaves them. Its random numbers are fu
 name: the same method has the same pilot.
 """
 
-from mhrun.engine.pilot.open_settings import is_open, refusal
+from mhrun.engine.pilot.open_settings import TooManyParameters, is_open, refusal
 from mhrun.engine.pilot.result import PilotResult, improper
 from mhrun.engine.pilot.run import pilot, piloted
 
-__all__ = ["PilotResult", "improper", "is_open", "pilot", "piloted", "refusal"]
+__all__ = ["PilotResult", "TooManyParameters", "improper", "is_open", "pilot", "piloted", "refusal"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mhrun.engine.method import Method
+from mhrun.errors import Refusal
 from mhrun.kernels import AdaptiveBackward, Firefly, MetropolisHastings, Unadjusted, ZigZag
 from mhrun.kernels.preconditioned import UNSCALED_NOISE
 from mhrun.parts import Kernel
@@ -28,8 +29,27 @@ def leapfrog_is_open(kernel: Kernel) -> bool:
     return isinstance(kernel, MetropolisHastings) and kernel.proposal.leapfrog_is_open
 
 
-def refusal(method: Method) -> str | None:
+class TooManyParameters(Refusal):
+    """A pilot cannot find a setting for a model of this size."""
+
+
+def refusal(method: Method) -> Refusal | None:
     """Return why a method cannot leave settings to a pilot, or None."""
+    if method.target.dim > MOST_SCALED:
+        of_size = f"for up to {MOST_SCALED} parameters, not {method.target.dim:,}"
+        if method.precondition in _WITH_SCALE:
+            return TooManyParameters(
+                f"a pilot finds a scale {of_size}; leave out precondition = {method.precondition}."
+            )
+        if leapfrog_is_open(method.kernel.of_a_chain):
+            return TooManyParameters(
+                f"a pilot finds leapfrog_steps from the curvature, {of_size}; give a number, not auto."
+            )
+    reason = _reason(method)
+    return None if reason is None else Refusal(reason)
+
+
+def _reason(method: Method) -> str | None:
     if method.precondition is not None and method.precondition not in SCALES:
         return f"precondition = '{method.precondition}' is unknown; choose {', '.join(SCALES)}."
     if not is_open(method):
@@ -60,14 +80,4 @@ def refusal(method: Method) -> str | None:
     ):
         name = type(kernel.proposal).__name__
         return f"no acceptance rate is known to be best for {name}; give a step size, not auto."
-    if method.precondition in _WITH_SCALE and method.target.dim > MOST_SCALED:
-        return (
-            f"a pilot finds a scale for up to {MOST_SCALED} parameters, not {method.target.dim:,}; leave out "
-            f"precondition = {method.precondition}."
-        )
-    if leapfrog_is_open(kernel) and method.target.dim > MOST_SCALED:
-        return (
-            f"a pilot finds leapfrog_steps from the curvature, for up to {MOST_SCALED} parameters, not "
-            f"{method.target.dim:,}; give a number, not auto."
-        )
     return None
