@@ -37,7 +37,7 @@ from mhrun.engine.user_model import user_model
 from mhrun.engine.warnings import draws_warnings, warnings_of
 from mhrun.engine.watcher import Silent
 from mhrun.errors import UserError
-from mhrun.models.parameters import parameters_of
+from mhrun.models.parameters import constant_coordinates, parameters_of
 from mhrun.monitors import Monitor
 from mhrun.numbers import is_number, whole_number
 from mhrun.parts import AUTO, Kernel
@@ -362,7 +362,8 @@ def _warn(method: Method, summary: Mapping[str, Any], trace: xr.DataTree) -> Non
             draws, reason = draws[:, :0], str(error)
         if draws.shape[1] < 4 and not method.kernel.optimises:
             lines.append(f"R-hat and ESS are unknown: {reason}")
-        places = some_coordinates(draws.shape[-1])
+        free = np.setdiff1d(np.arange(draws.shape[-1]), constant_coordinates(method.target.model))
+        places = free[some_coordinates(len(free))]
         names = [method.target.model.names[place] for place in places]
         lines += draws_warnings(method, summary, draws[..., places], names)
     for line in lines:

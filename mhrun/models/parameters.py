@@ -7,6 +7,7 @@ import math
 import numbers
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -67,6 +68,15 @@ class Parameters:
     def is_plain(self) -> bool:
         """Whether the unconstrained coordinates are the user's."""
         return all(p.transform is None for p in self.all)
+
+    @cached_property
+    def constant(self) -> tuple[int, ...]:
+        """Places of the user's coordinates that no theta changes: those of a Cholesky factor above its diagonal."""
+        if self.is_plain:
+            return ()
+        one = torch.linspace(-0.9, 1.1, self.dim, dtype=torch.float64)
+        first, second = self.flat(torch.stack([one, 0.7 - 0.8 * one]))
+        return tuple((first == second).nonzero().flatten().tolist())
 
     @property
     def prior_summary(self) -> str:
@@ -180,6 +190,12 @@ def parameters_of(model: object) -> Parameters | None:
     """Return the named parameters of a model whose theta has unconstrained coordinates; None of any other."""
     parameters = getattr(model, "parameters", None)
     return parameters if isinstance(parameters, Parameters) else None
+
+
+def constant_coordinates(model: object) -> tuple[int, ...]:
+    """Return the places of the draws' coordinates that never change, see `Parameters.constant`."""
+    parameters = parameters_of(model)
+    return () if parameters is None else parameters.constant
 
 
 def flat_names(key: str, shape: tuple[int, ...], axes: tuple[Axis, ...] = ()) -> Iterator[str]:

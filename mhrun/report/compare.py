@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mhrun.diagnostics.chains import some_coordinates
 from mhrun.diagnostics.distances import Shifts, energy_distance, own_error, shifts
 from mhrun.diagnostics.growth import Growth, growth
 from mhrun.errors import UserError
@@ -36,6 +35,7 @@ from mhrun.report.efficiency import (
     LEAST_DRAWS,
     RHAT,
     Draws,
+    columns_of,
     costs,
     efficiency,
     is_apart,
@@ -271,7 +271,10 @@ def _judge(
     """Add the key ``verdict`` to each row, and return a line on each method that does not agree, and the rule."""
     all_names = np.array(names_of_parameters(reference))
     width = len(next(iter(shifts_by_name.values())).mean) if shifts_by_name else 0
-    names = [str(name) for name in all_names[some_coordinates(len(all_names), width)]] if width else []
+    names = []
+    if width:
+        columns = columns_of(reference.run, reference.method, len(all_names), width)
+        names = [str(name) for name in all_names[columns]]
     reference_problems = problems_of(reference_record, "reference: ")
     problems = {name: [*problems_of(records[name]), *reference_problems] for name in shifts_by_name}
     other_targets = {row.name: _another(reference, row) for row in rows if row.name in shifts_by_name}

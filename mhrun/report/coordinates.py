@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mhrun.diagnostics.chains import Diagnosis, diagnoses, rhat, some_coordinates
-from mhrun.report.efficiency import valid_draws
+from mhrun.diagnostics.chains import Diagnosis, diagnoses, rhat
+from mhrun.report.efficiency import columns_of, valid_draws
 from mhrun.report.run import Run
 
 Draws = npt.NDArray[np.float64]
@@ -92,7 +92,7 @@ def _summarised(run: Run, method: str, chosen: Mapping[tuple[str, ...], npt.NDAr
     draws = valid_draws(run, method)
     if isinstance(draws, str):
         return Summarised([], len(names), np.empty(0, np.int64), draws)
-    columns = some_coordinates(len(names), draws.shape[-1])
+    columns = columns_of(run, method, len(names), draws.shape[-1])
     indices = np.arange(len(columns))
     if len(columns) > SHOWN:
         indices = chosen[tuple(names)]

@@ -62,11 +62,19 @@ def valid_draws(run: Run, method: str, most: float = np.inf) -> Draws | str:
         count = draws.shape[1]
         return f"{count} valid draw{'s' * (count != 1)} of one chain; {LEAST_DRAWS} of each are needed."
     width = int(min(COORDINATES, max(1.0, most / (draws.shape[0] * draws.shape[1]))))
-    if draws.shape[-1] > width:
-        draws = draws[..., some_coordinates(draws.shape[-1], width)]
+    if draws.shape[-1] > width or run.methods[method].get("constant"):
+        draws = draws[..., columns_of(run, method, draws.shape[-1], width)]
     if not np.isfinite(draws).all():
         return "some draws are no finite numbers."
     return draws
+
+
+def columns_of(run: Run, method: str, dim: int, most: int) -> npt.NDArray[np.int64]:
+    """Return which of the D coordinates of a method's draws are read: at most so many, and none that is constant."""
+    # Such as what is above the diagonal of a Cholesky factor.
+    free = np.setdiff1d(np.arange(dim), np.array(run.methods[method].get("constant") or (), np.int64))
+    chosen: npt.NDArray[np.int64] = free[some_coordinates(len(free), most)]
+    return chosen
 
 
 def has_stopped(about: Mapping[str, Any]) -> bool:

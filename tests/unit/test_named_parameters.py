@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -457,3 +458,23 @@ def test_regressions_name_their_coefficients(kind):
 def test_names_that_do_not_fit_are_refused(names, message):
     with pytest.raises(Refusal, match=re.escape(message)):
         Logistic(2, names=names)
+
+
+def test_coordinates_that_nothing_changes_are_not_judged():
+    """L[0, 0] of a Cholesky factor of correlations is 1, and what is above the diagonal 0: nobody's R-hat."""
+    parameters = Parameters(
+        {"m": 2, "L": {"shape": [3, 3], "prior": "LKJCholesky(3, 2.0)"}, "s": "Gamma(2, 1)"}
+    )
+    constant = [parameters.names[place] for place in parameters.constant]
+    assert constant == ["L[0,0]", "L[0,1]", "L[0,2]", "L[1,2]"]
+    assert Parameters({"m": 2}).constant == ()
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        mhrun.sample(
+            lambda theta, x: torch.distributions.MultivariateNormal(theta.m, scale_tril=theta.L).log_prob(x),
+            np.random.default_rng(0).normal(size=(50, 3))[:, :2],
+            parameters={"m": 2, "L": {"shape": [2, 2], "prior": "LKJCholesky(2, 2.0)"}},
+            steps=1_000,
+            progress=False,
+        )
+    assert not [one for one in found if "never moves" in str(one.message)]
