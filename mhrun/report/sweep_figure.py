@@ -91,12 +91,16 @@ def sweep_figure(
                 line = line_styles.get(setting, LINES[0])
                 name = f"{method} ({setting})" if setting else method
                 style = {**styles[method], "line": line}
+                if _is_untouched(part, metrics):
+                    style["marker"] = ""
                 drawn, end = _draw_line(axis, part, keys[0], metric, name, style, bottom)
                 if end is not None:
                     legend.setdefault(name, drawn)
                     drawn_methods.add(method)
                     ends.append(end)
                     notes |= _notes(part, metric, bars, bottom)
+                    if not style["marker"]:
+                        notes[f"lines without marks: {short[keys[0]]} does not touch the method"] = None
                     if metric in floors:
                         floor = part[floors[metric]].map(_number)
                         axis.plot(part[keys[0]], floor, **_FLOOR, color=styles[method]["color"])
@@ -113,7 +117,8 @@ def sweep_figure(
         axis.remove()
     figure.tight_layout()
     if notes:
-        figure.text(0.01, 0, "; ".join(sorted(notes)).capitalize(), va="top", fontsize=7)
+        words = "; ".join(sorted(notes))
+        figure.text(0.01, 0, words[:1].upper() + words[1:], va="top", fontsize=7)  # names keep their letters
     if labelled:
         return figure
     if len(legend) > _ENTRIES:
@@ -154,6 +159,12 @@ def _parts(
     if len(is_shared) > 1 and is_shared.all() and points[key].is_unique and numbers.notna().any(axis=None):
         return {"": rows.loc[points.index]}
     return {str(setting): rows[settings == setting] for setting in settings.unique()}
+
+
+def _is_untouched(part: pd.DataFrame, metrics: Sequence[str]) -> bool:
+    """Return whether a line has several points with the same numbers: the swept setting has no effect on the method."""
+    numbers = part[list(metrics)].map(_number)
+    return len(part) > 1 and len(numbers.drop_duplicates()) == 1 and bool(numbers.notna().any(axis=None))
 
 
 def _notes(part: pd.DataFrame, metric: str, bars: str, bottom: float) -> dict[str, None]:
@@ -201,13 +212,14 @@ def _draw_line(
     colour, mark = style["color"], style["marker"]
     error = np.nan_to_num(part[metric].map(_error).to_numpy(dtype=float))
     line_style: dict[str, Any] = {"markersize": 3, "color": colour}
+    bars = error if error.any() else None
     drawn = axis.errorbar(
-        part[key], value, error, fmt=style["line"], marker=mark, linewidth=1, capsize=2, **line_style
+        part[key], value, bars, fmt=style["line"], marker=mark, linewidth=1, capsize=2, **line_style
     )
     if (cut := _is_cut(part[metric], bottom)).any():
         at_bottom: dict[str, Any] = {"transform": axis.get_xaxis_transform(), "clip_on": False}
         axis.plot(part[key][cut], np.zeros(cut.sum()), "v", **line_style, **at_bottom)
-    if SHORT in part:
+    if SHORT in part and mark:
         short = part[SHORT].to_numpy(dtype=bool)
         axis.plot(part[key][short], value[short], mark, markerfacecolor="white", zorder=3, **line_style)
     at = np.flatnonzero(np.isfinite(value))[-1]

@@ -132,6 +132,19 @@ def test_a_method_that_a_setting_does_not_touch_has_one_line():
     }
 
 
+def test_a_method_that_the_first_setting_does_not_touch_has_no_marks():
+    """Its value at each place is the same number, of one run: it is no measurement at T = 4."""
+    rows = [
+        {"T": t, "method": name, "ess": e} for t in (1, 4) for name, e in (("mcmc", 9.0), ("mint", 5.0 * t))
+    ]
+    figure = sweep_figure(pd.DataFrame(rows), ["T"])
+    marks = {line.get_marker() for line in figure.axes[0].get_lines() if len(line.get_xdata()) == 2}
+    assert "" in marks
+    assert len(marks) == 2
+    assert [text.get_text() for text in figure.texts] == ["Lines without marks: T does not touch the method"]
+    plt.close(figure)
+
+
 def test_a_job_that_is_missing_splits_no_line():
     """The settings that do not touch a method have the same numbers where both have a job."""
     rows = [

@@ -303,8 +303,12 @@ def test_methods_of_one_model_show_the_same_coordinates_and_the_worst_of_each(mo
     draws[0, 0, :, :2] += 5
     draws[1, 0, :, 39] += 9
     model = SimpleNamespace(names=[f"x{d}" for d in range(40)])
-    run = SimpleNamespace(methods={"one": {}, "two": {}}, target_of=lambda method: SimpleNamespace(model=model))
-    monkeypatch.setattr(coordinates, "valid_draws", lambda run, method: draws[list(run.methods).index(method)])
+    run = SimpleNamespace(
+        methods={"one": {}, "two": {}}, target_of=lambda method: SimpleNamespace(model=model)
+    )
+    monkeypatch.setattr(
+        coordinates, "valid_draws", lambda run, method: draws[list(run.methods).index(method)]
+    )
     found = coordinates.coordinates_of(run)
     shown = [[c.name for c in found[method].coordinates] for method in run.methods]
     assert shown[0] == shown[1]
