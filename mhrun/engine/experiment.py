@@ -37,6 +37,7 @@ from mhrun.engine.warnings import (
 from mhrun.engine.watcher import Watcher
 from mhrun.engine.workers import COST, PILOT, RUN, Workers
 from mhrun.errors import Halt, Interrupted, UserError, note_halt, reason_of, step_of
+from mhrun.kernels import ReplicaExchange
 from mhrun.kernels.stationary import samples
 from mhrun.models.parameters import constant_coordinates
 from mhrun.store.blocks import done
@@ -292,6 +293,8 @@ def _of_method(
         "gradient_evals": int(totals["n_grad"].sum()) + (pilot or {}).get("n_grad", 0),
         "separate_gradients": method.kernel.separate_gradients(),
         "network": is_network(method.target.model),
+        "rungs": method.kernel.rungs,
+        "exchange_every": method.kernel.every if isinstance(method.kernel, ReplicaExchange) else None,
         "constant": constant_coordinates(method.target.model),
         "after_burn_in": _after_burn_in(summary, totals),
         "reference_n_grad": summary.get("reference_n_grad", 0),  # of the mode and its derivatives

@@ -132,7 +132,8 @@ class Run:
 
         Reports show a ladder by its coldest rung, with the cost of all rungs.
         """
-        return int(self.config["methods"][method]["kernel"].get("rungs") or 1)
+        rungs = self.summary["methods"].get(method, {}).get("rungs")
+        return int(rungs or self.config["methods"][method]["kernel"].get("rungs") or 1)
 
     @property
     def methods(self) -> Mapping[str, dict[str, Any]]:
@@ -307,10 +308,9 @@ class Run:
         rungs = self.rungs(method)
         if rungs == 1:
             raise UserError(f"{method}: this report needs a ladder.")
-        every, thin = (
-            int(self.config["methods"][method]["kernel"]["every"]),
-            self.methods[method]["thin_stats"],
-        )
+        summary = self.methods[method]
+        every = summary.get("exchange_every") or int(self.config["methods"][method]["kernel"].get("every", 1))
+        thin = summary["thin_stats"]
         if every % thin or self.methods[method]["warmup"] % thin:
             raise UserError(
                 f"{method}: this report needs every exchange; set thin_stats to {every} or a divisor of it."
