@@ -34,9 +34,9 @@ class SGBD(Dynamics):
     the exact gradient (their corrected version).
 
     Args:
-        known_noise: V of every coordinate; 0 for no correction; None to estimate V for each coordinate, as the running
-            mean of (g - previous g)^2 / 2. The estimate includes the change of the exact gradient in a step, which is
-            small where minibatches are a small part of the data.
+        known_noise: V of every coordinate of theta, beside which a pilot finds no scale; 0 for no correction; None to
+            estimate V for each coordinate, as the running mean of (g - previous g)^2 / 2. The estimate includes the
+            change of the exact gradient in a step, which is small where minibatches are a small part of the data.
         decay: weight of the past in that running mean.
 
     Raises:

@@ -25,7 +25,8 @@ class SGLD(Dynamics):
 
     Args:
         known_noise: the variance V of the gradient noise, if it is known and isotropic. The injected noise then has the
-            variance 2 e T - e^2 V (the code of Zhang et al. 2020), or 0 if that is negative.
+            variance 2 e T - e^2 V (the code of Zhang et al. 2020), or 0 if that is negative. V is a variance in the
+            coordinates of theta: a pilot finds no scale beside it.
 
     Raises:
         Refusal: a negative variance.

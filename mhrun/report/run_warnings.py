@@ -10,7 +10,6 @@ from mhrun.kernels.stationary import OPTIMISER
 from mhrun.report.convergence import convergence_warnings
 from mhrun.report.efficiency import (
     has_stopped,
-    is_apart,
     named,
     unconverged,
 )
@@ -102,10 +101,6 @@ def _fit_warnings(run: Run) -> list[str]:
         for line in summary.get("fit_warnings") or []:
             methods.setdefault(line, []).append(m)
     return [f"{_named(run, shown_by)}: {line}." for line, shown_by in methods.items()]
-
-
-def _is_apart(rhat: float | None) -> bool:
-    return rhat is not None and is_apart(rhat)
 
 
 def _is_stuck(diagnosis: Mapping[str, Any]) -> bool:
