@@ -17,7 +17,7 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from mhrun.check.verdict import FAILS, FALSE_ALARMS, HOLDS, NONE, Verdict, by_uniforms
+from mhrun.check.results import FAILS, FALSE_ALARMS, HOLDS, NONE, CheckResult, by_uniforms
 from mhrun.data import Dataset
 from mhrun.errors import UserError
 from mhrun.models.explained import explained
@@ -158,7 +158,7 @@ def _fields(new: Any, data: Dataset) -> dict[str, Tensor]:
 class Calibration(NamedTuple):
     """What was found of a method."""
 
-    verdict: Verdict
+    verdict: CheckResult
     histograms: dict[str, list[int]]  # quantity -> counts of ranks in BINS bins
     p: dict[str, float]  # quantity -> p-value of uniform ranks
 
@@ -191,7 +191,7 @@ def calibrated(
     if count < LEAST:
         detail = f"a data set's chains are worth {worth:.0f} independent draws of {chains * steps:,}, too few to rank"
         return Calibration(
-            Verdict(name, NONE, f"{detail}; raise steps and warmup, or tune the method"), {}, {}
+            CheckResult(name, NONE, f"{detail}; raise steps and warmup, or tune the method"), {}, {}
         )
     all_draws = draws.reshape(replications, chains * steps, size)
     thinned = all_draws[:, np.linspace(0, chains * steps - 1, count).round().astype(int)]
@@ -219,7 +219,9 @@ def calibrated(
         f"{bars(histograms[least])}, p = {p[least]:.2g} of {len(p)} quantities"
     )
     return Calibration(
-        Verdict(name, FAILS if combined.outcome == FAILS else HOLDS, detail, combined.statistic, combined.p),
+        CheckResult(
+            name, FAILS if combined.outcome == FAILS else HOLDS, detail, combined.statistic, combined.p
+        ),
         histograms,
         p,
     )

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mhrun.check.results import FAILS, HOLDS, NONE, CheckResult
 from mhrun.check.subject import Subject, Trajectory
 from mhrun.check.targets import Counting, Known, free_mean, gaussian_mean, holed
-from mhrun.check.verdict import FAILS, HOLDS, NONE, Verdict
 from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.errors import UserError
@@ -40,7 +40,7 @@ def plain(subject: Subject) -> Known:
     return free_mean(subject.n)
 
 
-def costs(subject: Subject) -> Iterator[Verdict]:
+def costs(subject: Subject) -> Iterator[CheckResult]:
     """The reported numbers of evaluations are the actual ones."""
     known = plain(subject)
     model = Counting(known.model)
@@ -70,7 +70,7 @@ def costs(subject: Subject) -> Iterator[Verdict]:
         separate_pass = kernel.pairing is None or kernel.pairing.keeps_full_sums
         least = actual - (1 - separate) * gradients * separate_pass
     right = least - 0.5 <= evaluations <= actual + 0.5 and gradients == model.gradients
-    yield Verdict(
+    yield CheckResult(
         "cost counting", HOLDS if right else FAILS, detail + " (some read ahead)" * kernel.is_sequential
     )
 
@@ -90,7 +90,7 @@ def _changed(first: dict[str, Tensor], later: dict[str, Tensor]) -> str:
     return ""
 
 
-def _shapes(trajectory: Trajectory, chains: int, changed: str) -> Verdict:
+def _shapes(trajectory: Trajectory, chains: int, changed: str) -> CheckResult:
     wrong = []
     for name, dtype in INFO_DTYPES.items():
         value = getattr(trajectory.infos[0], name)
@@ -105,12 +105,12 @@ def _shapes(trajectory: Trajectory, chains: int, changed: str) -> Verdict:
     faults = [f"{name} must be ({chains},), {INFO_DTYPES[name]}" for name in wrong] + [changed] * bool(
         changed
     )
-    return Verdict(
+    return CheckResult(
         "what a step reports", FAILS if faults else HOLDS, "; ".join(faults) or "every field is (C,)"
     )
 
 
-def repeatable(subject: Subject) -> Iterator[Verdict]:
+def repeatable(subject: Subject) -> Iterator[CheckResult]:
     """The same seed gives bitwise the same chains, and a chain does not depend on the others."""
     known = plain(subject)
     target, check_name = subject.target(known), "same seed, same chains"
@@ -123,10 +123,10 @@ def repeatable(subject: Subject) -> Iterator[Verdict]:
     detail = (
         "two runs are bitwise equal" if same else "two runs differ: random numbers must come from `draws`"
     )
-    yield Verdict(check_name, HOLDS if same else FAILS, detail)
+    yield CheckResult(check_name, HOLDS if same else FAILS, detail)
     check_name, rungs = "chains independent", subject.rungs()
     if not same:
-        yield Verdict(check_name, NONE, "not compared, because chains are not repeatable")
+        yield CheckResult(check_name, NONE, "not compared, because chains are not repeatable")
         return
     ladder = slice(3 * rungs, 4 * rungs)
     single = subject.follow(
@@ -135,10 +135,10 @@ def repeatable(subject: Subject) -> Iterator[Verdict]:
     difference = float((first[:, ladder] - single).abs().max() / known.scale)
     word = "a chain" if rungs == 1 else "a ladder"
     detail = f"{word} alone and among five: {difference:.1e} standard deviations apart"
-    yield Verdict(check_name, HOLDS if difference < 1e-6 else FAILS, detail, difference)
+    yield CheckResult(check_name, HOLDS if difference < 1e-6 else FAILS, detail, difference)
 
 
-def resuming(subject: Subject) -> Iterator[Verdict]:
+def resuming(subject: Subject) -> Iterator[CheckResult]:
     """A state that was saved and loaded continues identically in a new kernel."""
     known = plain(subject)
     target = subject.target(known)
@@ -158,14 +158,14 @@ def resuming(subject: Subject) -> Iterator[Verdict]:
         if same
         else "some of what a step depends on is not in the state"
     )
-    yield Verdict("resuming", HOLDS if same else FAILS, detail)
+    yield CheckResult("resuming", HOLDS if same else FAILS, detail)
 
 
 def _written(value: Tensor) -> Tensor:
     return torch.from_numpy(value.numpy().copy())
 
 
-def compiled(subject: Subject) -> Iterator[Verdict]:
+def compiled(subject: Subject) -> Iterator[CheckResult]:
     """The compiled loop and the torch step agree."""
     check_name, known = "compiled equals plain", gaussian_mean(subject.n)
     target = subject.target(known._replace(data=Dataset.of(known.data.fields["x"].float())))
@@ -173,7 +173,7 @@ def compiled(subject: Subject) -> Iterator[Verdict]:
     key = derive_key(subject.seed, "check")
     loop = compile_loop(kernel, target, key, 1)
     if loop is None:
-        yield Verdict(check_name, NONE, "it has no compiled form")
+        yield CheckResult(check_name, NONE, "it has no compiled form")
         return
     steps = 40
     slow = subject.follow(kernel, target, theta, steps, step, temperature)
@@ -193,10 +193,10 @@ def compiled(subject: Subject) -> Iterator[Verdict]:
         f"{steps} steps, {difference:.1e} standard deviations apart"
         + f"; {', '.join(wrong)} differ" * bool(wrong)
     )
-    yield Verdict(check_name, FAILS if wrong or not difference < 1e-3 else HOLDS, detail, difference)
+    yield CheckResult(check_name, FAILS if wrong or not difference < 1e-3 else HOLDS, detail, difference)
 
 
-def absurd(subject: Subject) -> Iterator[Verdict]:
+def absurd(subject: Subject) -> Iterator[CheckResult]:
     """At any step size a chain stays finite or reports that it stopped, and it never accepts a NaN log-likelihood."""
     check_name, known = "absurd step sizes", plain(subject)
     target = subject.target(known)
@@ -209,7 +209,7 @@ def absurd(subject: Subject) -> Iterator[Verdict]:
             words.append(f"{step:g} is refused")
             continue
         if not trajectory.theta.isfinite().all():
-            yield Verdict(check_name, FAILS, f"at step size {step:g} theta is not finite")
+            yield CheckResult(check_name, FAILS, f"at step size {step:g} theta is not finite")
             return
     # Bounds are finite where log-likelihoods are no numbers: they do not hold there.
     checks_holes = kernel.decides and not (kernel.rule is not None and kernel.rule.exact)
@@ -219,7 +219,7 @@ def absurd(subject: Subject) -> Iterator[Verdict]:
         step = subject.step_for(exact, gaussian_mean(30), gaussian_mean(30).target()) * 4
         trajectory = subject.follow(exact, holed(), begin, 60, step, subject.temperatures(len(theta)))
         if not float(trajectory.theta.max()) <= 1:
-            yield Verdict(check_name, FAILS, "a move to a NaN log-likelihood was accepted")
+            yield CheckResult(check_name, FAILS, "a move to a NaN log-likelihood was accepted")
             return
     detail = f"finite at {', '.join(f'{step:g}' for step in _ABSURD)}" if not words else ", ".join(words)
-    yield Verdict(check_name, HOLDS, detail + ", and with NaN log-likelihoods" * checks_holes)
+    yield CheckResult(check_name, HOLDS, detail + ", and with NaN log-likelihoods" * checks_holes)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mhrun.check.results import FAILS, CheckResult
 from mhrun.check.subject import Subject
-from mhrun.check.verdict import FAILS, Verdict
 from mhrun.kernels.stationary import own_parts
 
 _ALL_DATA = ("invariance: ", "detailed balance", "Geweke's joint test")
@@ -18,7 +18,7 @@ _DENIED_BY = {
 """Attribute of a rule -> how the names of the checks begin that deny it, and what their failure means."""
 
 
-def denials(subject: Subject, verdicts: Sequence[Verdict]) -> list[str]:
+def denials(subject: Subject, verdicts: Sequence[CheckResult]) -> list[str]:
     """Return a line for each attribute that a rule of the user's declares and that is not so.
 
     Without any where another part of the kernel is the user's too: it may be that one that fails.

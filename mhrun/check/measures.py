@@ -12,9 +12,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from mhrun.check.subject import Subject, of_the_target
-from mhrun.check.targets import Known, gaussian_mean, three_means
-from mhrun.check.verdict import (
+from mhrun.check.results import (
     ALPHA,
     DOUBTFUL,
     FAILS,
@@ -22,12 +20,14 @@ from mhrun.check.verdict import (
     MEASURED,
     NO_POWER,
     NONE,
-    Verdict,
+    CheckResult,
     Z,
     distance,
     mean_and_error,
     unless_still,
 )
+from mhrun.check.subject import Subject, of_the_target
+from mhrun.check.targets import Known, gaussian_mean, three_means
 from mhrun.compiled import compile_loop
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.parts import Kernel
@@ -51,7 +51,7 @@ _SHARE = 0.25  # share of the steps in which chains reach their stationary distr
 
 
 @of_the_target("with minibatches")
-def minibatches(subject: Subject, check_name: str) -> Iterator[Verdict]:
+def minibatches(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     """Variance and mean of the draws with minibatches, relative to the target's.
 
     It is judged if the rule is `exact`, and to 2 % if it `corrects_noise`; else it is measured.
@@ -62,19 +62,21 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[Verdict]:
     base = subject.n / subject.effective if kernel.decides else 1.0
     step = subject.step_for(kernel, known, target, base) / (1 if kernel.decides else _LEVELS[1])
     if not kernel.decides and _still(subject, kernel, target, known, step):
-        yield Verdict(check_name, NONE, "it adds no noise: an optimiser")
+        yield CheckResult(check_name, NONE, "it adds no noise: an optimiser")
         return
     chains = subject.whole(subject.chains // (20 if kernel.is_sequential else 8))
     of_chains, _, sizes = _draws(subject, kernel, target, known, chains, 300, step, base)
     draws = of_chains[..., 0]
     if (draws == draws[:, :1]).all():
-        yield Verdict(check_name, NO_POWER, f"no chain moves in {draws.shape[1]} steps of size {step:.2g}")
+        yield CheckResult(
+            check_name, NO_POWER, f"no chain moves in {draws.shape[1]} steps of size {step:.2g}"
+        )
         return
     cold = subject.temperatures(chains) == 1
     scaled = (draws[cold] - known.centre[0]) / (known.scale * base**0.5)
     scaled = scaled[np.isfinite(scaled).any(1)]
     if len(scaled) < 2:
-        yield Verdict(check_name, NONE, f"no chain had draws of its target at step {step:.2g}")
+        yield CheckResult(check_name, NONE, f"no chain had draws of its target at step {step:.2g}")
         return
     mean, mean_error = mean_and_error(np.nanmean(scaled, axis=1))
     ratio, error = mean_and_error(np.nanmean(scaled**2, axis=1))
@@ -93,7 +95,7 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[Verdict]:
         detail += "; with a correct proposal too, as Metropolis's rule reads minibatches here"
     is_exact = kernel.rule is not None and kernel.rule.exact  # which it declares for every minibatch size
     if not (is_exact or tolerant):
-        yield Verdict(check_name, MEASURED, detail, (ratio - 1) / error)
+        yield CheckResult(check_name, MEASURED, detail, (ratio - 1) / error)
         return
     yield _by_excess(
         check_name, detail, deviation if is_exact else excess, 2, error, 0.0 if is_exact else _TOLERATED
@@ -101,7 +103,7 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[Verdict]:
 
 
 @of_the_target("the target as steps shrink")
-def nearing(subject: Subject, check_name: str) -> Iterator[Verdict]:
+def nearing(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     """A dynamics on all data has the target as its stationary distribution in the limit of small steps.
 
     The target is a correlated normal distribution in three dimensions, and variances and covariances are judged. A
@@ -113,7 +115,7 @@ def nearing(subject: Subject, check_name: str) -> Iterator[Verdict]:
 
 
 @of_the_target("noise temperature")
-def temperature(subject: Subject, check_name: str) -> Iterator[Verdict]:
+def temperature(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     """At a noise temperature of 1/4 the variance of a normal target is 1/4 of that at 1, as steps shrink.
 
     The temperature of the target stays 1, but on a ladder, whose exchanges it enters.
@@ -121,12 +123,12 @@ def temperature(subject: Subject, check_name: str) -> Iterator[Verdict]:
     yield _small_steps(subject, check_name, _COLD)
 
 
-def _small_steps(subject: Subject, check_name: str, temperature: float) -> Verdict:
+def _small_steps(subject: Subject, check_name: str, temperature: float) -> CheckResult:
     """Judge the covariance of a dynamics in the limit of small steps, at a noise temperature."""
     known = three_means()
     kernel, target = subject.exact(known), subject.target(known)
     if reason := _no_dynamics(subject, kernel, known, target):
-        return Verdict(check_name, NONE, reason)
+        return CheckResult(check_name, NONE, reason)
     step = subject.step_for(kernel, known, target)
     base = temperature if subject.rungs() > 1 else 1.0
     if temperature != 1 and subject.step_size is None:
@@ -172,7 +174,7 @@ def _small_steps(subject: Subject, check_name: str, temperature: float) -> Verdi
         detail += f", where up to {declared_bias:+.3g} is declared"
     # If the error is as large as the variance itself, the dynamics is unstable and nothing can be concluded.
     if Z * error[0] >= 1 or not np.isfinite(limit).all():
-        return Verdict(check_name, FAILS, detail, float(limit[0] / error[0]))
+        return CheckResult(check_name, FAILS, detail, float(limit[0] / error[0]))
     verdict = _by_excess(check_name, detail, excess, 2 * len(off), float(error[0]), _TOLERATED)
     if verdict.p is not None and verdict.p <= DOUBTFUL:  # it fails or is repeated, however little chains move
         stays = "; it does not fall with the step" if of_shortest[worst] > of_limit[worst] else ""
@@ -206,7 +208,7 @@ def _moments(draws: _Draws, is_cold: np.ndarray, known: Known, temperature: floa
 
 
 @of_the_target("gradient noise")
-def gain(subject: Subject, check_name: str) -> Iterator[Verdict]:
+def gain(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     """Gradient noise of variance V adds at most c e V / 2 to the temperature of a dynamics that declares the gain c.
 
     V is such that c e V / 2 is a fifth of the temperature. The variances with and without the noise are compared chain
@@ -215,14 +217,14 @@ def gain(subject: Subject, check_name: str) -> Iterator[Verdict]:
     known = gaussian_mean(30)
     kernel, target = subject.exact(known), subject.target(known)
     if reason := _no_dynamics(subject, kernel, known, target):
-        yield Verdict(check_name, NONE, reason)
+        yield CheckResult(check_name, NONE, reason)
         return
     if not isinstance(kernel, Unadjusted):
-        yield Verdict(check_name, NONE, "it is measured of a dynamics alone, not on a ladder")
+        yield CheckResult(check_name, NONE, "it is measured of a dynamics alone, not on a ladder")
         return
     declared = kernel.dynamics.noise_gain
     if not declared or not 0 < declared < np.inf:
-        yield Verdict(check_name, NONE, "it declares no positive noise_gain")
+        yield CheckResult(check_name, NONE, "it declares no positive noise_gain")
         return
     step = subject.step_for(kernel, known, target) / _LEVELS[-1]
     noise = 2 * _ADDED / (declared * step)
@@ -282,7 +284,7 @@ def _moved(draws: _Draws, is_cold: np.ndarray, known: Known, temperature: float)
 
 def _by_excess(
     check_name: str, detail: str, excess: float, statistics: int, error: float, tolerated: float
-) -> Verdict:
+) -> CheckResult:
     """Judge how far the worst of some statistics is beyond what is tolerated, in standard errors.
 
     Args:
@@ -295,7 +297,7 @@ def _by_excess(
     """
     p = min(1.0, statistics * 2 * float(stats.norm.sf(excess)))
     unseen = tolerated + float(stats.norm.isf(DOUBTFUL / (2 * statistics))) * error
-    return Verdict(check_name, HOLDS if p > ALPHA else FAILS, detail, excess, p, unseen)
+    return CheckResult(check_name, HOLDS if p > ALPHA else FAILS, detail, excess, p, unseen)
 
 
 def _still(subject: Subject, kernel: Kernel, target: Target, known: Known, step: float) -> bool:

@@ -7,20 +7,20 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import special, stats
 
-from mhrun.check.subject import Subject, of_the_target
-from mhrun.check.targets import N_TOSSED, Known, correlated, gaussian_mean, mixture, positive, tossed
-from mhrun.check.verdict import (
+from mhrun.check.results import (
     FAILS,
     HOLDS,
     NO_POWER,
     NONE,
-    Verdict,
+    CheckResult,
     by_flows,
     by_paths,
     by_uniforms,
     distance,
     unless_still,
 )
+from mhrun.check.subject import Subject, of_the_target
+from mhrun.check.targets import N_TOSSED, Known, correlated, gaussian_mean, mixture, positive, tossed
 from mhrun.parts import ESTIMATES
 from mhrun.random import derive_key
 
@@ -63,14 +63,14 @@ def reads_all(subject: Subject, known: Known) -> str | None:
 
 
 @of_the_target("invariance")
-def invariance(subject: Subject, check_name: str) -> Iterator[Verdict]:
+def invariance(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     """Chains that start as draws of the target are draws of it after some steps: closed forms and quadrature."""
     waiting, is_last = [gaussian_mean(30), mixture(), correlated()], False
     while waiting:
         known = waiting.pop(0)
         title = f"{check_name}: {known.name}"
         if reason := reads_all(subject, known):
-            yield Verdict(title, NONE, reason)
+            yield CheckResult(title, NONE, reason)
             continue
         kernel, target = subject.exact(known), subject.target(known)
         chains = subject.whole(subject.chains)
@@ -89,10 +89,10 @@ def invariance(subject: Subject, check_name: str) -> Iterator[Verdict]:
                 subject.exact(alternative), alternative, subject.target(alternative)
             )
             if uses_alternative:
-                yield Verdict(title, NONE, f"{_REFUSED} See {alternative.name}.")
+                yield CheckResult(title, NONE, f"{_REFUSED} See {alternative.name}.")
                 waiting, is_last = [*waiting, alternative], True
             else:
-                yield Verdict(title, NO_POWER, _ACCEPTED_NOTHING if subject.kind == "rule" else _REFUSED)
+                yield CheckResult(title, NO_POWER, _ACCEPTED_NOTHING if subject.kind == "rule" else _REFUSED)
             continue
         share = float(trajectory.stat("accepted").double().mean())
         places = np.unique(np.linspace(steps // 2, steps - 1, _PLACES).round().astype(int))
@@ -107,7 +107,7 @@ def invariance(subject: Subject, check_name: str) -> Iterator[Verdict]:
 
 
 @of_the_target("goes there")
-def coming(subject: Subject, check_name: str) -> Iterator[Verdict]:
+def coming(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     """Chains that start far out approach the mean: otherwise a kernel that never moves would pass all checks."""
     known = gaussian_mean(30)
     kernel, target = subject.exact(known), subject.target(known)
@@ -120,19 +120,19 @@ def coming(subject: Subject, check_name: str) -> Iterator[Verdict]:
     cold = np.arange(chains) % subject.rungs() == 0
     end_distance = abs(float(trajectory.theta[-1, cold].mean() - known.centre[0])) / known.scale
     detail = f"from {_FAR:g} standard deviations off to {end_distance:.3g} of them in {steps} steps of size {step:.2g}"
-    yield Verdict(check_name, HOLDS if end_distance < _FAR / 2 else FAILS, detail, end_distance)
+    yield CheckResult(check_name, HOLDS if end_distance < _FAR / 2 else FAILS, detail, end_distance)
 
 
 @of_the_target("detailed balance")
-def balance(subject: Subject, check_name: str) -> Iterator[Verdict]:
+def balance(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     """Under the target as many chains move from one bin to another as back."""
     known = gaussian_mean(30)
     kernel, target = subject.exact(known), subject.target(known)
     if reason := reads_all(subject, known):
-        yield Verdict(check_name, NONE, reason)
+        yield CheckResult(check_name, NONE, reason)
         return
     if not kernel.reversible:
-        yield Verdict(
+        yield CheckResult(
             check_name,
             NONE,
             f"{type(kernel).__name__} need not be reversible; with reversible = True it is checked",
@@ -162,17 +162,17 @@ def _bins(known: Known, theta: np.ndarray, temperature: np.ndarray) -> np.ndarra
 
 
 @of_the_target("Geweke's joint test")
-def geweke(subject: Subject, check_name: str) -> Iterator[Verdict]:
+def geweke(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     """Theta from its prior, data from theta, steps on the data, new data from theta, ... keep the joint distribution.
 
     Geweke (2004). Ten tosses are determined by the number of heads, so chains with equal data move together.
     """
     known = gaussian_mean(N_TOSSED)
     if subject.rungs() > 1:
-        yield Verdict(check_name, NONE, "the chains of a ladder have different temperatures")
+        yield CheckResult(check_name, NONE, "the chains of a ladder have different temperatures")
         return
     if reason := reads_all(subject, known):
-        yield Verdict(check_name, NONE, reason)
+        yield CheckResult(check_name, NONE, reason)
         return
     rng = np.random.default_rng(derive_key(subject.seed, check_name))
     theta = rng.logistic(size=subject.chains)

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mhrun.check.results import NONE, CheckResult
 from mhrun.check.targets import Known
-from mhrun.check.verdict import NONE, Verdict
 from mhrun.errors import Refusal, UserError
 from mhrun.native import available
 from mhrun.parts import Kernel
@@ -32,17 +32,17 @@ _RATE = 1e-2  # learning rate of a fit, whose draws are stable at any step size
 _HEALTHY = (0.5, 2.0)  # of a dynamics: largest ratio of the variance to the target's
 
 
-Check = Callable[["Subject"], Iterator[Verdict]]
+Check = Callable[["Subject"], Iterator[CheckResult]]
 
 
-def of_the_target(check_name: str) -> Callable[[Callable[[Subject, str], Iterator[Verdict]]], Check]:
+def of_the_target(check_name: str) -> Callable[[Callable[[Subject, str], Iterator[CheckResult]]], Check]:
     """Return a check under its name that does not apply to draws from a fit."""
 
-    def wrapped(judge: Callable[[Subject, str], Iterator[Verdict]]) -> Check:
+    def wrapped(judge: Callable[[Subject, str], Iterator[CheckResult]]) -> Check:
         @wraps(judge)
-        def checked(subject: Subject) -> Iterator[Verdict]:
+        def checked(subject: Subject) -> Iterator[CheckResult]:
             if subject.fitted:
-                yield Verdict(check_name, NONE, "its draws follow a fit, not the target")
+                yield CheckResult(check_name, NONE, "its draws follow a fit, not the target")
             else:
                 yield from judge(subject, check_name)
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from mhrun.build import blame
 from mhrun.check import contracts, measures, stationarity
+from mhrun.check.results import DOUBTFUL, FAILS, HOLDS, REPEATED, CheckResult, after_repetition
 from mhrun.check.subject import Check, Subject
-from mhrun.check.verdict import DOUBTFUL, FAILS, HOLDS, REPEATED, Verdict, after_repetition
 from mhrun.errors import Refusal, UserError, nearest
 from mhrun.random import derive_key
 
@@ -30,7 +30,7 @@ CHECKS: dict[str, Check] = {
 }
 
 
-def run_suite(subject: Subject, chosen: Sequence[str] | None = None) -> Iterator[Verdict]:
+def run_suite(subject: Subject, chosen: Sequence[str] | None = None) -> Iterator[CheckResult]:
     """Yield the verdicts of all checks, or of the chosen ones; a check that raises an error fails.
 
     Raises:
@@ -50,10 +50,10 @@ def run_suite(subject: Subject, chosen: Sequence[str] | None = None) -> Iterator
             raise
         except Exception as error:
             detail = str(error) if isinstance(error, UserError) else blame(error)
-            yield Verdict(name, FAILS, detail, crashed=True)
+            yield CheckResult(name, FAILS, detail, crashed=True)
 
 
-def _judged(check: Check, subject: Subject) -> Iterator[Verdict]:
+def _judged(check: Check, subject: Subject) -> Iterator[CheckResult]:
     """Yield the verdicts of a check; those that hold with a small p are made again, with more chains."""
     verdicts = list(check(subject))
     if any(_doubtful(verdict) for verdict in verdicts):
@@ -66,5 +66,5 @@ def _judged(check: Check, subject: Subject) -> Iterator[Verdict]:
     yield from verdicts
 
 
-def _doubtful(verdict: Verdict) -> bool:
+def _doubtful(verdict: CheckResult) -> bool:
     return verdict.outcome == HOLDS and verdict.p is not None and verdict.p <= DOUBTFUL

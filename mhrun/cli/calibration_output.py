@@ -28,7 +28,7 @@ def print_table(study: Study, calibrations: Mapping[str, Calibration], seconds: 
     from rich.table import Table
 
     from mhrun.check.calibration import bars, unseen_width
-    from mhrun.check.verdict import FALSE_ALARMS
+    from mhrun.check.results import FALSE_ALARMS
 
     console = Console(width=None if sys.stdout.isatty() else 160)
     table = Table(title=f"calibration of {study.experiment}", title_justify="left", title_style="bold")
@@ -89,7 +89,7 @@ def print_table(study: Study, calibrations: Mapping[str, Calibration], seconds: 
 def print_json(study: Study, calibrations: Mapping[str, Calibration], seconds: float) -> None:
     """Print them as JSON."""
     from mhrun import __version__
-    from mhrun.check.verdict import FALSE_ALARMS
+    from mhrun.check.results import FALSE_ALARMS
 
     content = {
         "checked": f"experiment={study.experiment}",

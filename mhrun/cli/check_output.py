@@ -13,11 +13,11 @@ from mhrun.cli.calibration_output import STYLES
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from mhrun.check.results import CheckResult
     from mhrun.check.subject import Subject
-    from mhrun.check.verdict import Verdict
 
 
-def show_table(verdicts: Sequence[Verdict], subject: Subject, seconds: float) -> None:
+def show_table(verdicts: Sequence[CheckResult], subject: Subject, seconds: float) -> None:
     """Print the verdicts as a table, plain columns into a pipe, and a conclusion."""
     from rich.console import Console
 
@@ -45,7 +45,7 @@ def show_table(verdicts: Sequence[Verdict], subject: Subject, seconds: float) ->
         )
 
 
-def _table(verdicts: Sequence[Verdict]) -> Table:
+def _table(verdicts: Sequence[CheckResult]) -> Table:
     from rich.table import Table
 
     table = Table()
@@ -57,9 +57,9 @@ def _table(verdicts: Sequence[Verdict]) -> Table:
     return table
 
 
-def _conclusion(verdicts: Sequence[Verdict], subject: Subject, seconds: float) -> list[str]:
+def _conclusion(verdicts: Sequence[CheckResult], subject: Subject, seconds: float) -> list[str]:
     """Return what failed, and how often that happens by chance, which is beside the point if all of it crashed."""
-    from mhrun.check.verdict import FAILS, FALSE_ALARMS, NO_POWER
+    from mhrun.check.results import FAILS, FALSE_ALARMS, NO_POWER
 
     failed = [verdict for verdict in verdicts if verdict.outcome == FAILS]
     lists = {
@@ -77,19 +77,19 @@ def _conclusion(verdicts: Sequence[Verdict], subject: Subject, seconds: float) -
     return [f"{found} {seconds:.0f} s. {chance} Seed {subject.seed}.", _unseen(verdicts, subject)]
 
 
-def _biased(verdicts: Sequence[Verdict], subject: Subject) -> list[str]:
+def _biased(verdicts: Sequence[CheckResult], subject: Subject) -> list[str]:
     """Return the checks that measured a bias, which is none of a proposal."""
-    from mhrun.check.verdict import MEASURED
+    from mhrun.check.results import MEASURED
 
     if subject.kind == "proposal":
         return []
     return [v.check for v in verdicts if v.outcome == MEASURED and ": biased (" in v.detail]
 
 
-def _merged(verdicts: Sequence[Verdict]) -> list[Verdict]:
+def _merged(verdicts: Sequence[CheckResult]) -> list[CheckResult]:
     """Return verdicts to print: one for all checks that raised the same error, in the place of the first."""
     counts = Counter(verdict.detail for verdict in verdicts if verdict.crashed)
-    printed: dict[tuple[str, str], Verdict] = {}
+    printed: dict[tuple[str, str], CheckResult] = {}
     for verdict in verdicts:
         count = counts[verdict.detail] if verdict.crashed else 1
         name = f"{count} checks" if count > 1 else verdict.check
@@ -97,9 +97,9 @@ def _merged(verdicts: Sequence[Verdict]) -> list[Verdict]:
     return list(printed.values())
 
 
-def _unseen(verdicts: Sequence[Verdict], subject: Subject) -> str:
+def _unseen(verdicts: Sequence[CheckResult], subject: Subject) -> str:
     """Return what errors the checks do not see: of the variance where they judge it, or in standard errors."""
-    from mhrun.check.verdict import HOLDS, Z
+    from mhrun.check.results import HOLDS, Z
 
     # The standard errors of what fails are those of a wrong distribution.
     limits = [v.unseen for v in verdicts if v.unseen is not None and v.outcome == HOLDS]
@@ -113,10 +113,10 @@ def _unseen(verdicts: Sequence[Verdict], subject: Subject) -> str:
     )
 
 
-def show_json(verdicts: Sequence[Verdict], subject: Subject, seconds: float) -> None:
+def show_json(verdicts: Sequence[CheckResult], subject: Subject, seconds: float) -> None:
     """Print the verdicts as JSON."""
     from mhrun import __version__
-    from mhrun.check.verdict import FALSE_ALARMS, NO_POWER
+    from mhrun.check.results import FALSE_ALARMS, NO_POWER
 
     def finite(value: Any) -> Any:
         return None if isinstance(value, float) and value - value != 0 else value

@@ -53,8 +53,8 @@ def check(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = Fals
     config = _composed(list(words), folders)
     import torch
 
+    from mhrun.check.results import NOT_PASSED
     from mhrun.check.suite import run_suite
-    from mhrun.check.verdict import NOT_PASSED
 
     torch.set_num_threads(1)  # the targets are small
     subject = subject_of(config, " ".join(words))

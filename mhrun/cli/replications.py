@@ -45,7 +45,7 @@ def calibration_of(study: Study, method: Method, *, quiet: bool) -> Calibration:
     import torch
 
     from mhrun.check.calibration import Calibration, calibrated
-    from mhrun.check.verdict import NONE, Verdict
+    from mhrun.check.results import NONE, CheckResult
     from mhrun.diagnostics.chains import ess
     from mhrun.engine.pilot import is_open
 
@@ -55,7 +55,7 @@ def calibration_of(study: Study, method: Method, *, quiet: bool) -> Calibration:
     hot = plan.controls(plan.start(), method.shape.total, 1).temperature[0, :: method.kernel.rungs]
     if bool((hot != 1).any()):
         detail = f"it samples at temperature {float(hot.max()):g}, not the posterior"
-        return Calibration(Verdict(method.name, NONE, detail), {}, {})
+        return Calibration(CheckResult(method.name, NONE, detail), {}, {})
     if _at_once(method):
         watcher = None if quiet else _reporting(method.name)
         draws, valid = _run(method, simulation.data, counts, chains * replications, method.seed, watcher)
@@ -65,7 +65,7 @@ def calibration_of(study: Study, method: Method, *, quiet: bool) -> Calibration:
         draws = np.stack([set_draws[:: method.kernel.rungs] for set_draws, _ in parts])
         valid = all(is_valid for _, is_valid in parts)
     if not valid:
-        return Calibration(Verdict(method.name, NONE, "only some of its draws are valid"), {}, {})
+        return Calibration(CheckResult(method.name, NONE, "only some of its draws are valid"), {}, {})
     return calibrated(
         method.name, method.target.model, simulation, draws, ess, len(study.methods), method.seed
     )

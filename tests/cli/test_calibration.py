@@ -12,7 +12,7 @@ import torch
 from scipy.stats import norm
 
 from mhrun.check.calibration import Replicates, bars, unseen_width
-from mhrun.check.verdict import FAILS, by_uniforms
+from mhrun.check.results import FAILS, by_uniforms
 from mhrun.cli import replications
 from mhrun.cli.main import run
 from mhrun.data import Dataset

@@ -1,6 +1,6 @@
 """`mhrun check`: correct parts pass, and each wrong one fails the check that it should.
 
-A check fails for a right kernel with probability 1e-4 (`mhrun.check.verdict`); seeds are fixed.
+A check fails for a right kernel with probability 1e-4 (`mhrun.check.results`); seeds are fixed.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from mhrun.check.results import FAILS, CheckResult, by_uniforms
 from mhrun.check.subject import Subject
 from mhrun.check.suite import CHECKS, run_suite
 from mhrun.check.targets import correlated, free_mean, gaussian_mean, mixture, positive, tossed
-from mhrun.check.verdict import FAILS, Verdict, by_uniforms
 from mhrun.cli.main import run
 from mhrun.compiled import register
 from mhrun.compiled.metropolis import metropolis_loop
@@ -194,14 +194,14 @@ def test_a_doubtful_check_is_repeated_with_more_chains(monkeypatch, second, outc
     def doubtful(subject):
         asked.append((subject.seed, subject.chains))
         p = 5e-4 if len(asked) == 1 else second
-        yield Verdict("mine", "holds" if p > 1e-6 else "fails", f"p = {p:g}", p=p)
-        yield Verdict("other", "holds", "at ease", p=0.5)
+        yield CheckResult("mine", "holds" if p > 1e-6 else "fails", f"p = {p:g}", p=p)
+        yield CheckResult("other", "holds", "at ease", p=0.5)
 
     monkeypatch.setitem(CHECKS, "mine", doubtful)
     found = judged(of_parts(), "mine")
     assert found["mine"].outcome == outcome
     assert found["mine"].detail == f"p = 0.0005; repeated with 5 times as many chains: p = {second:g}"
-    assert found["other"] == Verdict("other", "holds", "at ease", p=0.5)
+    assert found["other"] == CheckResult("other", "holds", "at ease", p=0.5)
     assert [chains for _, chains in asked] == [4000, 20_000]
     assert asked[0][0] != asked[1][0]
 

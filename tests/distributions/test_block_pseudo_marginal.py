@@ -14,9 +14,9 @@ from kit import advance, begin, controls
 from scipy import stats
 from significance import ALPHA, assert_counts, assert_mean
 
+from mhrun.check.results import NONE
 from mhrun.check.subject import Subject
 from mhrun.check.suite import run_suite
-from mhrun.check.verdict import NONE
 from mhrun.data import Dataset
 from mhrun.errors import Refusal
 from mhrun.kernels import MetropolisHastings

@@ -1,4 +1,4 @@
-"""Verdicts of checks, and the statistics behind them."""
+"""Results of checks, and the statistics behind them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REPEATED = 5
 Z = float(stats.norm.isf(ALPHA / 2))  # standard errors
 
 
-class Verdict(NamedTuple):
+class CheckResult(NamedTuple):
     """The outcome of a check, a sentence that explains it, and its statistic."""
 
     check: str
@@ -39,7 +39,7 @@ class Verdict(NamedTuple):
     crashed: bool = False  # whether it fails because the check raised an error, which `detail` is
 
 
-def unless_still(verdict: Verdict, moved: float, least: float, when: str) -> Verdict:
+def unless_still(verdict: CheckResult, moved: float, least: float, when: str) -> CheckResult:
     """Return a verdict, or "no power" where it holds only because chains hardly move.
 
     Args:
@@ -67,20 +67,20 @@ def distance(before: Array, after: Array, scale: Array | float) -> float:
     return float(moves.min())
 
 
-def by_uniforms(check_name: str, uniforms: Array, what: str, alpha: float = ALPHA) -> Verdict:
+def by_uniforms(check_name: str, uniforms: Array, what: str, alpha: float = ALPHA) -> CheckResult:
     """Judge whether each column of (C, k) is uniform: Kolmogorov-Smirnov distance, k comparisons in one."""
     if not uniforms.size:
-        return Verdict(check_name, FAILS, f"{what}: there are no draws to judge")
+        return CheckResult(check_name, FAILS, f"{what}: there are no draws to judge")
     if not np.isfinite(uniforms).all():
-        return Verdict(check_name, FAILS, f"{what}: draws are not finite")
+        return CheckResult(check_name, FAILS, f"{what}: draws are not finite")
     tests = [stats.kstest(column, "uniform") for column in uniforms.T]
     worst = min(tests, key=lambda test: test.pvalue)
     p = min(1.0, float(worst.pvalue) * len(tests))
     detail = f"{what}: KS distance {worst.statistic:.4f} in {len(uniforms):,} chains, p = {p:.2g}"
-    return Verdict(check_name, HOLDS if p > alpha else FAILS, detail, float(worst.statistic), p)
+    return CheckResult(check_name, HOLDS if p > alpha else FAILS, detail, float(worst.statistic), p)
 
 
-def by_paths(check_name: str, paths: Sequence[Array], what: str, alpha: float = ALPHA) -> Verdict:
+def by_paths(check_name: str, paths: Sequence[Array], what: str, alpha: float = ALPHA) -> CheckResult:
     """Judge whether draws along paths are uniform: their ends by Kolmogorov-Smirnov, their normal scores by moments.
 
     The normal score of a uniform u is the z of which u is the probability below. Its mean and mean square over a path
@@ -114,10 +114,10 @@ def by_paths(check_name: str, paths: Sequence[Array], what: str, alpha: float = 
     )
     limit = float(stats.norm.isf(DOUBTFUL / (4 * len(judged))))  # standard errors from which it is repeated
     unseen = limit * min(errors)
-    return Verdict(check_name, HOLDS if p > alpha else FAILS, detail, of_ends.statistic, p, unseen)
+    return CheckResult(check_name, HOLDS if p > alpha else FAILS, detail, of_ends.statistic, p, unseen)
 
 
-def after_repetition(first: Verdict, again: Verdict) -> Verdict:
+def after_repetition(first: CheckResult, again: CheckResult) -> CheckResult:
     """Return the verdict of a doubtful check from its repetition with more chains."""
     if again.p is None:
         return again
@@ -128,19 +128,19 @@ def after_repetition(first: Verdict, again: Verdict) -> Verdict:
 
 def by_flows(
     check_name: str, before: npt.NDArray[np.intp], after: npt.NDArray[np.intp], bins: int, what: str
-) -> Verdict:
+) -> CheckResult:
     """Judge whether as many chains move from a bin to another as back: chi-squared over the pairs of bins."""
     counts = np.bincount(before * bins + after, minlength=bins**2).reshape(bins, bins).astype(float)
     forward, backward = counts[np.triu_indices(bins, 1)], counts.T[np.triu_indices(bins, 1)]
     kept = forward + backward >= 10
     if not kept.any():
-        return Verdict(check_name, NO_POWER, f"{what}: no chain moves from one bin to another")
+        return CheckResult(check_name, NO_POWER, f"{what}: no chain moves from one bin to another")
     square = float(((forward - backward)[kept] ** 2 / (forward + backward)[kept]).sum())
     p = float(stats.chi2.sf(square, kept.sum()))
     detail = (
         f"{what}: {int(kept.sum())} pairs of bins, {int((forward + backward).sum()):,} moves, p = {p:.2g}"
     )
-    return Verdict(check_name, HOLDS if p > ALPHA else FAILS, detail, square, p)
+    return CheckResult(check_name, HOLDS if p > ALPHA else FAILS, detail, square, p)
 
 
 def mean_and_error(by_chain: Array) -> tuple[float, float]:
