@@ -45,7 +45,7 @@ def _whole_numbers(data: Dataset) -> Iterator[str]:
         if not np.allclose(values, values.round(), rtol=0, atol=1e-6):
             continue
         if len(values) == data.n:
-            yield f"{name} is another whole number in each row: if it is a label, choose features without it"
+            yield f"{name} is another whole number in each row: if it is a label, exclude=[{name}] leaves it out"
         elif 2 < len(values) <= _FEW:
             yield f"{name} has {len(values)} values, whole numbers: if they are labels, categorical=[{name}]"
 
@@ -68,7 +68,7 @@ def _collinear(data: Dataset) -> Iterator[str]:
         verb, share = ("is", "its") if len(worst) == 1 else ("are", "their")
         yield (
             f"{shown_names} {verb} nearly determined by other features (R^2 above {1 - 1 / _INFLATION:g}): {share} "
-            "single weights are hardly known; features=[...] leaves some out"
+            "single weights are hardly known; exclude=[...] leaves some out"
         )
 
 

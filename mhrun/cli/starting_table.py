@@ -86,6 +86,7 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
     if "features" not in table_settings:
         categorical = {str(name) for name in table_settings.get("categorical") or ()}
         table_settings["features"] = [name for name in columns if name.partition("=")[0] not in categorical]
+        table_settings.pop("exclude", None)
     name, of_columns = _name(file), _columns(data.facts)
     fitted = regression.fitted(name, target, data, levels)
     title = f"{regression.word[0].upper()}{regression.word[1:]} regression of {target} on {of_columns} of {file.name}"
@@ -178,7 +179,7 @@ def _table_settings(settings: Sequence[str]) -> dict[str, Any]:
             by_key[key] = yaml.safe_load(value)
         except yaml.YAMLError as error:
             raise UserError(f"{word} cannot be read; write lists as {key}=[a,b].") from error
-        if key in ("features", "categorical") and not isinstance(by_key[key], list):
+        if key in ("features", "categorical", "exclude") and not isinstance(by_key[key], list):
             by_key[key] = [str(by_key[key])]
     return by_key
 

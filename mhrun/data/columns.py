@@ -70,8 +70,8 @@ def numbers(column: Any, path: Path) -> Array:
         levels = sorted(set(map(str, text)))
         categories = "" if is_label(len(levels), len(column)) else f"set categorical=[{column.name}], or "
         raise UserError(
-            f"{path.name}: column '{column.name}' holds {few(levels)}, no numbers; {categories}choose the features "
-            "without it (features=[...])."
+            f"{path.name}: column '{column.name}' holds {few(levels)}, no numbers; {categories}leave it out with "
+            f"exclude=[{column.name}]."
         )
     values: Array = column.to_numpy(np.float64)
     if not np.isfinite(values).all():
@@ -104,8 +104,8 @@ def standardised(
     training = values[train]
     if training.min() == training.max():  # where the deviation from the mean may be rounding
         raise UserError(
-            f"{path.name}: column '{name}' is {training[0]:g} in every row, which cannot be standardised; choose "
-            "the features without it (features=[...])."
+            f"{path.name}: column '{name}' is {training[0]:g} in every row, which cannot be standardised; "
+            f"leave it out with exclude=[{name}]."
         )
     with np.errstate(over="ignore", invalid="ignore"):
         mean, sd = float(training.mean()), float(training.std())

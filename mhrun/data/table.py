@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -58,6 +58,7 @@ class Table:
         part: ``train`` or ``test``.
         seed: of the split.
         separator: of a text file; None to detect it.
+        exclude: columns that are no features, where `features` is None.
 
     Raises:
         Refusal: an invalid setting.
@@ -81,6 +82,7 @@ class Table:
         part: Literal["train", "test"] = "train",
         seed: int = 0,
         separator: str | None = None,
+        exclude: Sequence[str] = (),
     ) -> None:
         for name, value, allowed in (
             ("outcome", outcome, _OUTCOMES),
@@ -95,6 +97,10 @@ class Table:
             raise Refusal(f"seed = {seed} of the split must not be negative.")
         if standardise_target and outcome != "number":
             raise Refusal("standardise_target goes with outcome = number.")
+        if features is not None and exclude:
+            raise Refusal(
+                f"exclude = [{', '.join(exclude)}] goes with features = null; leave them out of features."
+            )
         if unknown := [name for name in baselines or {} if name not in (categorical or ())]:
             raise Refusal(
                 f"baselines: '{unknown[0]}' is not in categorical = [{', '.join(categorical or ())}]; add it."
@@ -102,6 +108,7 @@ class Table:
         self.file = file
         self.target = target
         self.features = None if features is None else list(features)
+        self.exclude = list(exclude or ())
         self.categorical = list(categorical or ())
         self.baselines = dict(baselines or {})
         self.exposure = exposure
@@ -179,7 +186,7 @@ class Table:
             if is_label(len(values_of), len(table)):
                 raise UserError(
                     f"{path.name}: column '{name}' has {len(values_of):,} values in {len(table):,} rows, too many for "
-                    "categories; choose the features without it."
+                    f"categories; leave it out of categorical, and set exclude=[{name}]."
                 )
         width = self.intercept + len(chosen) + sum(map(len, levels.values())) - len(levels)
         check_memory(
@@ -196,10 +203,7 @@ class Table:
         scales: dict[str, list[float]] = {}
         if self.intercept:
             fill("1", 1.0)
-        for name in chosen:
-            values = numbers(table[name], path)
-            if self.standardise:
-                values, scales[name] = standardised(values, train, name, path)
+        for name, values in self._features(table, chosen, train, path, scales):
             fill(name, values)
         for name in self.categorical:
             for level in levels[name][1:]:
@@ -223,6 +227,38 @@ class Table:
         tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in fields.items()}
         words = f"{path.name}: {len(x):,} rows of {len(frame):,}, {len(columns)} columns of x"
         return Dataset(tensors, words, facts), levels
+
+    def _features(
+        self,
+        table: Any,
+        chosen: Sequence[str],
+        train: npt.NDArray[np.bool_],
+        path: Path,
+        scales: dict[str, list[float]],
+    ) -> Iterator[tuple[str, Array]]:
+        """Yield the numerical features, standardised if wanted, and add their means and deviations to `scales`.
+
+        Raises:
+            UserError: columns that are no features, all of them at once.
+        """
+        problems = dict[str, str]()
+        for name in chosen:
+            try:
+                values = numbers(table[name], path)
+                if self.standardise:
+                    values, scales[name] = standardised(values, train, name, path)
+            except UserError as error:
+                problems[name] = str(error)
+                continue
+            if not problems:
+                yield name, values
+        if len(problems) > 1:
+            lines = " ".join(
+                line.removeprefix(f"{path.name}: ").rstrip(".") + "." for line in problems.values()
+            )
+            raise UserError(f"{path.name}: {len(problems)} columns are no features: {lines}")
+        if problems:
+            raise UserError(*problems.values())
 
     def prepared(self, new: Any) -> Dataset:
         """Return field ``x`` of new rows, prepared as the table's: standardised by its means, with its indicators.
@@ -303,7 +339,7 @@ class Table:
 
     def _columns(self, names: list[str]) -> list[str]:
         """Return the numerical features, after checking that all columns exist and can be named in a configuration."""
-        declared = [*(self.features or ()), *self.categorical, *self._others]
+        declared = [*(self.features or ()), *self.categorical, *self._others, *self.exclude]
         for name in declared:
             if name not in names:
                 for column in names:  # the name may be what became of ${...}
@@ -315,7 +351,7 @@ class Table:
                 raise UserError(f"{self.file} has no column '{name}'.{hint}")
         repeated = sorted({name for name in declared if declared.count(name) > 1})
         if repeated:
-            role = {"feature": self.features or (), "category": self.categorical}
+            role = {"feature": self.features or (), "category": self.categorical, "excluded": self.exclude}
             roles = [name for name, columns in role.items() if repeated[0] in columns]
             roles += [name for name in ("exposure", "target") if getattr(self, name) == repeated[0]]
             if roles == ["feature", "category"]:
@@ -324,7 +360,7 @@ class Table:
                     "which are the numerical columns: x has its indicators after them."
                 )
             if len(roles) == 1:
-                group = {"feature": "features", "category": "categorical"}[roles[0]]
+                group = {"feature": "features", "category": "categorical", "excluded": "exclude"}[roles[0]]
                 raise UserError(f"{self.file}: '{repeated[0]}' is in {group} twice; name it once.")
             raise UserError(f"{self.file}: '{repeated[0]}' is {' and '.join(roles)}; give it one role.")
         features = (

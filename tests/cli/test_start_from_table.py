@@ -167,7 +167,7 @@ def test_what_is_no_category_is_not_proposed_as_one(capsys):
     when = pd.date_range("2020-01-01", periods=60).strftime("%Y-%m-%d")
     table(when=when, y=flags)
     assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y"]) == 2
-    assert "no numbers; choose the features without it (features=[...])." in capsys.readouterr().err
+    assert "no numbers; leave it out with exclude=[" in capsys.readouterr().err
     assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y", "categorical=[when]"]) == 2
     assert "'when' has 60 values in 60 rows, too many for categories" in capsys.readouterr().err
     wide = pd.DataFrame(np.random.default_rng(2).normal(size=(300, 210))).add_prefix("x")
@@ -288,7 +288,9 @@ def test_what_may_be_a_mistake_in_a_table_is_named(capsys):
     )
     out = capsys.readouterr().out
     assert re.search(r"        3 of \d+ rows lack a value and are left out\n", out)
-    assert "number is another whole number in each row: if it is a label, choose features without it" in out
+    assert (
+        "number is another whole number in each row: if it is a label, exclude=[number] leaves it out" in out
+    )
     assert "code has 3 values, whole numbers: if they are labels, categorical=[code]" in out
     assert "age has" not in out
 
@@ -406,3 +408,26 @@ def test_words_that_are_refused(capsys, words, message):
     err = capsys.readouterr().err
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_all_columns_that_are_no_features_are_named_at_once_and_can_be_excluded(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=40), "constant": 3.0, "city": ["x", "y"] * 20})
+    frame["when"] = [f"2020-01-{1 + i % 28:02d}T{i:02d}" for i in range(40)]
+    frame["y"] = rng.normal(size=40)
+    frame.to_csv("t.csv", index=False)
+    assert run(["init", "p", "--data", "t.csv"]) == 2
+    error = capsys.readouterr().err
+    assert "t.csv: 3 columns are no features: column 'constant' is 3 in every row" in error
+    assert "leave it out with exclude=[constant]. column 'city' holds" in error
+    assert "set categorical=[city], or leave it out with exclude=[city]. column 'when' holds" in error
+    assert run(["init", "p", "--data", "t.csv", "exclude=[constant,when]", "categorical=[city]"]) == 0
+    (written,) = (tmp_path / "p").rglob("conf/data/*.yaml")
+    settings = yaml.safe_load(written.read_text())
+    assert settings["features"] == ["a"]
+    assert "exclude" not in settings
+    assert run(["init", "q", "--data", "t.csv", "exclude=[consant]"]) == 2
+    assert "has no column 'consant'. Did you mean 'constant'?" in capsys.readouterr().err
