@@ -252,9 +252,9 @@ class GraphExecutor:
         except Dynamic as reason:  # nothing of the step has been kept
             self._refused(str(reason))
             self._kinds.append(_Kind(requested, _given(state, controls), None, [], [], []))
-            self._draws.step = self._draws.step  # the same numbers once more
+            self._draws.rewind()
             return method.kernel.step(method.target, state, controls, self._draws)
-        self._draws.step = self._draws.step  # the same numbers once more
+        self._draws.rewind()
         numbers = [ask(self._draws) for ask in requested.numbers]
         names = (list(after.evaluation.tensors()), list(after.aux), _given_fields(info))
         kind = _Kind(requested, _given(state, controls), None, *names)

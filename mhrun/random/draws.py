@@ -50,6 +50,10 @@ class Draws:
         for child in self._children.values():
             child._drawn.clear()
 
+    def rewind(self) -> None:
+        """Allow the numbers of this step to be drawn once more."""
+        self.step = self._step
+
     # Functions of the step number. A kernel has no other access to it: a bool selects one of a few kinds of step, and
     # a tensor enters the arithmetic.
 
