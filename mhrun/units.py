@@ -70,6 +70,8 @@ def step_from_learning_rate(learning_rate: float, n: int) -> float:
     """
     if n < 1:
         raise Refusal(f"n = {n} must be at least 1.")
+    if not 0 < learning_rate < math.inf:
+        raise Refusal(f"a learning rate of {learning_rate:g} must be positive and finite.")
     return learning_rate / n
 
 

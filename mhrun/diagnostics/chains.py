@@ -28,6 +28,10 @@ _SQUARABLE = (1e-100, 1e100)  # sizes of numbers whose squares are far from the 
 _THINNED = 5000  # draws of a chain that R-hat is computed from
 _PARALLEL = 100_000  # draws from which coordinates are diagnosed in threads
 
+LEAST_DRAWS = 10
+"""Draws of each chain without which R-hat and effective sample sizes are undefined: of fewer, the estimate of the
+autocorrelation has no lags, and the effective sample size would be N log10 N whatever the N draws are."""
+
 RHAT, ESS = 1.01, 400.0
 """Above this R-hat, and below this effective sample size, a run warns (Vehtari et al. 2021)."""
 
@@ -123,7 +127,7 @@ class _Quantity:
         self._found = self._remembered.setdefault(content, {})
         low, high = (float(self.draws.min()), float(self.draws.max())) if self.draws.size else (0.0, 0.0)
         # NaN and infinity are extremes.
-        self.is_valid = bool(low < high and np.isfinite([low, high]).all() and draws.shape[1] >= 4)
+        self.is_valid = bool(low < high and np.isfinite([low, high]).all() and draws.shape[1] >= LEAST_DRAWS)
 
     def _once(self, name: str, compute: Callable[[], T]) -> T:
         if name not in self._found:
@@ -287,7 +291,8 @@ def diagnosis(draws: Array) -> Diagnosis:
 def ess(draws: Array, method: str = "bulk") -> float:
     """Return the effective sample size of draws (C, S) (Vehtari et al. 2021).
 
-    `method` is bulk, tail or mean. Constant or non-finite draws give NaN.
+    `method` is bulk, tail or mean. Constant or non-finite draws give NaN, and so do fewer than 10 of each chain. Draws
+    of several quantities (C, S, D) have one for each, from a call for each: ``ess(draws[..., d])``.
     """
     quantity = _Quantity(draws)
     sizes = {"bulk": quantity.bulk, "tail": quantity.tail, "mean": quantity.mean}
@@ -301,7 +306,7 @@ def mcse(draws: Array) -> float:
 
 
 def rhat(draws: Array, most: int = _THINNED) -> float:
-    """Return the rank-normalised split R-hat of draws (C, S); NaN if it is undefined, as for one chain.
+    """Return the rank-normalised split R-hat of draws (C, S); NaN if it is undefined, as for one chain or few draws.
 
     Longer chains are thinned to `most` draws, which hardly changes R-hat and saves the time of ranking.
     """

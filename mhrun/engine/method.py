@@ -15,13 +15,14 @@ from mhrun.engine.starting_density import check_start
 from mhrun.engine.starts import Starts
 from mhrun.errors import Refusal, UserError
 from mhrun.kernels import MetropolisHastings
+from mhrun.models.module import ModuleModel
 from mhrun.monitors import Monitor
 from mhrun.native import available, native_form
 from mhrun.pairing.full import Full
 from mhrun.parts import Kernel
 from mhrun.random import MANY, Draws, Streams, derive_key
 from mhrun.schedules import Plan
-from mhrun.store.netcdf import FIELDS, Shape
+from mhrun.store.netcdf import FIELDS, LAYERS, Shape
 from mhrun.store.sharing import DIGEST
 from mhrun.target import Target
 from mhrun.target.fields import fields_read
@@ -251,9 +252,12 @@ def prior_attribute(model: Model) -> dict[str, str]:
 
 
 def model_attributes(target: Target) -> dict[str, str]:
-    """Return what traces keep of a model: its prior, and the fields of the data that it reads, where it says so."""
+    """Return what traces keep of a model: its prior, its layers, and the fields of the data that it reads, if known."""
     fields = fields_read(target.model, target.data)
-    return prior_attribute(target.model) | ({} if fields is None else {FIELDS: " ".join(fields)})
+    attributes = {} if fields is None else {FIELDS: " ".join(fields)}
+    if isinstance(target.model, ModuleModel):
+        attributes[LAYERS] = target.model.layers
+    return prior_attribute(target.model) | attributes
 
 
 def trace_attributes(config: Mapping[str, Any], run: str, method: Method, digest: str) -> dict[str, str]:

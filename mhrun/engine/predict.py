@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from mhrun.models.module import ModuleModel
 from mhrun.models.parameters import parameters_of
 from mhrun.numbers import is_whole, whole_number
 from mhrun.store.draws import validity
-from mhrun.store.netcdf import FIELDS, flat_draws
+from mhrun.store.netcdf import FIELDS, LAYERS, flat_draws
 from mhrun.target.fields import ambiguous_bytes
 from mhrun.types import Model, Rows
 
@@ -123,6 +124,7 @@ def _quantity(
                 f"{type(model).__name__} has {len(model.names):,} parameters and a draw of the trace has {size:,}; "
                 "give the model that was sampled."
             )
+        _check_names(trace, model)
         if isinstance(model, ModuleModel) and not model.tells_classes:
             return lambda theta: model.outputs(theta, rows), []
         has_names = parameters_of(model) is not None
@@ -166,6 +168,29 @@ def _quantity(
         return prediction
 
     return of_functions, []
+
+
+def _check_names(trace: xr.DataTree, model: Model) -> None:
+    """Refuse another model than the one that was sampled, though it has as many parameters.
+
+    Of a torch module the trace keeps its layers as text, and of every model with a vector of parameters their names.
+    """
+    given, sampled = getattr(model, "layers", None), trace.attrs.get(LAYERS)
+    if given is not None and sampled is not None and given != sampled:
+        lines = zip_longest(str(sampled).splitlines(), given.splitlines(), fillvalue="nothing")
+        old, new = next((old.strip(), new.strip()) for old, new in lines if old != new)
+        raise UserError(
+            f"the module that was sampled has {old} where this one has {new}; give the same module."
+        )
+    theta = trace["posterior"].get("theta")
+    if theta is None or "parameter" not in theta.coords:
+        return
+    names = [str(name) for name in theta.coords["parameter"].values]
+    for old, new in zip(names, map(str, model.names), strict=True):
+        if old != new:
+            raise UserError(
+                f"the model that was sampled has the parameter {old} where this one has {new}; give the same model."
+            )
 
 
 def _check_fields(trace: xr.DataTree, data: Dataset) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from mhrun.diagnostics.chains import some_coordinates, valid_of_each
+from mhrun.diagnostics.chains import LEAST_DRAWS, some_coordinates, valid_of_each
 from mhrun.diagnostics.ladders import rung
 from mhrun.engine.assemble import assembled, check_kind
 from mhrun.engine.defaults import (
@@ -357,10 +357,10 @@ def _warn(method: Method, summary: Mapping[str, Any], trace: xr.DataTree) -> Non
         draws = flat_draws(cold["posterior"])
         try:
             draws = valid_of_each(draws, validity(cold))
-            reason = f"they need 4 valid draws of each chain, and one has {draws.shape[1]}."
+            reason = f"they need {LEAST_DRAWS} valid draws of each chain, and one has {draws.shape[1]}."
         except UserError as error:
             draws, reason = draws[:, :0], str(error)
-        if draws.shape[1] < 4 and not method.kernel.optimises:
+        if draws.shape[1] < LEAST_DRAWS and not method.kernel.optimises:
             lines.append(f"R-hat and ESS are unknown: {reason}")
         free = np.setdiff1d(np.arange(draws.shape[-1]), constant_coordinates(method.target.model))
         places = free[some_coordinates(len(free))]

@@ -39,8 +39,11 @@ def check_start(target: Target, theta: Tensor, log_lik: Tensor) -> None:
             raise Refusal(line)
     chain = int(bad.nonzero()[0])
     point = theta[chain : chain + 1]
+    chains = (
+        f"{int(bad.sum())} of {len(log_lik)} chains begin" if len(log_lik) > 1 else "the first chain begins"
+    )
     raise Refusal(
-        f"{int(bad.sum())} of {len(log_lik)} chains begin where the log-likelihood is not finite: chain {chain} has "
+        f"{chains} where the log-likelihood is not finite: chain {chain} has "
         f"{_first_datum(target, point)} at {_values(target.model, point[0])}; {_cause(target.data.fields)}choose other "
         "starting points, or fix the model there."
     )

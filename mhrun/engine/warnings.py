@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mhrun.diagnostics.chains import ESS, RHAT, diagnoses, is_apart
+from mhrun.diagnostics.chains import ESS, LEAST_DRAWS, RHAT, diagnoses, is_apart
 from mhrun.diagnostics.ladders import exchange_rates
 from mhrun.engine.batch_sizes import batch_sizes
 from mhrun.engine.method import Method
@@ -206,7 +206,7 @@ def draws_warnings(
         names: of the coordinates, D.
     """
     name, shape = method.name, method.shape
-    if draws.shape[1] >= 4 and np.isfinite(draws).all() and not method.kernel.optimises:
+    if draws.shape[1] >= LEAST_DRAWS and np.isfinite(draws).all() and not method.kernel.optimises:
         lines = list(_precision_warnings(name, draws, names))
         yield from lines
         if lines and is_network(method.target.model):

@@ -113,6 +113,11 @@ class ModuleModel:
     """Whether its log-likelihoods and gradients can be computed under `torch.autocast`."""
 
     @property
+    def layers(self) -> str:
+        """The module as torch prints it."""
+        return str(self._prepared.module)
+
+    @property
     def names(self) -> Sequence[str]:
         """A name for each parameter, then for each number of the buffers."""
         sizes = [(b.name, b.stop - b.start) for b in self.blocks]

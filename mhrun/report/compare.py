@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from mhrun.diagnostics.chains import LEAST_DRAWS
 from mhrun.diagnostics.distances import Shifts, energy_distance, own_error, shifts
 from mhrun.diagnostics.growth import Growth, growth
 from mhrun.errors import UserError
@@ -32,7 +33,6 @@ from mhrun.report.convergence import convergence_warnings, number_of
 from mhrun.report.efficiency import (
     COORDINATES,
     ESS,
-    LEAST_DRAWS,
     RHAT,
     Draws,
     columns_of,

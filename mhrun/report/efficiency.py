@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mhrun.diagnostics.chains import COORDINATES, ESS, RHAT, is_apart, some_coordinates, valid_of_each, worth
+from mhrun.diagnostics.chains import (
+    COORDINATES,
+    ESS,
+    LEAST_DRAWS,
+    RHAT,
+    is_apart,
+    some_coordinates,
+    valid_of_each,
+    worth,
+)
 from mhrun.kernels.stationary import OPTIMISER
 from mhrun.report.run import Run
 from mhrun.report.tables import quoted, shown
@@ -31,7 +40,6 @@ __all__ = [
 
 Draws = npt.NDArray[np.float64]
 
-LEAST_DRAWS = 4  # of each chain, without which nothing is computed
 _ELEMENTS = 4e7  # numbers of one method that a report diagnoses at most, which takes some ten seconds
 _MILLION = 1e6
 _NAMED = 4  # methods that a warning names; the rest are counted

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.numbers import whole_number
 from mhrun.schedules.plan import OF_TARGET, Memory, Stateless, is_auto, numbers, on_grid
 
 
@@ -52,19 +53,17 @@ class Cosine(Stateless):
     ) -> None:
         self._open = is_auto(start)
         self.first = numbers("start", 1.0 if isinstance(start, str) and self._open else start)  # type: ignore[arg-type]
-        if not bool((self.first > 0).all()) or not 0 <= explore < 1 or cycles < 1:
-            raise Refusal("Cosine needs start > 0, cycles >= 1 and 0 <= explore < 1.")
+        self.cycles = whole_number("cycles", cycles, least=1)
+        self.apart = whole_number("apart", apart, least=1)
+        self.samples = None if samples is None else whole_number("samples", samples, least=1, other="null")
+        if not bool((self.first > 0).all()) or not 0 <= explore < 1:
+            raise Refusal("Cosine needs start > 0 and 0 <= explore < 1.")
         if not (0 <= exploring < math.inf and (sampling is None or 0 <= sampling < math.inf)):
             raise Refusal("Cosine needs temperatures that are finite and at least 0.")
-        if apart < 1 or (samples is not None and samples < 1):
-            raise Refusal("Cosine needs samples >= 1, or null, and apart >= 1.")
-        self.cycles = cycles
         self.explore = explore
         self.exploring = exploring
         self.sampling = OF_TARGET if sampling is None else sampling
-        self.samples = samples
-        self.apart = apart
-        self.total = cycles
+        self.total = self.cycles
         self.length = 1
 
     @property

@@ -84,11 +84,11 @@ def test_a_plan_collects_after_burn_in_and_thins_what_is_collected():
     ("make", "message"),
     [
         (lambda: Cosine(0.0, 4), "start > 0"),
-        (lambda: Cosine(0.1, 0), "cycles >= 1"),
+        (lambda: Cosine(0.1, 0), "cycles = 0 must be a whole number, at least 1"),
         (lambda: Cosine(0.1, 4, 1.0), "explore < 1"),
         (lambda: Cosine(0.1, 4, sampling=-1.0), "at least 0"),
-        (lambda: Cosine(0.1, 4, samples=0), "samples >= 1"),
-        (lambda: Cosine(0.1, 4, apart=0), "apart >= 1"),
+        (lambda: Cosine(0.1, 4, samples=0), "samples = 0 must be a whole number, at least 1"),
+        (lambda: Cosine(0.1, 4, apart=0), "apart = 0 must be a whole number, at least 1"),
         (lambda: Cosine(0.1, 4, 0.8, samples=3).bind(0, 40), "too few for the draws"),
         (lambda: Cosine(0.1, 4, 0.5, samples=3, apart=3).bind(0, 40), "too few for the draws"),
         (lambda: Cosine(0.1, 4).bind(0, 5), "too few for the draws"),
@@ -218,3 +218,11 @@ def test_draws_that_are_none_are_marked_in_the_trace(tmp_path):
         run.draws("tact")
     assert 0 < valid.mean() < 1
     assert (valid == run.stat("tact", "valid")[:, 2::3]).all()
+
+
+@pytest.mark.parametrize(
+    "setting", [{"cycles": 2.5}, {"cycles": 2, "samples": 1.5}, {"cycles": 2, "apart": 2.5}]
+)
+def test_counts_of_cycles_are_whole_numbers(setting):
+    with pytest.raises(Refusal, match=r"(cycles|samples|apart) = \d\.5 must be a whole number, at least 1"):
+        Cosine(1e-4, **setting)

@@ -262,7 +262,7 @@ def test_effective_sample_sizes_are_arviz_s_own(rho, chains):
     from arviz_stats.base.array import array_stats
 
     rng = np.random.default_rng(4)
-    for size in (4, 5, 6, 7, 8, 9, 16, 17, 51, 400):
+    for size in (10, 11, 12, 13, 16, 17, 51, 400):
         draws = rng.normal(size=(chains, size))
         for step in range(1, size):
             draws[:, step] += rho * draws[:, step - 1]
@@ -342,3 +342,15 @@ def test_each_chain_keeps_its_own_valid_draws(rng):
     together = np.tile(valid[0], (2, 1))
     assert np.array_equal(valid_of_each(draws, together), draws[:, ::2])
     assert valid_of_each(draws, np.ones((2, 60), bool)) is draws
+
+
+def test_few_draws_have_no_effective_sample_size(rng):
+    """Below 10 draws of each chain the estimate is N log10 N, whether the chains agree or not."""
+    apart = 10.0 * np.arange(4.0)[:, None]
+    for size in (4, 8, 9, 10, 20):
+        stuck, free = apart + rng.normal(size=(4, size)), rng.normal(size=(4, size))
+        found = ess(stuck), ess(free), rhat(stuck), worth(stuck[..., None])["ess"]
+        assert np.isnan(found).all() == (size < 10)
+        if size >= 10:
+            assert found[0] < 20 < found[1]
+            assert found[2] > 2

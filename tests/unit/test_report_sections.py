@@ -145,7 +145,7 @@ def test_valid_draws_are_those_of_each_chain():
     run.methods["a"]["valid_share"], run.valid = valid.mean(), lambda method: valid
     assert np.array_equal(efficiency.valid_draws(run, "a"), np.stack([draws[0, :40:2], draws[1, 1:41:2]]))
     valid[1, 3:] = False
-    assert efficiency.valid_draws(run, "a") == "1 valid draw of one chain; 4 of each are needed."
+    assert efficiency.valid_draws(run, "a") == "1 valid draw of one chain; 10 of each are needed."
 
 
 def test_draws_of_chains_that_stopped_have_no_effective_sample_size():

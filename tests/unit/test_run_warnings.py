@@ -123,7 +123,7 @@ def test_a_coordinate_that_never_moves_does_not_hide_the_others(monkeypatch):
 
 
 def test_an_ess_just_below_400_is_not_shown_as_400(monkeypatch):
-    monkeypatch.setattr("mhrun.engine.sample.flat_draws", lambda _: np.zeros((4, 9, 1)))
+    monkeypatch.setattr("mhrun.engine.sample.flat_draws", lambda _: np.zeros((4, 12, 1)))
     good = Diagnosis(1.0, 399.8, 500.0, 0.1, (0.0, 0.0, 0.0))
     for found, word in (
         (good, "ESS is 399,"),
@@ -181,7 +181,7 @@ def test_chains_are_diagnosed_until_one_of_them_diverges():
     assert not any("overflow" in line for line in lines)
     sizes = Fixed(step_size=[1e-9, 1e-9, 1e-9, 1e200])
     lines = warned(sizes, dim=1, moves=moves, start=start, steps=900, warmup=0)
-    assert any(line.startswith("R-hat and ESS are unknown: they need 4 valid draws") for line in lines)
+    assert any(line.startswith("R-hat and ESS are unknown: they need 10 valid draws") for line in lines)
 
 
 @pytest.mark.long

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from scipy import stats
 from significance import ALPHA
 from torch import nn
 
+import mhrun
 from mhrun.data import Dataset
 from mhrun.errors import Refusal, UserError
 from mhrun.models.module import ModuleModel
@@ -141,3 +143,40 @@ def test_a_likelihood_that_is_not_of_each_datum_is_reported(rng, reduce):
 def test_modules_that_are_no_models_are_refused(arguments, message):
     with pytest.raises(Refusal, match=message):
         ModuleModel(*arguments)
+
+
+class Swapped(nn.Module):
+    """The same layers under other names, in another order."""
+
+    def __init__(self):
+        super().__init__()
+        self.out, self.inner = nn.Linear(6, 2), nn.Linear(4, 6)
+
+    def forward(self, x):
+        return self.out(torch.relu(self.inner(x)))
+
+
+def test_predictions_of_another_module_with_as_many_weights_are_refused():
+    x = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
+    data = {"x": x, "y": (x[:, 0] > 0).long()}
+
+    def layers(activation):
+        return nn.Sequential(nn.Linear(4, 6), activation, nn.Linear(6, 2))
+
+    kernel = mhrun.Unadjusted(mhrun.SGHMC(0.1), m=10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trace = mhrun.sample(
+            layers(nn.ReLU()), data, kernel, step_size=1e-3, steps=20, warmup=5, progress=False
+        )
+    assert mhrun.predict(trace, layers(nn.ReLU()), x).shape == (30, 2)
+    assert mhrun.predict(trace, mhrun.ModuleModel(layers(nn.ReLU())), x).shape == (30, 2)
+    with pytest.raises(UserError, match=r"has \(1\): ReLU\(\) where this one has \(1\): Tanh\(\)"):
+        mhrun.predict(trace, layers(nn.Tanh()), x)
+    with pytest.raises(UserError, match=r"the module that was sampled has Sequential\("):
+        mhrun.predict(trace, Swapped(), x)
+    del trace.attrs["layers"]  # as of a trace that an earlier version wrote
+    with pytest.raises(
+        UserError, match=r"has the parameter 0\.weight\[0\] where this one has out\.weight\[0\]"
+    ):
+        mhrun.predict(trace, Swapped(), x)
