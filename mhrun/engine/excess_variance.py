@@ -7,14 +7,14 @@ import math
 import numpy as np
 from torch import Tensor
 
-from mhrun.engine.gradient_noise import (
+from mhrun.engine.method import Method
+from mhrun.engine.pilot.gradient_noise import (
     POINTS,
     at_kept_steps,
     largest_eigenvalue,
     of_minibatch,
     root_of_covariance,
 )
-from mhrun.engine.method import Method
 from mhrun.engine.pilot.surface import Surface
 from mhrun.kernels import Unadjusted
 from mhrun.kernels.preconditioned import PreconditionedDynamics

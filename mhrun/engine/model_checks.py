@@ -23,6 +23,7 @@ from mhrun.types import Model, Rows
 _ROWS = 5  # data that are evaluated alone and beside each other
 _DERIVATIVES = 20  # coordinates in which the gradient is compared with finite differences
 _ROUNDING = 1.0  # nats by which rounding may change the log-likelihood of all data
+_NEAR = 1e-3  # the same where rounding is measured
 _AWAY = 0.1  # by what the start is left, where zeros may hide what is wrong
 # Relative differences that rounding does not make: of values of float64 and others, and of finite differences.
 _VALUES, _FINITE = {True: 1e-9, False: 1e-3}, {True: 1e-4, False: 0.1}
@@ -49,7 +50,7 @@ def check_model(target: Target, theta: Tensor) -> None:
         return
     point = _near(model, theta, rows)
     _check_rows(target, point)
-    _check_precision(target, point)
+    _check_precision(target, theta + _NEAR / _AWAY * (point - theta))
     if is_theirs:
         if (both := native_form(model, "log_lik_and_grad", "log_lik")) is not None:
             grad = both(point, rows)[1][0]
@@ -104,7 +105,8 @@ def _check_precision(target: Target, theta: Tensor) -> None:
     """Check that float32 fields leave enough of a float64 log-likelihood.
 
     In torch an expression of a float32 vector and a float64 number is float32: it rounds the parameter. The error of n
-    independently rounded terms may be one nat.
+    independently rounded terms may be one nat. The point theta (1, D) is near the start, but no round number itself:
+    far from the posterior, where terms are large, rounding does no harm.
     """
     rows = target.data.rows(_first(target))
     low = [
@@ -117,8 +119,7 @@ def _check_precision(target: Target, theta: Tensor) -> None:
         exact, given = (target.model.log_lik(theta, each)[0].double() for each in (wide, rows))
     except Exception:  # the function wants the types that the data have
         return
-    error = float((exact - given).abs().max())
-    if not error * target.n**0.5 > _ROUNDING:
+    if not float((exact - given).abs().max()) * target.n**0.5 > _ROUNDING:
         return
     row = int((exact - given).abs().argmax())
     raise Refusal(

@@ -111,8 +111,12 @@ def _exchange_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[s
         return
     j = int(np.where(rare, found.rates, np.inf).argmin())
     low, high = (_number(summary["temperature"][rung]) for rung in (j, j + 1))
-    others = f" So do {rare.sum() - 1} other pairs." if rare.sum() > 2 else ""
-    others = " So does another pair." if rare.sum() == 2 else others
+    count = int(rare.sum()) - 1
+    others = (
+        f" {count} other pair{'s hardly exchange' if count > 1 else ' hardly exchanges'} either."
+        if count
+        else ""
+    )
     yield (
         f"{method.name}: rungs {j} and {j + 1} (T = {low} and {high}) made {found.made[j]:,} of {found.proposed[j]:,} "
         f"exchanges: colder chains gain nothing from hotter ones. Put temperatures between them.{others}"

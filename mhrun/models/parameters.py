@@ -75,7 +75,7 @@ class Parameters:
         if self.is_plain:
             return ()
         one = torch.linspace(-0.9, 1.1, self.dim, dtype=torch.float64)
-        first, second = self.flat(torch.stack([one, 0.7 - 0.8 * one]))
+        first, second = self.flat(torch.stack([one, -2.0 - one]))  # which are nowhere equal
         return tuple((first == second).nonzero().flatten().tolist())
 
     @property

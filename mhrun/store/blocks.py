@@ -82,6 +82,7 @@ class TraceWriter:
             self.totals[f"count_{name}"] = np.zeros(shape.chains)
         self.totals |= {f"sum_{name}": np.zeros(shape.chains) for name in ("skew_squared", "skew_noise")}
         self.totals["count_log_ratio_skew"] = np.zeros(len(SKEW_EDGES) + 1)  # decisions in each bin
+        self._lacks_exchanges = False  # of steps after burn-in that are done
         self._pending: list[dict[str, Array]] = []
         self._monitored: list[dict[str, Array]] = []
         self._pending_from = 1
@@ -127,6 +128,7 @@ class TraceWriter:
         if last is None:
             return None
         self.totals |= {key[6:]: value for key, value in last.items() if key.startswith("total/")}
+        self._lacks_exchanges = next_step - 1 > self.shape.warmup and "sum_exchanges_made" not in self.totals
         self.wall_s, self.warmup_wall_s = float(last["wall"]), float(last.get("warmup_wall", 0.0))
         self._pending_from = next_step
         return Checkpoint(next_step - 1, {key: value for key, value in last.items() if _of_state(key)})
@@ -191,7 +193,12 @@ class TraceWriter:
         self.totals["sum_all_data"] += (~on_part).sum(axis=1)
 
     def _exchanges(self, exchange: Array) -> None:
-        """Append the outcomes of exchanges (C, K), as in `mhrun.exchanges`."""
+        """Append the outcomes of exchanges (C, K), as in `mhrun.exchanges`.
+
+        A run that an earlier version began has no counts of its first steps, and gets none of the others.
+        """
+        if self._lacks_exchanges:
+            return
         for name, codes in (("exchanges_proposed", (REFUSED, MADE)), ("exchanges_made", (MADE,))):
             before = self.totals.setdefault(f"sum_{name}", np.zeros(self.shape.chains))
             self.totals[f"sum_{name}"] = before + np.isin(exchange, codes).sum(axis=1)

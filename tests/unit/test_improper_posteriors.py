@@ -19,6 +19,7 @@ from mhrun.target import Target
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(300, 2))
+MEAN = torch.from_numpy(X.mean(0))
 DATA = {"x": X, "y": (X[:, 0] > 0).astype(float), "z": X[:, 1]}
 
 
@@ -74,12 +75,56 @@ def test_posteriors_that_the_data_bound_are_proper_and_so_is_a_funnel():
     assert found(lambda theta, b: 0.0 * (b["z"] + theta[0]), funnel) is None
 
 
+def test_parameters_in_large_units_are_proper():
+    """Their standard deviations are about 10^5, and the mode may be near 0."""
+
+    def centred(theta, b):
+        return -0.5 * ((1e6 * (b["x"] - MEAN) - theta) / 1e6).square().sum(-1)
+
+    assert found(centred) is None
+    assert found(centred, normal(1e6)) is None
+
+
+@pytest.mark.parametrize("why", ["cholesky", "nan"])
+def test_a_model_that_fails_far_out_is_proper(why):
+    def log_lik(theta, b):
+        if why == "nan":
+            theta = torch.where(theta.abs() > 1e3, torch.nan, theta)
+        root = (
+            torch.linalg.cholesky(torch.diag(theta.exp()))
+            if why == "cholesky"
+            else torch.diag((theta / 2).exp())
+        )
+        return torch.distributions.MultivariateNormal(
+            torch.zeros(2, dtype=theta.dtype), scale_tril=root
+        ).log_prob(b["x"])
+
+    model = FunctionModel(log_lik, [0.1, 0.1], normal(3.0), batched=False)
+    surface = Surface(Target(model, Dataset.of({"x": X})), 1.0, 0)
+    modes, curvature, proper = find_curved_modes(surface, model.init(2, Draws(Streams(1, 2), 0)))
+    assert flat_direction(surface, modes.theta[modes.best], curvature, proper=proper) is None
+
+
+@pytest.mark.parametrize(
+    ("log_lik", "start"),
+    [
+        (lambda theta, b: theta[0] * b["y"], 0.5),  # rises without end
+        (lambda theta, b: 0.0 * theta[0] + b["z"], 0.0),  # has no effect, and begins at 0
+    ],
+)
+def test_posteriors_that_rise_or_are_flat_everywhere_are_improper(log_lik, start):
+    model = FunctionModel(log_lik, [start])
+    surface = Surface(Target(model, Dataset.of(DATA)), 1.0, 0)
+    modes, curvature, proper = find_curved_modes(surface, model.init(2, Draws(Streams(1, 2), 0)))
+    assert flat_direction(surface, modes.theta[modes.best], curvature, proper=proper) is not None
+
+
 def test_a_direction_is_written_as_a_sum():
     assert direction_in_words(torch.tensor([-0.71, 0.0, 0.71]), "abc") == "-0.71 a + 0.71 c"
-    assert direction_in_words(torch.tensor([0.0, 1.0]), "ab") == "1 b"
+    assert direction_in_words(torch.tensor([0.0, -1.0]), "ab") == "b"
     assert (
         direction_in_words(torch.tensor([0.7, 0.5, -0.4, 0.3]), "abcd")
-        == "0.7 a + 0.5 b - 0.4 c and 1 smaller ones"
+        == "0.7 a + 0.5 b - 0.4 c and 1 smaller one"
     )
 
 

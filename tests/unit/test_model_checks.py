@@ -156,6 +156,16 @@ def test_float32_fields_that_round_a_parameter_are_refused(offset, refused):
     def widened(theta, b):
         return torch.distributions.Normal(theta.m, 1.0).log_prob(b.x.double())
 
+    def of_the_year(
+        theta, b
+    ):  # terms are large where the start is left, and rounding does no harm at the posterior
+        return torch.distributions.Normal(theta.m + 0.01 * b.x, 0.1).log_prob(
+            torch.zeros((), dtype=torch.float64)
+        )
+
+    year = torch.linspace(1950, 2020, 10_000, dtype=torch.float64).float()
+    target = Target(FunctionModel(of_the_year, parameters={"m": "Normal(0, 10)"}), Dataset.of({"x": year}))
+    check_model(target, torch.tensor([[-19.85]], dtype=torch.float64))
     for function, field in ((log_lik, x.float()), (widened, x.float()), (log_lik, x)):
         target = Target(FunctionModel(function, parameters=parameters), Dataset.of({"x": field}))
         theta = torch.tensor([[offset]], dtype=torch.float64)

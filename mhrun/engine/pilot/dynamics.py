@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mhrun.engine.gradient_noise import (
+from mhrun.engine.method import Method
+from mhrun.engine.pilot.curvature import largest_curvature
+from mhrun.engine.pilot.gradient_noise import (
     POINTS,
     at_kept_steps,
     largest_eigenvalue,
     of_minibatch,
     root_of_covariance,
 )
-from mhrun.engine.method import Method
-from mhrun.engine.pilot.curvature import largest_curvature
 from mhrun.engine.pilot.start import ScaledStart
 from mhrun.engine.pilot.surface import Surface
 from mhrun.errors import UserError

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -13,9 +15,11 @@ from mhrun.engine.pilot.surface import Surface
 _FAR = (
     1e5  # how far from the mode it is evaluated, in units of the larger of 1 and the mode's distance from 0
 )
+_SDS = 1e3  # and at least so many standard deviations, where the curvature gives one
 _FLAT = 1e-8  # share of the largest eigenvalue of a curvature, below which a direction may be flat
 _NATS = 3.0  # what it falls at most, at temperature 1; a Cauchy prior falls by 23
 _TRIED = 2  # flat directions of the curvature that are followed
+_AXES = 20  # coordinates that are tried where nothing has a curvature
 _NAMED, _SHOWN = 3, 0.01  # coordinates of a direction that are named, and the least that is
 
 
@@ -28,6 +32,8 @@ def flat_direction(
     that is not proper, points far out in directions without curvature are followed by ascents to the nearest ridge. If
     one ends far from the mode and as high, the ridge does not end, as where only a sum of parameters is determined.
 
+    Nothing is found where the model cannot be evaluated.
+
     Args:
         surface: the log posterior.
         mode: an end of an ascent (D,).
@@ -35,29 +41,47 @@ def flat_direction(
         proper: whether that is a proper mode, see `mhrun.engine.pilot.curvature.spectrum`.
     """
     mode = mode.double().cpu()
-    far = _FAR * max(1.0, float(mode.norm()))
-    like = mode.to(surface.target.device)
-    ends = [mode * (1 + far / float(mode.norm()))] if float(mode.norm()) > 0 else []
-    if curvature is not None and not proper:
-        values, vectors = torch.linalg.eigh(curvature)
-        flat = vectors.T[values.abs() <= _FLAT * values.abs().max()][:_TRIED]
-        ends += (
-            list(find_modes(surface, (mode + far * flat).to(like)).theta.double().cpu()) if len(flat) else []
-        )
-    if not ends:
-        return None
-    heights = surface.value_and_grad(torch.stack([mode, *ends]).to(like))[0].cpu()
-    for end, height in zip(ends, heights[1:], strict=True):
-        move = end - mode
-        if float(move.norm()) > far / 2 and abs(float(height - heights[0])) < _NATS:
-            return move / move.norm()
+    height = _height(surface, mode)
+    for direction, follows in _directions(mode, curvature, proper=proper):
+        far = _FAR * max(1.0, float(mode.norm()))
+        if curvature is not None and not follows:
+            bend = float(direction @ curvature.double() @ direction)
+            far = max(far, _SDS * bend**-0.5) if bend > _FLAT * float(curvature.abs().max()) else far
+        end = mode + far * direction
+        with suppress(Exception):  # a model need not be defined so far out
+            if follows:
+                end = find_modes(surface, end[None].to(surface.target.device)).theta[0].double().cpu()
+            move = end - mode
+            if float(move.norm()) > far / 2 and height - _height(surface, end) < _NATS:
+                return move / move.norm()
     return None
 
 
+def _directions(mode: Tensor, curvature: Tensor | None, *, proper: bool) -> list[tuple[Tensor, bool]]:
+    """Return directions to try, and whether an ascent follows them: the ray's exact, those of a curvature are not."""
+    directions = [(mode / mode.norm(), False)] if float(mode.norm()) > 0 else []
+    if curvature is None:
+        axes = torch.eye(len(mode), dtype=torch.float64)[:_AXES]
+        return directions + [(sign * axis, False) for axis in axes for sign in (1.0, -1.0)]
+    if not proper:
+        values, vectors = torch.linalg.eigh(curvature.double())
+        flat = vectors.T[values.abs() <= _FLAT * values.abs().max()][:_TRIED]
+        directions += [(sign * vector, True) for vector in flat for sign in (1.0, -1.0)]
+    return directions
+
+
+def _height(surface: Surface, point: Tensor) -> float:
+    """Return the log posterior at a point (D,); -infinity where it is not finite."""
+    height = float(surface.value_and_grad(point[None].to(surface.target.device))[0])
+    return height if math.isfinite(height) else -math.inf
+
+
 def direction_in_words(direction: Tensor, names: Sequence[str]) -> str:
-    """Return a direction (D,) as a sum of its largest coordinates, such as ``0.71 a - 0.71 b``."""
+    """Return a direction (D,) as a sum of its largest coordinates, such as ``0.71 a - 0.71 b``; of one, its name."""
     places = [int(d) for d in direction.abs().argsort(descending=True) if float(direction[d].abs()) > _SHOWN]
+    if len(places) == 1:
+        return names[places[0]]
     terms = [f"{float(direction[d]):+.2g} {names[d]}" for d in places[:_NAMED]]
     words = " ".join([terms[0].removeprefix("+"), *(f"{term[0]} {term[1:]}" for term in terms[1:])])
     rest = len(places) - len(terms)
-    return words + (f" and {rest} smaller ones" if rest > 0 else "")
+    return words + (f" and {rest} smaller one{'s' * (rest > 1)}" if rest > 0 else "")

@@ -86,7 +86,7 @@ def line(name: str, facts: dict[str, Any]) -> str:
 def improper(direction: str) -> str:
     """Return what a direction without an end means, as sentences."""
     return (
-        f"The log posterior does not fall off along {direction}: it may be improper, and chains wander without an end. "
+        f"The log posterior does not fall off along {direction}: it may be improper, and chains wander without end. "
         "Give these parameters priors, or leave one of them out."
     )
 
