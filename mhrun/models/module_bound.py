@@ -149,6 +149,11 @@ class Bound(Evaluator):
                 "the module draws random numbers in its forward pass, so that it has no likelihood; use nn.Dropout, "
                 "which is switched off, or pass module.eval()."
             )
+        if not isinstance(outputs, Tensor):
+            raise UserError(
+                f"the module returns a {type(outputs).__name__}, and must return one tensor (m, ...); return one "
+                "output, or join several in the last dimension and take them apart in a likelihood=."
+            )
         self._tried = True
         return outputs
 

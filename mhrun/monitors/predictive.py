@@ -68,10 +68,21 @@ class Predictive(Monitor):
     def bind(
         self, collected: npt.NDArray[np.int64] | None, warmup: int = 0, total: int | None = None
     ) -> Self:
-        """Return this monitor with snapshots at these steps, if a schedule chooses them, or after burn-in."""
+        """Return this monitor with snapshots at these steps, if a schedule chooses them, or after burn-in.
+
+        Raises:
+            Refusal: no step takes a snapshot of those that are wanted.
+        """
+        first = max(self.after, warmup)
+        takes = self.collect if collected is None and total is not None else None
+        if takes is not None and (total or 0) // takes * takes <= first:
+            raise Refusal(
+                f"collect = {takes:,} takes no snapshot between step {first:,}, before which there are none, and the "
+                f"last step, {total:,}; make it smaller."
+            )
         placed = copy.copy(self)
         placed._steps, placed._last = collected, total
-        placed.after = max(self.after, warmup)
+        placed.after = first
         return placed
 
     @cached_property

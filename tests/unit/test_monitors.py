@@ -21,6 +21,7 @@ from monitored import (
 )
 from scipy import stats
 
+import mhrun
 import mhrun.data.images as images
 from mhrun.cli.compose import compose_config
 from mhrun.data import Dataset
@@ -453,3 +454,13 @@ def test_the_chance_to_rank_right_counts_ties_half(rng):
     assert found.tolist() == pytest.approx(wanted)
     assert auroc(torch.ones(1, 3), torch.zeros(1, 4)).tolist() == [1.0]
     assert auroc(torch.full((1, 3), torch.nan), torch.zeros(1, 4)).isnan().all()
+
+
+def test_an_ensemble_without_a_snapshot_is_refused(rng):
+    monitor = mhrun.Predictive(
+        {"x": rng.normal(size=(9, 2)), "y": rng.integers(0, 2, 9)}, every=5, collect=50
+    )
+    assert monitor.bind(None, 40, 60).collect == 50
+    for warmup, total in ((0, 49), (50, 99)):
+        with pytest.raises(Refusal, match="collect = 50 takes no snapshot between step"):
+            monitor.bind(None, warmup, total)

@@ -180,3 +180,20 @@ def test_predictions_of_another_module_with_as_many_weights_are_refused():
         UserError, match=r"has the parameter 0\.weight\[0\] where this one has out\.weight\[0\]"
     ):
         mhrun.predict(trace, Swapped(), x)
+
+
+@pytest.mark.parametrize("kind", [tuple, list, lambda outputs: {"mean": outputs[0]}])
+def test_a_module_that_returns_no_tensor_is_refused_in_words(kind):
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x):
+            return kind((self.layer(x), self.layer(x)))
+
+    data = {"x": torch.zeros(8, 3), "y": torch.zeros(8, dtype=torch.long)}
+    with pytest.raises(
+        UserError, match=r"the module returns a (tuple|list|dict), and must return one tensor"
+    ):
+        mhrun.sample(Two(), data, mhrun.Unadjusted(mhrun.SGLD(), m=4), step_size=1e-4, steps=2, warmup=0)
