@@ -6,6 +6,7 @@ rest of the minibatch, or a gradient that is not that of its log-likelihood, mak
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -18,7 +19,7 @@ from mhrun.models.module import ModuleModel
 from mhrun.native import native_form
 from mhrun.random import Draws, Purpose, Streams
 from mhrun.target import Target
-from mhrun.types import Model, Rows
+from mhrun.types import BUFFER, Model, Rows
 
 _ROWS = 5  # data that are evaluated alone and beside each other
 _DERIVATIVES = 20  # coordinates in which the gradient is compared with finite differences
@@ -38,14 +39,15 @@ def check_model(target: Target, theta: Tensor) -> None:
             gradient is not that of its function.
     """
     model = target.model
-    if (
-        isinstance(model, ModuleModel) and model.batch_norms
-    ):  # BatchNorm depends on the minibatch, and is said to
-        return
     is_theirs = not type(model).__module__.startswith("mhrun.")
     rows = target.data.rows(_first(target))
     if any(len(field) != 1 for field in rows.values()):  # each chain has other data, as in calibration
         return
+    if isinstance(model, ModuleModel):
+        if model.batch_norms:  # BatchNorm depends on the minibatch, and is said to
+            return
+        if model.buffer_names:
+            _warn_of_constant_buffers(model, theta, rows)
     if not (is_theirs or isinstance(model, FunctionModel | ModuleModel)):
         return
     point = _near(model, theta, rows)
@@ -60,6 +62,23 @@ def check_model(target: Target, theta: Tensor) -> None:
         of_prior = native_form(model, "log_prior_grad", "log_prior")
         if of_prior is not None and (grad := of_prior(point)) is not None:
             _compare(model, "log_prior_grad", grad[0], point, lambda at: model.log_prior(at).double())
+
+
+def _warn_of_constant_buffers(model: ModuleModel, theta: Tensor, rows: Rows) -> None:
+    """Warn of buffers that are part of a chain's state, though no minibatch changes them."""
+    before = model.first_buffers(theta)
+    with suppress(Exception):  # a module that fails in training mode says so in the run
+        _, _, after = model.train(theta, before, rows)
+        names = [
+            name.removeprefix(BUFFER) for name, value in before.items() if torch.equal(value, after[name])
+        ]
+        if names:
+            warnings.warn(
+                f"no minibatch changes the buffer{'s' * (len(names) > 1)} {', '.join(names)}, and each chain has its "
+                "own, as of BatchNorm: pass module.eval(), or that layer's, to make them constants.",
+                UserWarning,
+                stacklevel=2,
+            )
 
 
 @torch.no_grad()

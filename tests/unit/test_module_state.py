@@ -17,6 +17,7 @@ from mhrun.data import Dataset
 from mhrun.engine import evaluation
 from mhrun.engine.assemble import assembled
 from mhrun.engine.method import Method
+from mhrun.engine.model_checks import check_model
 from mhrun.engine.run_method import run_method
 from mhrun.engine.settings import Settings
 from mhrun.engine.watcher import Silent
@@ -395,3 +396,24 @@ def test_the_mode_of_evaluation_is_measured_and_stored(rng, tmp_path, monkeypatc
     if name != "lstm":
         run_method(of, tmp_path, Settings(block_seconds=0), Silent(), lambda: False, {})
         assert plan() == other
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_buffers_that_no_minibatch_changes_are_warned_of(learns, recwarn):
+    class Centred(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+            self.register_buffer("mean", torch.zeros(3))
+
+        def forward(self, x):
+            if learns and self.training:
+                self.mean.mul_(0.9).add_(0.1 * x.detach().mean(0))
+            return self.layer(x - self.mean)
+
+    data = {"x": torch.ones(8, 3), "y": torch.zeros(8, dtype=torch.long)}
+    for module, warns in ((Centred(), not learns), (Centred().eval(), False)):
+        target = Target(mhrun.ModuleModel(module), mhrun.Dataset.of(data))
+        recwarn.clear()
+        check_model(target, target.model.init(1, Draws(Streams(1, 1), 0)))
+        assert any("changes the buffer mean" in str(one.message) for one in recwarn) == warns
