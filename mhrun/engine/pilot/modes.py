@@ -86,8 +86,16 @@ def _ascent(
     return start, height, -optimum.jac / units
 
 
-def find_curved_modes(surface: Surface, theta: Tensor) -> tuple[Mode, Tensor | None, bool]:
-    """Return modes, minus the Hessian (D, D) at the highest one, if it is finite, and whether that is a proper mode.
+class CurvedModes(NamedTuple):
+    """Modes, and the curvature at the highest one."""
+
+    modes: Mode
+    curvature: Tensor | None  # minus the Hessian (D, D); None if it is 0 or not finite
+    proper: bool  # whether it is that of a mode: no eigenvalue is negative, or 0 beside the largest
+
+
+def find_curved_modes(surface: Surface, theta: Tensor) -> CurvedModes:
+    """Return modes, and the curvature at the highest one.
 
     Where coordinates have very different units, as of unstandardised features, ascents stop far from a mode.
     They are then restarted from there in units of the curvature, 1 / sqrt(diag |H|).
@@ -95,16 +103,17 @@ def find_curved_modes(surface: Surface, theta: Tensor) -> tuple[Mode, Tensor | N
     modes = find_modes(surface, theta)
     for scaling in range(_SCALINGS + 1):
         if not bool(modes.theta.isfinite().all()):
-            return modes, None, False
+            return CurvedModes(modes, None, False)
         curvature = hessian(surface, modes.theta[modes.best].to(theta.dtype))
         if not bool(curvature.isfinite().all()) or not bool(curvature.abs().max() > 0):
-            return modes, None, False
+            return CurvedModes(modes, None, False)
         below = below_mode(modes.gradient, curvature)
         if below < _NATS + _RELATIVE * abs(modes.height):
-            return modes, curvature, not (is_degenerate(curvature) and is_degenerate(standardised(curvature)))
+            is_proper = not (is_degenerate(curvature) and is_degenerate(standardised(curvature)))
+            return CurvedModes(modes, curvature, is_proper)
         if scaling < _SCALINGS:
             modes = find_modes(surface, modes.theta, units_of(curvature))
-    return modes, curvature, not is_degenerate(curvature)
+    return CurvedModes(modes, curvature, not is_degenerate(curvature))
 
 
 def on_all_data(

@@ -10,7 +10,7 @@ from torch import Tensor
 from mhrun.engine.method import Method
 from mhrun.engine.pilot.curvature import spectrum
 from mhrun.engine.pilot.impropriety import direction_in_words, flat_direction
-from mhrun.engine.pilot.modes import Mode, find_curved_modes, find_modes, on_all_data
+from mhrun.engine.pilot.modes import CurvedModes, find_curved_modes, find_modes, on_all_data
 from mhrun.engine.pilot.normality import spread_of_log_ratio
 from mhrun.engine.pilot.open_settings import MOST_SCALED
 from mhrun.engine.pilot.surface import Surface
@@ -53,29 +53,25 @@ def scaled_start(
     if method.target.dim > MOST_SCALED:
         modes = find_modes(surface, theta)
         return ScaledStart(modes.theta.to(theta.dtype) if bool(modes.theta.isfinite().all()) else theta)
-    modes, curvature, proper = find_curved_modes(surface, theta)
+    found = find_curved_modes(surface, theta)
+    modes, curvature, proper = found
     if not bool(modes.theta.isfinite().all()):
         return ScaledStart(theta)
     direction = flat_direction(surface, modes.theta[modes.best], curvature, proper=proper)
     start = ScaledStart(modes.theta.to(theta.dtype))
     if curvature is not None:
-        start = _with_scale(method, surface, theta, temperature, key, modes, curvature, proper)
+        start = _with_scale(method, surface, found, theta, temperature, key)
     if direction is not None:
         start = start._replace(flat_along=direction_in_words(direction, method.target.model.names))
     return start
 
 
 def _with_scale(
-    method: Method,
-    surface: Surface,
-    theta: Tensor,
-    temperature: Tensor,
-    key: int,
-    modes: Mode,
-    curvature: Tensor,
-    proper: bool,
+    method: Method, surface: Surface, found: CurvedModes, theta: Tensor, temperature: Tensor, key: int
 ) -> ScaledStart:
-    dim = method.target.dim
+    """Return the start with the scale that the curvature gives."""
+    (modes, curvature, proper), dim = found, method.target.dim
+    assert curvature is not None
     eigenvalues, vectors = spectrum(curvature, proper=proper)
     kind = _kind_of_scale(method)
     follows = isinstance(method.kernel, MetropolisHastings) and method.kernel.proposal.follows
