@@ -124,7 +124,8 @@ def _quantity(
                 f"{type(model).__name__} has {len(model.names):,} parameters and a draw of the trace has {size:,}; "
                 "give the model that was sampled."
             )
-        _check_names(trace, model)
+        if isinstance(model, ModuleModel):
+            _check_module(trace, model)
         if isinstance(model, ModuleModel) and not model.tells_classes:
             return lambda theta: model.outputs(theta, rows), []
         has_names = parameters_of(model) is not None
@@ -170,14 +171,14 @@ def _quantity(
     return of_functions, []
 
 
-def _check_names(trace: xr.DataTree, model: Model) -> None:
-    """Refuse another model than the one that was sampled, though it has as many parameters.
+def _check_module(trace: xr.DataTree, model: ModuleModel) -> None:
+    """Refuse another module than the one that was sampled, though it has as many parameters.
 
-    Of a torch module the trace keeps its layers as text, and of every model with a vector of parameters their names.
+    The trace keeps the layers as text, and the names of the parameters.
     """
-    given, sampled = getattr(model, "layers", None), trace.attrs.get(LAYERS)
-    if given is not None and sampled is not None and given != sampled:
-        lines = zip_longest(str(sampled).splitlines(), given.splitlines(), fillvalue="nothing")
+    sampled = trace.attrs.get(LAYERS)
+    if sampled is not None and model.layers != sampled:
+        lines = zip_longest(str(sampled).splitlines(), model.layers.splitlines(), fillvalue="nothing")
         old, new = next((old.strip(), new.strip()) for old, new in lines if old != new)
         raise UserError(
             f"the module that was sampled has {old} where this one has {new}; give the same module."
@@ -189,7 +190,7 @@ def _check_names(trace: xr.DataTree, model: Model) -> None:
     for old, new in zip(names, map(str, model.names), strict=True):
         if old != new:
             raise UserError(
-                f"the model that was sampled has the parameter {old} where this one has {new}; give the same model."
+                f"the module that was sampled has the parameter {old} where this one has {new}; give the same module."
             )
 
 

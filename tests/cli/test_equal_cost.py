@@ -62,8 +62,8 @@ def test_a_cost_may_be_given_and_the_reference_keeps_its_draws(folder, capsys):
     assert rows[reference]["draws"] == 300
     assert "and the reference with all" in err
     _, err = compared(folder, capsys, f"--equal-cost={total / 100:g}")
-    assert f"{name}: " in err
-    assert "evaluations are fewer than 4 draws of each chain" in err
+    assert f"{name}, {reference}: " in err
+    assert "evaluations are fewer than 10 draws of each chain" in err
     rows, _ = compared(folder, capsys, "--equal-cost=1e12")
     assert {row["draws"] for row in rows.values()} == {300}
 

@@ -132,7 +132,7 @@ def test_data_of_other_classes_need_no_classes():
 def test_too_few_draws_and_low_temperatures_are_said():
     _, lines = sampled(classifier(), {"x": X, "y": Y}, steps=30, thin=10, temperature=0.25)
     assert any(
-        "R-hat and ESS are unknown: they need 4 valid draws of each chain, and one has 3" in line
+        "R-hat and ESS are unknown: they need 10 valid draws of each chain, and one has 3" in line
         for line in lines
     )
     assert any("T = 0.25, narrower than the posterior" in line for line in lines)
