@@ -67,7 +67,7 @@ def check_model(target: Target, theta: Tensor) -> None:
 def _warn_of_constant_buffers(model: ModuleModel, theta: Tensor, rows: Rows) -> None:
     """Warn of buffers that are part of a chain's state, though no minibatch changes them."""
     before = model.first_buffers(theta)
-    with suppress(Exception):  # a module that fails in training mode says so in the run
+    with suppress(Exception):  # a module that fails in training mode fails in the run, too
         _, _, after = model.train(theta, before, rows)
         names = [
             name.removeprefix(BUFFER) for name, value in before.items() if torch.equal(value, after[name])
