@@ -53,25 +53,15 @@ def run_method(
 
     Results whose checksums do not match are recomputed.
     """
-    if method.kernel.rungs > 1:
-        attributes = {**attributes, RUNGS: method.kernel.rungs}
-    with limited(torch_threads(method, settings.threads)), method.exact_products():
-        return _run_method(method, folder, settings, watcher, stop, attributes)
-
-
-def _run_method(
-    method: Method,
-    folder: Path,
-    settings: Settings,
-    watcher: Watcher,
-    stop: Callable[[], bool],
-    attributes: Mapping[str, Any],
-) -> dict[str, Any]:
     if (summary := _finished(method, folder, watcher)) is not None:
         return summary
     if method.target.dim >= MANY:
         keep_memory()
-    with TraceWriter(folder, method.shape, INFO_DTYPES, method.target.n) as writer:
+    with (
+        limited(torch_threads(method, settings.threads)),
+        method.exact_products(),
+        TraceWriter(folder, method.shape, INFO_DTYPES, method.target.n) as writer,
+    ):
         setup = prepare_reference(method.target, folder)  # first: a compiled loop reads the surrogate
         executor = _recorded_executor(method, folder, settings, watcher)
         position = position_after(method, writer.resume(watcher.note))
@@ -80,27 +70,38 @@ def _run_method(
         writer.start_clock()
         watcher.begin(method.name, position.step, method.shape.total, executor.name)
         position = _to_the_end(method, position, executor, writer, settings, watcher, stop)
-        last = method.plan.controls(position.memory, position.step, 1)
-        facts: dict[str, Any] = {
-            "executor": executor.name,
-            "step_size": last.step_size[0].tolist(),
-            "temperature": last.temperature[0].tolist(),
-            "torch_threads": torch.get_num_threads(),
-        }
-        if (excess := excess_variance(method, position.state.evaluation.theta)) is not None:
-            facts["excess_variance"] = excess
+        facts = _facts(method, position, executor)
         if DIGEST in attributes:
             facts[DIGEST] = attributes[DIGEST]
-        attributes = {**attributes, STEP_SIZE: facts["step_size"]}
-        if isinstance(method.kernel, ReplicaExchange) and (
-            exchanges := exchange_rates(writer.totals, method.kernel.rungs)
-        ):
-            attributes |= {EXCHANGE_RATES: exchanges.rates.tolist()}
+        attributes = {**attributes, STEP_SIZE: facts["step_size"]} | _of_ladder(method, writer.totals)
         writer.finish(attributes, facts | setup)
     watcher.end(method.name)
     summary = done(folder)
     assert summary is not None
     return summary
+
+
+def _facts(method: Method, position: Position, executor: Executor) -> dict[str, Any]:
+    """Return what the summary of a method has besides its totals."""
+    last = method.plan.controls(position.memory, position.step, 1)
+    facts: dict[str, Any] = {
+        "executor": executor.name,
+        "step_size": last.step_size[0].tolist(),
+        "temperature": last.temperature[0].tolist(),
+        "torch_threads": torch.get_num_threads(),
+    }
+    if (excess := excess_variance(method, position.state.evaluation.theta)) is not None:
+        facts["excess_variance"] = excess
+    return facts
+
+
+def _of_ladder(method: Method, totals: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes that the trace of a ladder has."""
+    rungs = method.kernel.rungs
+    attributes: dict[str, Any] = {RUNGS: rungs} if rungs > 1 else {}
+    if isinstance(method.kernel, ReplicaExchange) and (exchanges := exchange_rates(totals, rungs)):
+        attributes[EXCHANGE_RATES] = exchanges.rates.tolist()
+    return attributes
 
 
 def _to_the_end(

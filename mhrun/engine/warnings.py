@@ -184,7 +184,7 @@ def _tuning_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str
 
 
 def explained_acceptance(method: Method, summary: Mapping[str, Any]) -> str | None:
-    """Return what another warning says of a method's acceptance rate: "unsettled" tuning, "noise", or None.
+    """Return which other warning explains a method's acceptance rate: "unsettled" tuning, "noise", or None.
 
     Noise explains a high rate: a larger step would make it worse.
     """
