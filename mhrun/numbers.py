@@ -36,3 +36,8 @@ def whole_number(name: str, value: Any, least: int | None = None, *, other: str 
         return int(value)
     bound = "" if least is None else f", at least {least}"
     raise Refusal(f"{name} = {value!r} must be a whole number{bound}{f', or {other}' if other else ''}.")
+
+
+def rounded(value: float) -> str:
+    """Return a number with three figures, or as a whole one: 0.301, 31,623."""
+    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"

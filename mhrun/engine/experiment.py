@@ -21,19 +21,12 @@ from mhrun.engine.fit import fit_warnings, judges_fit
 from mhrun.engine.log import LoggingWatcher, log, log_to
 from mhrun.engine.machine import machine, versions
 from mhrun.engine.method import Method, prior_attribute, trace_attributes
+from mhrun.engine.noise_warnings import log_ratio_noise, log_ratio_skew
 from mhrun.engine.pilot import improper, piloted
 from mhrun.engine.run_method import run_method
 from mhrun.engine.settings import Settings
 from mhrun.engine.threads import limited
-from mhrun.engine.warnings import (
-    acceptance_range,
-    explained_acceptance,
-    is_network,
-    log_ratio_noise,
-    log_ratio_skew,
-    valid_share,
-    warnings_of,
-)
+from mhrun.engine.warnings import acceptance_range, explained_acceptance, is_network, valid_share, warnings_of
 from mhrun.engine.watcher import Watcher
 from mhrun.engine.workers import COST, PILOT, RUN, Workers
 from mhrun.errors import Halt, Interrupted, UserError, note_halt, reason_of, step_of

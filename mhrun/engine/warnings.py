@@ -10,24 +10,20 @@ import numpy.typing as npt
 
 from mhrun.diagnostics.chains import ESS, LEAST_DRAWS, RHAT, diagnoses, is_apart
 from mhrun.diagnostics.ladders import exchange_rates
-from mhrun.engine.batch_sizes import batch_sizes
 from mhrun.engine.method import Method
+from mhrun.engine.noise_warnings import decision_warnings, excess_warnings, noise_warnings
 from mhrun.kernels import MetropolisHastings, ReplicaExchange, Unadjusted
-from mhrun.kernels.acceptance import efficient_acceptance, noise_widening
+from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.stationary import samples
 from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
-from mhrun.store.blocks import SKEW_EDGES
+from mhrun.numbers import rounded
 from mhrun.types import Model, blocks_of
 
-_MOST_SHOWN = 1000  # per cent that a standard deviation is too large, above which the number says nothing
-_OF_KEPT = 1.0  # noise of a log-ratio of points that keep their minibatches above which a run warns
 _MUCH = 0.1  # share of decisions on all data above which a run warns
 # Difference of logit(acceptance) from the rate that tuning aimed at, above which it had not settled.
 _SETTLED = 1.0
-_EXCESS = 0.25  # relative excess of a variance by gradient noise above which a run warns
 _RARE, _JUDGED = 0.01, 100  # share of exchanges below which a run warns, and the fewest proposed that show it
-_ERROR = 0.01  # mean error of the acceptance probability above which a run warns
 
 
 def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
@@ -59,9 +55,9 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     yield from _trajectory_warnings(method, summary)
     yield from _nan_warnings(method, summary)
     yield from _tuning_warnings(method, summary)
-    yield from _noise_warnings(method, summary)
-    yield from _excess_warnings(method, summary)
-    yield from _decision_warnings(method, summary)
+    yield from noise_warnings(method, summary)
+    yield from excess_warnings(method, summary)
+    yield from decision_warnings(method, summary)
     if not stopped:
         yield from _validity_warnings(method, summary)
 
@@ -73,8 +69,8 @@ def _temperature_warnings(method: Method, summary: Mapping[str, Any]) -> Iterato
     if low < high:
         count = temperatures.count(low)
         yield (
-            f"{method.name}: chains have different temperatures, {_number(low)} to {_number(high)}: a report "
-            f"diagnoses the {f'{count} chains' if count > 1 else 'chain'} at T = {_number(low)} only. Make each "
+            f"{method.name}: chains have different temperatures, {rounded(low)} to {rounded(high)}: a report "
+            f"diagnoses the {f'{count} chains' if count > 1 else 'chain'} at T = {rounded(low)} only. Make each "
             "temperature a method to compare them."
         )
 
@@ -110,7 +106,7 @@ def _exchange_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[s
     ):
         return
     j = int(np.where(rare, found.rates, np.inf).argmin())
-    low, high = (_number(summary["temperature"][rung]) for rung in (j, j + 1))
+    low, high = (rounded(summary["temperature"][rung]) for rung in (j, j + 1))
     count = int(rare.sum()) - 1
     others = (
         f" {count} other pair{'s hardly exchange' if count > 1 else ' hardly exchanges'} either."
@@ -190,7 +186,7 @@ def explained_acceptance(method: Method, summary: Mapping[str, Any]) -> str | No
     """
     if any(_tuning_warnings(method, summary)):
         return "unsettled"
-    return "noise" if any(_noise_warnings(method, summary)) else None
+    return "noise" if any(noise_warnings(method, summary)) else None
 
 
 def _logit(rate: Any) -> Any:
@@ -233,7 +229,7 @@ def draws_warnings(
         yield f"{name}: {tempered(distribution.temperature)}"
     if distribution.is_cold:
         yield (
-            f"{name}: the target is at T = {_number(distribution.temperature)}, narrower than the posterior: its "
+            f"{name}: the target is at T = {rounded(distribution.temperature)}, narrower than the posterior: its "
             "standard deviations are down to sqrt(T) times as large. Use T = 1 for the posterior."
         )
 
@@ -272,134 +268,9 @@ def _precision_warnings(method: str, draws: npt.NDArray[np.float64], names: Sequ
 def tempered(temperature: float) -> str:
     """Return what a temperature above 1 means for draws, as a sentence."""
     return (
-        f"the target is at T = {_number(temperature)}, not the posterior: its standard deviations are up to sqrt(T) = "
-        f"{_number(temperature**0.5)} times as large. Use T = 1 for the posterior."
+        f"the target is at T = {rounded(temperature)}, not the posterior: its standard deviations are up to sqrt(T) = "
+        f"{rounded(temperature**0.5)} times as large. Use T = 1 for the posterior."
     )
-
-
-def _number(value: float) -> str:
-    """Return a number with three figures, or as a whole one: 0.301, 31,623."""
-    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
-
-
-def log_ratio_noise(summary: Mapping[str, Any]) -> float:
-    """Return the standard deviation of the log-ratio over minibatches, as a root mean square over steps after burn-in.
-
-    NaN if no step has one.
-    """
-    totals = summary["totals"]
-    count = np.asarray(totals["count_log_ratio_var"], dtype=float).sum()
-    return (
-        float(np.sqrt(np.asarray(totals["sum_log_ratio_var"], dtype=float).sum() / count))
-        if count
-        else np.nan
-    )
-
-
-def log_ratio_skew(summary: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the skewness of terms / sqrt(b) over decisions: root mean square, and 95 % quantile of the absolute value.
-
-    The mean square is corrected for its expectation under normal terms, 6 / b^2. The quantile is not corrected; it is
-    the upper edge of a histogram bin. NaN if no decision has a skewness.
-    """
-    totals = summary["totals"]
-    bins = np.asarray(totals.get("count_log_ratio_skew", [0.0]), dtype=float)
-    if not bins.sum():
-        return np.nan, np.nan
-    square = (np.sum(totals["sum_skew_squared"]) - np.sum(totals["sum_skew_noise"])) / bins.sum()
-    at = int(np.searchsorted(bins.cumsum(), 0.95 * bins.sum()))
-    return float(max(0.0, square) ** 0.5), float(np.append(SKEW_EDGES, np.inf)[at])
-
-
-def _noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line if minibatch noise dominates the test, or if a design's log-ratio is too skewed for it."""
-    kernel = method.kernel.of_a_chain  # the statistics of a ladder are those of the rungs' own moves
-    if (rule := kernel.rule) is None:
-        return
-    pairing = kernel.pairing
-    if pairing is not None and pairing.m == 1 and method.target.batches.error_share(1) > 0:
-        yield (
-            f"{method.name}: the noise of the log-ratio cannot be estimated from minibatches of m = 1. Choose m >= 2 "
-            "to see whether it dominates."
-        )
-    noise = log_ratio_noise(summary)
-    keeps_batch = kernel.pairing is not None and kernel.pairing.keeps_batch
-    limit = max(rule.noise_limit, _OF_KEPT) if keeps_batch else rule.noise_limit
-    if noise > limit and not rule.wants_terms:
-        steps = method.shape.chains * method.shape.steps
-        m = float(np.sum(summary["totals"]["sum_batch_size"])) / steps
-        weights = [
-            _number(method.target.n / t) for t in (max(summary["temperature"]), min(summary["temperature"]))
-        ]
-        weight = " to ".join(dict.fromkeys(weights))
-        if rule.corrects_noise:
-            effect = "noise that large costs acceptance, and the correction is least reliable for it"
-        elif keeps_batch:
-            effect = "each point keeps its minibatch, and chains stay where it overestimates the density"
-        else:
-            most = 100 * noise_widening(noise)
-            share = f"up to {most:.0f} %" if most < _MOST_SHOWN else f"more than {_MOST_SHOWN} %"
-            effect = f"draws are too wide, standard deviations by {share}"
-        yield (
-            f"{method.name}: the log-ratio's minibatch noise has sd {noise:.3g} (n/T = {weight}, m = {_number(m)}): "
-            f"{effect}. Raise T or m, or lower the step size."
-        )
-    skew, most = log_ratio_skew(summary)
-    limit = rule.skew_limit
-    if skew > limit:
-        yield (
-            f"{method.name}: the mean of a minibatch has skewness {skew:.2g} (95 % of decisions: below {most:.2g}): "
-            f"above {limit:g} the acceptance probability may be off by 0.01. {rule.skew_remedy}"
-        )
-
-
-def _excess_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line if minibatch noise of its gradients makes the draws of a dynamics much too wide."""
-    excess = summary.get("excess_variance")
-    if excess is None or not excess > _EXCESS:
-        return
-    m = _number(float(getattr(method.kernel, "m", None) or method.target.n))
-    remedy = "Lower the step size, raise m, or take control variates (sgld_cv)."
-    if method.target.gradient_noise:
-        remedy = (
-            f"Lower the step size. {method.target.gradient_noise:g} of its variance is target.gradient_noise."
-        )
-    size = f"by about {excess:.0%}" if excess < 2 else f"about {_number(1 + excess)} times"
-    yield (
-        f"{method.name}: minibatch noise of its gradients makes draws too wide, variances {size} in the direction "
-        f"where it is largest (m = {m}). {remedy}"
-    )
-
-
-def _decision_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line if wrong decisions of a sequential test change the acceptance probability."""
-    rule, totals = method.kernel.of_a_chain.rule, summary["totals"]
-    decisions = method.shape.chains * method.shape.steps
-    rate = float(np.sum(totals["sum_accepted"])) / decisions
-    noise = full_noise(summary, method.target.n, decisions)
-    if rule is None or not 0 < rate < 1 or not noise > 0:
-        return
-    error = rule.acceptance_error(method.target.n, noise, rate)
-    if error > _ERROR:
-        yield (
-            f"{method.name}: wrong decisions change the acceptance probability by {error:.2g} on average (limit "
-            f"{_ERROR:g}): draws are biased, usually with too large standard deviations. Lower the test's error "
-            "(epsilon or bound), raise T, or choose an exact method (tunamh, smh2, mh_ss)."
-        )
-
-
-def full_noise(summary: Mapping[str, Any], n: int, decisions: int) -> float:
-    """Return (n/T) sd / sqrt(n), sd that of the terms of the log-ratio, estimated from the steps after burn-in.
-
-    The variance of the log-ratio at b data is (n sd/T)^2 (1/b - 1/n). Its mean over the decisions on fewer than n data
-    is divided by the mean of 1/b - 1/n over them. NaN if no decision is on fewer data.
-    """
-    sizes = batch_sizes(summary, n, decisions)
-    if not sizes.mean > 0:
-        return np.nan
-    log_ratio_var = np.asarray(summary["totals"]["sum_log_ratio_var"], dtype=float).sum()
-    variance = float(log_ratio_var) / (decisions - sizes.on_all)
-    return float(np.sqrt(variance / max(sizes.mean_inverse * n - 1, 1e-12)))
 
 
 def valid_share(method: Method, summary: Mapping[str, Any]) -> float:

@@ -10,7 +10,7 @@ import torch
 
 import mhrun
 from mhrun.engine import sample as engine
-from mhrun.engine.warnings import full_noise
+from mhrun.engine.noise_warnings import full_noise
 from mhrun.models.logistic import Logistic
 from mhrun.pairing.growing import Growing
 from mhrun.rules.austere import Austere

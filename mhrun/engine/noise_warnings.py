@@ -1,0 +1,139 @@
+"""Warnings of minibatch noise: of log-ratios, of gradients, and in the decisions of sequential tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from mhrun.engine.batch_sizes import batch_sizes
+from mhrun.engine.method import Method
+from mhrun.kernels.acceptance import noise_widening
+from mhrun.numbers import rounded
+from mhrun.store.blocks import SKEW_EDGES
+
+_MOST_SHOWN = 1000  # per cent that a standard deviation is too large, above which the number says nothing
+_OF_KEPT = 1.0  # noise of a log-ratio of points that keep their minibatches above which a run warns
+_EXCESS = 0.25  # relative excess of a variance by gradient noise above which a run warns
+_ERROR = 0.01  # mean error of the acceptance probability above which a run warns
+
+
+def log_ratio_noise(summary: Mapping[str, Any]) -> float:
+    """Return the standard deviation of the log-ratio over minibatches, as a root mean square over steps after burn-in.
+
+    NaN if no step has one.
+    """
+    totals = summary["totals"]
+    count = np.asarray(totals["count_log_ratio_var"], dtype=float).sum()
+    return (
+        float(np.sqrt(np.asarray(totals["sum_log_ratio_var"], dtype=float).sum() / count))
+        if count
+        else np.nan
+    )
+
+
+def log_ratio_skew(summary: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the skewness of terms / sqrt(b) over decisions: root mean square, and 95 % quantile of the absolute value.
+
+    The mean square is corrected for its expectation under normal terms, 6 / b^2. The quantile is not corrected; it is
+    the upper edge of a histogram bin. NaN if no decision has a skewness.
+    """
+    totals = summary["totals"]
+    bins = np.asarray(totals.get("count_log_ratio_skew", [0.0]), dtype=float)
+    if not bins.sum():
+        return np.nan, np.nan
+    square = (np.sum(totals["sum_skew_squared"]) - np.sum(totals["sum_skew_noise"])) / bins.sum()
+    at = int(np.searchsorted(bins.cumsum(), 0.95 * bins.sum()))
+    return float(max(0.0, square) ** 0.5), float(np.append(SKEW_EDGES, np.inf)[at])
+
+
+def noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if minibatch noise dominates the test, or if a design's log-ratio is too skewed for it."""
+    kernel = method.kernel.of_a_chain  # the statistics of a ladder are those of the rungs' own moves
+    if (rule := kernel.rule) is None:
+        return
+    pairing = kernel.pairing
+    if pairing is not None and pairing.m == 1 and method.target.batches.error_share(1) > 0:
+        yield (
+            f"{method.name}: the noise of the log-ratio cannot be estimated from minibatches of m = 1. Choose m >= 2 "
+            "to see whether it dominates."
+        )
+    noise = log_ratio_noise(summary)
+    keeps_batch = kernel.pairing is not None and kernel.pairing.keeps_batch
+    limit = max(rule.noise_limit, _OF_KEPT) if keeps_batch else rule.noise_limit
+    if noise > limit and not rule.wants_terms:
+        steps = method.shape.chains * method.shape.steps
+        m = float(np.sum(summary["totals"]["sum_batch_size"])) / steps
+        weights = [
+            rounded(method.target.n / t) for t in (max(summary["temperature"]), min(summary["temperature"]))
+        ]
+        weight = " to ".join(dict.fromkeys(weights))
+        if rule.corrects_noise:
+            effect = "noise that large costs acceptance, and the correction is least reliable for it"
+        elif keeps_batch:
+            effect = "each point keeps its minibatch, and chains stay where it overestimates the density"
+        else:
+            most = 100 * noise_widening(noise)
+            share = f"up to {most:.0f} %" if most < _MOST_SHOWN else f"more than {_MOST_SHOWN} %"
+            effect = f"draws are too wide, standard deviations by {share}"
+        yield (
+            f"{method.name}: the log-ratio's minibatch noise has sd {noise:.3g} (n/T = {weight}, m = {rounded(m)}): "
+            f"{effect}. Raise T or m, or lower the step size."
+        )
+    skew, most = log_ratio_skew(summary)
+    limit = rule.skew_limit
+    if skew > limit:
+        yield (
+            f"{method.name}: the mean of a minibatch has skewness {skew:.2g} (95 % of decisions: below {most:.2g}): "
+            f"above {limit:g} the acceptance probability may be off by 0.01. {rule.skew_remedy}"
+        )
+
+
+def excess_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if minibatch noise of its gradients makes the draws of a dynamics much too wide."""
+    excess = summary.get("excess_variance")
+    if excess is None or not excess > _EXCESS:
+        return
+    m = rounded(float(getattr(method.kernel, "m", None) or method.target.n))
+    remedy = "Lower the step size, raise m, or take control variates (sgld_cv)."
+    if method.target.gradient_noise:
+        remedy = (
+            f"Lower the step size. {method.target.gradient_noise:g} of its variance is target.gradient_noise."
+        )
+    size = f"by about {excess:.0%}" if excess < 2 else f"about {rounded(1 + excess)} times"
+    yield (
+        f"{method.name}: minibatch noise of its gradients makes draws too wide, variances {size} in the direction "
+        f"where it is largest (m = {m}). {remedy}"
+    )
+
+
+def decision_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if wrong decisions of a sequential test change the acceptance probability."""
+    rule, totals = method.kernel.of_a_chain.rule, summary["totals"]
+    decisions = method.shape.chains * method.shape.steps
+    rate = float(np.sum(totals["sum_accepted"])) / decisions
+    noise = full_noise(summary, method.target.n, decisions)
+    if rule is None or not 0 < rate < 1 or not noise > 0:
+        return
+    error = rule.acceptance_error(method.target.n, noise, rate)
+    if error > _ERROR:
+        yield (
+            f"{method.name}: wrong decisions change the acceptance probability by {error:.2g} on average (limit "
+            f"{_ERROR:g}): draws are biased, usually with too large standard deviations. Lower the test's error "
+            "(epsilon or bound), raise T, or choose an exact method (tunamh, smh2, mh_ss)."
+        )
+
+
+def full_noise(summary: Mapping[str, Any], n: int, decisions: int) -> float:
+    """Return (n/T) sd / sqrt(n), sd that of the terms of the log-ratio, estimated from the steps after burn-in.
+
+    The variance of the log-ratio at b data is (n sd/T)^2 (1/b - 1/n). Its mean over the decisions on fewer than n data
+    is divided by the mean of 1/b - 1/n over them. NaN if no decision is on fewer data.
+    """
+    sizes = batch_sizes(summary, n, decisions)
+    if not sizes.mean > 0:
+        return np.nan
+    log_ratio_var = np.asarray(summary["totals"]["sum_log_ratio_var"], dtype=float).sum()
+    variance = float(log_ratio_var) / (decisions - sizes.on_all)
+    return float(np.sqrt(variance / max(sizes.mean_inverse * n - 1, 1e-12)))
