@@ -104,6 +104,7 @@ _WHERE = {
     "GammaPrecision": "mhrun.priors.gamma",
     "Calibration": "mhrun.monitors.calibration",
     "GradientNoise": "mhrun.monitors.gradient_noise",
+    "HeldOut": "mhrun.monitors.held_out",
     "Monitor": "mhrun.monitors",
     "Predictive": "mhrun.monitors.predictive",
     "Uncertainty": "mhrun.monitors.uncertainty",

@@ -220,6 +220,19 @@ class FunctionModel:
         log_lik, grad = self._replayed(self._log_lik_and_grad_of, theta, rows)
         return log_lik, grad
 
+    def applied(self, function: PerDatum, theta: Tensor, rows: Rows) -> Tensor:
+        """Return another function of parameters and data, called as `log_lik` is, for each chain: (C, m, ...)."""
+        if self._batched:
+            return function(theta, rows["x"] if self._single else Named(rows))
+        values = []
+        for c, point in enumerate(theta):
+            given = self._given(point[None])
+            one = {name: value[0] for name, value in given.items()} if isinstance(given, dict) else given[0]
+            fields = {name: field[c % len(field)] for name, field in rows.items()}
+            with explained(_called("the function", function), {"theta": point, **fields}):
+                values.append(function(self._received(one), fields["x"] if self._single else Named(fields)))
+        return torch.stack(values)
+
     def _replayed(
         self, function: Callable[[Tensor, Rows], Sequence[Tensor]], theta: Tensor, rows: Rows
     ) -> Sequence[Tensor]:

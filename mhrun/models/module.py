@@ -238,6 +238,13 @@ class ModuleModel:
         with _explained(rows):
             return self._evaluator.outputs(theta, buffers, rows)
 
+    def applied(self, function: Likelihood, theta: Tensor, rows: Rows) -> Tensor:
+        """Return a function of the outputs, called as the likelihood is, for each chain: (C, m, ...)."""
+        outputs = self.outputs(theta, rows)
+        fields = [{name: field[c % len(field)] for name, field in rows.items()} for c in range(len(theta))]
+        with _explained(rows):
+            return torch.stack([function(of_chain, f) for of_chain, f in zip(outputs, fields, strict=True)])
+
     def predict(self, theta: Tensor, rows: Rows) -> Tensor:
         """Return the log-probability of each class, (C, m, K), in evaluation mode.
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from mhrun.data import Dataset
 from mhrun.diagnostics.calibration import brier, calibration_error, temperature_scaled
 from mhrun.errors import Refusal
-from mhrun.monitors.predictive import Predictive, or_nan
+from mhrun.monitors.periodic import or_nan
+from mhrun.monitors.predictive import Predictive, of_ensemble
 from mhrun.target import Source, Target
 
 
@@ -41,7 +42,7 @@ class Calibration(Predictive):
 
     def __init__(
         self,
-        data: Dataset | Source | Mapping[str, Any],
+        data: Dataset | Source | Any,
         every: int,
         average: int | None = None,
         collect: int | None = None,
@@ -63,25 +64,30 @@ class Calibration(Predictive):
             raise Refusal(
                 f"{chains} chains are not a whole number of groups of {self.group}; set monitor.group."
             )
-        memory = super().start(target, chains)
-        if self.collects:
-            memory["entropy"] = torch.zeros(chains, self.data.n, dtype=torch.float64, device=target.device)
-        return memory
+        return super().start(target, chains)
 
-    def own_snapshot(
-        self, target: Target, memory: Mapping[str, Tensor], theta: Tensor, log_p: Tensor, share: Tensor
+    def no_snapshots(self, target: Target, chains: int) -> dict[str, Tensor]:
+        """Return sums of no snapshots: of class probabilities, and of the entropies ``entropy`` (C, n)."""
+        entropy = torch.zeros(chains, self.data.n, dtype=torch.float64, device=target.device)
+        return super().no_snapshots(target, chains) | {"entropy": entropy}
+
+    def with_snapshot(
+        self, target: Target, memory: Mapping[str, Tensor], theta: Tensor, evaluation: Tensor, share: Tensor
     ) -> dict[str, Tensor]:
-        """Return the sum of the entropies (C, n) of the snapshots' predictions."""
-        entropy = torch.special.entr(log_p.double().exp()).sum(-1)
-        return {"entropy": memory["entropy"] + torch.where(share[:, None] > 0, entropy, 0.0)}
+        """Return the sums of `no_snapshots` after one more snapshot."""
+        kept = super().with_snapshot(target, memory, theta, evaluation, share)
+        entropy = torch.special.entr(evaluation.double().exp()).sum(-1)
+        return kept | {"entropy": memory["entropy"] + torch.where(share[:, None] > 0, entropy, 0.0)}
 
-    def own_metrics(self, target: Target, memory: Mapping[str, Tensor], log_p: Tensor) -> dict[str, Tensor]:
+    def further_metrics(
+        self, target: Target, memory: Mapping[str, Tensor], evaluation: Tensor
+    ) -> dict[str, Tensor]:
         """Return the scores of the current networks, of the ensembles and of the groups."""
-        metrics = self._scores(target, log_p.double().exp(), "")
+        metrics = self._scores(target, evaluation.double().exp(), "")
         if not self.collects:
             return metrics
         count = memory["collected"]
-        mean = self.of_ensemble(memory, "probability")
+        mean = of_ensemble(memory, "probability")
         of_all = self._scores(target, mean, "_of_ensemble")
         spread = torch.special.entr(mean).sum(-1) - memory["entropy"] / count.clamp_min(1)[:, None]
         of_all["mutual_information"] = spread.mean(-1)
@@ -118,7 +124,7 @@ class Calibration(Predictive):
         """Return metrics (G,) of the ensembles of the G groups, which have `counts` (G,) snapshots."""
         p = self.of_groups(memory, "probability", counts)
         y = self.on(target.device, self.data).fields["y"]
-        return self._missed(target, p.log()) | {"ece": calibration_error(p, y)}
+        return self.scores(target, p.log()) | {"ece": calibration_error(p, y)}
 
     def of_groups(self, memory: Mapping[str, Tensor], name: str, counts: Tensor) -> Tensor:
         """Return the mean class probabilities (G, n, K) of the groups' snapshots so far."""

@@ -44,7 +44,7 @@ class GradientNoise(Predictive):
 
     def __init__(
         self,
-        data: Dataset | Source | Mapping[str, Any],
+        data: Dataset | Source | Any,
         every: int,
         sizes: Sequence[int] = (16, 128, 512),
         repeats: int = 50,

@@ -15,7 +15,8 @@ from mhrun.data import Dataset
 from mhrun.diagnostics.calibration import auroc, false_positives
 from mhrun.errors import Refusal
 from mhrun.monitors.calibration import Calibration
-from mhrun.monitors.predictive import or_nan
+from mhrun.monitors.periodic import as_source, loaded, or_nan
+from mhrun.monitors.predictive import of_ensemble, with_probabilities
 from mhrun.target import Source, Target
 
 
@@ -47,8 +48,8 @@ class Uncertainty(Calibration):
 
     def __init__(
         self,
-        data: Dataset | Source | Mapping[str, Any],
-        outside: Dataset | Source | Mapping[str, Any],
+        data: Dataset | Source | Any,
+        outside: Dataset | Source | Any,
         every: int,
         average: int | None = None,
         collect: int | None = None,
@@ -59,13 +60,13 @@ class Uncertainty(Calibration):
         super().__init__(data, every, average, collect, after, group)
         if not 0 < sure < 1:
             raise Refusal(f"sure = {sure:g} is a probability; it must lie between 0 and 1.")
-        self._other = Dataset.of(outside) if isinstance(outside, Mapping) else outside
+        self._other = as_source(outside)
         self.sure = sure
 
     @cached_property
     def outside(self) -> Dataset:
         """The data of other classes; a field ``y``, which models read and nothing depends on, is 0 if there is none."""
-        data = self._other if isinstance(self._other, Dataset) else self._other.load()
+        data = loaded(self._other)
         if "y" in data.fields:
             return data
         return replace(data, fields={**data.fields, "y": torch.zeros(data.n, dtype=torch.int64)})
@@ -82,7 +83,6 @@ class Uncertainty(Calibration):
         Raises:
             Refusal: the outside data have another shape than the inside data.
         """
-        memory = super().start(target, chains)
         if "x" not in self.outside.fields:
             raise Refusal("the monitor's `outside` has no field 'x'.")
         near, far = (tuple(data.fields["x"].shape[1:]) for data in (self.data, self.outside))
@@ -90,20 +90,26 @@ class Uncertainty(Calibration):
             raise Refusal(
                 f"a datum of the monitor's `outside` has the shape {far}, and one of its data {near}."
             )
-        return {**memory, "outside": self.nothing(target, chains, self.outside)}
+        return super().start(target, chains)
 
-    def own_snapshot(
-        self, target: Target, memory: Mapping[str, Tensor], theta: Tensor, log_p: Tensor, share: Tensor
+    def no_snapshots(self, target: Target, chains: int) -> dict[str, Tensor]:
+        """Return the sums of `Calibration`, and of class probabilities on the outside data, ``outside`` (C, n, K)."""
+        return super().no_snapshots(target, chains) | {"outside": self.nothing(target, chains, self.outside)}
+
+    def with_snapshot(
+        self, target: Target, memory: Mapping[str, Tensor], theta: Tensor, evaluation: Tensor, share: Tensor
     ) -> dict[str, Tensor]:
-        """Return the sums of the snapshots' class probabilities (C, n, K) on the outside data."""
-        kept = super().own_snapshot(target, memory, theta, log_p, share)
+        """Return the sums of `no_snapshots` after one more snapshot."""
+        kept = super().with_snapshot(target, memory, theta, evaluation, share)
         outside = self.predictions(target, theta, self.outside)
-        return {**kept, "outside": self.with_snapshot(memory["outside"], outside, share)}
+        return kept | {"outside": with_probabilities(memory["outside"], outside, share)}
 
-    def own_metrics(self, target: Target, memory: Mapping[str, Tensor], log_p: Tensor) -> dict[str, Tensor]:
+    def further_metrics(
+        self, target: Target, memory: Mapping[str, Tensor], evaluation: Tensor
+    ) -> dict[str, Tensor]:
         """Return the scores of `Calibration`, and the metrics of the ensembles on both data sets."""
         metrics = self._entropies(target, memory)
-        return super().own_metrics(target, memory, log_p) | {
+        return super().further_metrics(target, memory, evaluation) | {
             name: or_nan(value, memory["collected"]) for name, value in metrics.items()
         }
 
@@ -115,7 +121,7 @@ class Uncertainty(Calibration):
         return super().metrics_of_groups(target, memory, counts) | _separation(near, far)
 
     def _entropies(self, target: Target, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        inside, outside = (self.of_ensemble(memory, name) for name in ("probability", "outside"))
+        inside, outside = (of_ensemble(memory, name) for name in ("probability", "outside"))
         near, far = _entropy(inside), _entropy(outside)
         missed = inside.argmax(-1) != self.on(target.device, self.data).fields["y"]
         metrics = {

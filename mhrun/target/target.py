@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import cache, cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from mhrun.target.surrogates import surrogate_of
 from mhrun.types import BUFFER, Evaluation, Model, Rows, State
 
 
+@runtime_checkable
 class Source(Protocol):
     """Data whose number is known before they are loaded."""
 

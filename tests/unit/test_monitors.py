@@ -199,7 +199,7 @@ def test_large_test_data_are_scored_in_parts(data, monkeypatch):
     monitor = Predictive(test, 1, 1, 1)
     memory = monitor.start(target, C)
     _, wanted = monitor.observe(target, memory, 1, theta)
-    monkeypatch.setattr("mhrun.monitors.predictive._HELD", 60)
+    monkeypatch.setattr("mhrun.monitors.periodic._HELD", 60)
     again = monitor.start(target, C)
     _, found = monitor.observe(target, again, 1, theta)
     assert wanted.keys() == found.keys()

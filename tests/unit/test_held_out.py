@@ -1,0 +1,167 @@
+"""The monitor of any model's test data: log predictive densities and errors, against the draws themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+from scipy.special import logsumexp
+
+import mhrun
+from mhrun.errors import Refusal, UserError
+
+EVERY, COLLECT, AVERAGE, WARMUP, STEPS, CHAINS = 7, 6, 4, 20, 36, 3
+
+
+def regression(rng, n, d=2):
+    x = rng.normal(size=(n, d))
+    return {"x": x, "y": x @ np.arange(1.0, d + 1) + 0.5 * rng.standard_t(4, n)}
+
+
+def sampled(model, train, monitor, **settings):
+    return mhrun.sample(
+        model,
+        train,
+        mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()),
+        step_size=0.1,
+        warmup=WARMUP,
+        steps=STEPS,
+        chains=CHAINS,
+        progress=False,
+        monitor=monitor,
+        **settings,
+    )
+
+
+def assert_is_of_the_draws(trace, log_lik, mean, y):
+    """Compare rows after burn-in with draws (C, S, D): log_lik (S, D) -> (S, n), mean (S, D) -> (S, n)."""
+    thetas, metrics = trace["posterior"]["theta"].to_numpy(), trace["monitor"]
+    steps = metrics["step"].to_numpy()
+    rows = np.flatnonzero(steps >= WARMUP + COLLECT)
+    assert len(rows) >= 3
+    for c, theta in enumerate(thetas):
+        for row in rows:
+            now = steps[row] - WARMUP
+            counted = np.arange(1, now + 1) + WARMUP
+            taken = theta[:now][counted % COLLECT == 0]
+            points = {
+                "": theta[now - 1][None],
+                "_of_mean": theta[:now][counted % AVERAGE == 0].mean(0, keepdims=True),
+                "_of_ensemble": taken,
+            }
+            for ending, point in points.items():
+                nll = -(logsumexp(log_lik(point), axis=0) - np.log(len(point))).mean()
+                rmse = np.sqrt(np.mean((mean(point).mean(0) - y) ** 2))
+                assert metrics[f"nll{ending}"].to_numpy()[c, row] == pytest.approx(nll, rel=1e-6), ending
+                assert metrics[f"rmse{ending}"].to_numpy()[c, row] == pytest.approx(rmse, rel=1e-6), ending
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["regression", "function", "module"])
+def test_scores_are_those_of_the_draws(rng, kind):
+    train, test = regression(rng, 60), regression(rng, 23)
+    x, y = test["x"], test["y"]
+    mean, settings = (lambda theta: theta @ x.T), {}
+    if kind == "regression":
+        model, of_outcome = mhrun.RobustRegression(2, 4.0, 0.5, prior_variance=4.0), None
+
+        def log_lik(theta):  # without its constant
+            return -2.5 * np.log1p(((y - theta @ x.T) / 0.5) ** 2 / 4.0)
+    elif kind == "function":
+        settings = {"start": [0.0, 0.0]}
+
+        def model(theta, batch):
+            return torch.distributions.Normal(batch.x @ theta, 0.5).log_prob(batch.y)
+
+        def of_outcome(theta, batch):
+            return batch.x @ theta
+
+        def log_lik(theta):
+            return stats.norm(theta @ x.T, 0.5).logpdf(y)
+    else:
+        line = torch.nn.Linear(2, 1, bias=False)
+        model = mhrun.ModuleModel(
+            line, lambda outputs, rows: torch.distributions.Normal(outputs[:, 0], 0.5).log_prob(rows["y"])
+        )
+
+        def of_outcome(outputs, rows):
+            return outputs
+
+        def log_lik(theta):
+            return stats.norm(theta @ x.T, 0.5).logpdf(y)
+
+    monitor = mhrun.HeldOut(test, EVERY, AVERAGE, COLLECT, mean=of_outcome)
+    assert_is_of_the_draws(sampled(model, train, monitor, **settings), log_lik, mean, y)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_constrained_parameters_and_other_fields(rng):
+    train, test = (pd.DataFrame({"dose": rng.normal(size=n), "size": rng.normal(size=n)}) for n in (50, 20))
+    trace = sampled(
+        lambda theta, batch: torch.distributions.Normal(theta.a * batch.dose, theta.scale).log_prob(
+            batch.size
+        ),
+        train,
+        mhrun.HeldOut(test, STEPS, collect=1, mean=lambda theta, batch: theta.a * batch.dose, outcome="size"),
+        parameters={"a": "Normal(0, 1)", "scale": "HalfNormal(1.0)"},
+    )
+    a, scale = (trace["posterior"][name].to_numpy()[..., None] for name in ("a", "scale"))
+    density = stats.norm(a * test["dose"].to_numpy(), scale).logpdf(test["size"].to_numpy())
+    wanted = -(logsumexp(density, axis=1) - np.log(STEPS)).mean(-1)
+    assert trace["monitor"]["nll_of_ensemble"].to_numpy()[:, -1] == pytest.approx(wanted)
+    gaps = (a * test["dose"].to_numpy()).mean(1) - test["size"].to_numpy()
+    assert trace["monitor"]["rmse_of_ensemble"].to_numpy()[:, -1] == pytest.approx(
+        np.sqrt((gaps**2).mean(-1))
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_labels_and_exposures(rng):
+    x = rng.normal(size=(40, 2))
+    labels = np.where(rng.random(40) < 0.5, 1.0, -1.0)
+    found = sampled(mhrun.Logistic(2), {"x": x, "y": labels}, mhrun.HeldOut({"x": x, "y": labels}, STEPS))
+    assert "rmse" not in found["monitor"]  # an outcome of +1 or -1 is a label
+    counts = {"x": x, "y": rng.poisson(2.0, 40), "exposure": np.full(40, 2.0)}
+    with pytest.raises(UserError, match="have no exposure"):
+        sampled(mhrun.PoissonRegression(2), counts, mhrun.HeldOut({"x": x, "y": counts["y"]}, STEPS))
+    trace = sampled(mhrun.PoissonRegression(2), counts, mhrun.HeldOut(counts, STEPS))
+    theta = trace["posterior"]["theta"].to_numpy()[:, -1]
+    step = trace["monitor"]["step"].to_numpy()[-1]
+    assert step == WARMUP + STEPS
+    gaps = 2.0 * np.exp(theta @ x.T) - counts["y"]
+    assert trace["monitor"]["rmse"].to_numpy()[:, -1] == pytest.approx(np.sqrt((gaps**2).mean(-1)), rel=1e-5)
+
+
+def test_a_chain_without_a_density_spoils_no_ensemble(rng):
+    data = mhrun.Dataset.of(regression(rng, 9))
+    target = mhrun.Target(mhrun.RobustRegression(2), data)
+    monitor = mhrun.HeldOut(data, 1, collect=1)
+    theta = torch.zeros(2, 2, dtype=torch.float64)
+    memory, first = monitor.observe(target, monitor.start(target, 2), 1, theta)
+    wild = torch.full_like(theta, torch.nan)
+    _, metrics = monitor.observe(target, memory, 2, wild, torch.tensor([True, False]))
+    assert metrics["nll"].isnan().all()
+    assert metrics["nll_of_ensemble"].isnan().tolist() == [True, False]
+    for name in ("nll_of_ensemble", "rmse_of_ensemble"):
+        assert metrics[name][1] == first[name][1]
+
+
+def test_what_it_refuses(rng):
+    train = regression(rng, 20)
+    one = mhrun.RobustRegression(2)
+    refused = [
+        (one, {"x": train["x"]}, {}, "needs the fields x and y"),
+        (one, {"x": train["x"][:, :1], "y": train["y"]}, {}, "needs x with rows of shape"),
+        (one, train, {"mean": lambda theta, batch: batch.x @ theta}, "has its own or none"),
+        (one, train, {"outcome": "z"}, "there is no outcome 'z'"),
+    ]
+    for model, test, settings, words in refused:
+        with pytest.raises(UserError, match=words):
+            sampled(model, train, mhrun.HeldOut(test, 5, **settings))
+    with pytest.raises(Refusal, match="must be a function"):
+        mhrun.HeldOut(train, 5, mean=3)
+    wide = mhrun.ModuleModel(torch.nn.Linear(2, 3), lambda outputs, rows: -outputs.square().sum(-1))
+    with pytest.raises(UserError, match="one number for each of theirs"):
+        sampled(wide, train, mhrun.HeldOut(train, 5, mean=lambda outputs, rows: outputs))
