@@ -28,7 +28,7 @@ import yaml
 from mhrun.cli.compose import compose_config
 from mhrun.diagnostics.grid import Estimate
 from mhrun.paths import EXPERIMENTS, ROOT
-from mhrun.report.claims import FAILED, NOT_REPRODUCED, PASSED, REPRODUCED, Judged, judge_all
+from mhrun.report.claims import FAILED, NOT_JUDGED, NOT_REPRODUCED, PASSED, REPRODUCED, Judged, judge_all
 from mhrun.store.checksums import read_sealed
 from mhrun.store.folder import RunFolder, runs, sweeps
 from mhrun.store.identity import RESULTS_VERSION, departures
@@ -119,10 +119,10 @@ def _of_sweeps(outputs: Path) -> dict[tuple[str, str], dict[str, Any]]:
         summary = read_sealed(place / "summary.json") or {}
         jobs = [job for job in jobs_of_sweep(place) if job.is_done]
         judged = [Judged(**claim) for claim in summary.get("claims", [])]
-        if not jobs or not any(claim.verdict in _JUDGED for claim in judged):
+        if not jobs or not any(map(_is_found, judged)):
             continue
         folders = [job.folder for job in jobs]
-        if not all(map(_is_current, folders)):
+        if not all(_is_current(folder) and folder.config().get("scale") == "paper" for folder in folders):
             continue
         last = max(folders, key=_finished)
         paper = (last.config().get("report") or {}).get("paper")
@@ -131,6 +131,11 @@ def _of_sweeps(outputs: Path) -> dict[tuple[str, str], dict[str, Any]]:
         if key not in found or found[key]["finished"] <= entry["finished"]:
             found[key] = entry
     return found
+
+
+def _is_found(claim: Judged) -> bool:
+    """Return whether a claim was judged, or has a number though it is not judged."""
+    return claim.verdict in _JUDGED or (claim.verdict == NOT_JUDGED and claim.ours is not None)
 
 
 def _is_at_scale(folder: RunFolder) -> bool:

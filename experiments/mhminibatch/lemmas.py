@@ -15,7 +15,7 @@ from scipy.special import expit, ndtr
 
 from mhrun.report.metrics import Metrics
 from mhrun.report.plots import THIN, legend_below, panels, points
-from mhrun.report.vocabulary import COLOURS, Array, Axes, Figure, Run, Style, by_rows, log_slope
+from mhrun.report.vocabulary import COLOURS, Array, Axes, Estimate, Figure, Run, Style, by_rows, log_slope
 from mhrun.rules.correction import convolved_cdf, nonnegative
 
 from .lemmas_trials import AT_ONCE, NEEDED, barker, decided
@@ -86,6 +86,9 @@ def metrics(run: Run) -> Metrics:
     for rule, estimates in grown.items():
         numbers[f"{rule}.slope"] = slope({b: number.value for b, number in estimates.items()})
         numbers[f"{rule}.error"] = estimates[min(estimates)]
+        if (late := _of_a_sixteenth(estimates)) is not None:
+            numbers[f"{rule}.late"] = late
+    numbers["stopped.limit"] = limit()
     numbers["barker.half"], numbers["barker.balance_z"] = run.cached(barker)
     shares_of_bound = [case.distance / case.bound for case in run.cached(stationary).values()]
     return numbers | {"stationary.share_of_bound": max(shares_of_bound)}
@@ -94,6 +97,35 @@ def metrics(run: Run) -> Metrics:
 def slope(errors: Mapping[int, float]) -> float:
     """Return the power of b that errors go with, by least squares in logarithms; NaN from fewer than two."""
     return log_slope(list(errors), list(errors.values())) if len(errors) > 1 else float("nan")
+
+
+def _of_a_sixteenth(errors: Mapping[int, Estimate]) -> Estimate | None:
+    """Return the error at the largest m over that at a sixteenth of it, which is 1/4 if it falls as m^-1/2.
+
+    None without an error there.
+    """
+    last = errors[max(errors)]
+    first = errors.get(max(errors) // 16)
+    if first is None or not first.value or not last.value:
+        return None
+    ratio = last.value / first.value
+    return Estimate(ratio, ratio * float(np.hypot(last.se / last.value, first.se / first.value)))
+
+
+def limit() -> float:
+    """Return the error of Algorithm 1's acceptance probability at log-ratio 0 as m grows, for the terms of `decided`.
+
+    The estimate Z from 2 m terms and its sample variance are then normal, with correlation rho = skewness /
+    sqrt(kurtosis - 1) whatever m is. The variance is 1 on average: half of the time it is below, and Z decides.
+    Otherwise m more terms make it (2/3) Z + (1/3) sqrt(2) Z', whose variance, with that of X_nc beside it, is 1.
+    """
+    rho = SKEWNESS / np.sqrt(9 - 1)  # an exponential term has kurtosis 9
+    z = np.linspace(-9, 9, 4001)
+    stops = ndtr(-rho * z / np.sqrt(1 - rho**2))
+    second = convolved_cdf(nonnegative(1.0), z, 1e-3)
+    third = convolved_cdf(nonnegative(1.0), 2 * z / 3, float(np.sqrt(2 / 9 + 1 / 3)))
+    accepted = np.trapezoid(stats.norm.pdf(z) * (stops * second + (1 - stops) * third), z)
+    return float(abs(accepted - 0.5))
 
 
 def bound(b: int) -> float:

@@ -1,4 +1,4 @@
-"""Section 2.2 of Luo et al. (2020): is the analytic density faster to sample than a table?"""
+"""Section 3 of Luo et al. (2020): is the analytic density faster to sample than a table?"""
 
 from __future__ import annotations
 

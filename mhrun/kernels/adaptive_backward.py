@@ -56,7 +56,7 @@ class AdaptiveBackward(MetropolisHastings):
         start: initial beta.
         upper: mean acceptance probability above which beta is adjusted.
         lower: mean acceptance probability below which beta is raised.
-        forward: share of accepted trials above which beta is lowered.
+        forward: mean acceptance probability of the trials above which beta is lowered.
         trials: trial moves of one test.
         change: relative change of beta.
         most: largest relative decrease of beta in one adjustment.

@@ -19,7 +19,7 @@ u64 = np.uint64
 
 
 class Compensated(Rule):
-    """Accept iff D + z_N + z_C > 0 (Luo et al. 2020, Algorithm 1, lines 10 to 14; Seita et al. 2017, Algorithm 1).
+    """Accept iff D + z_N + z_C > 0 (Luo et al. 2020, Algorithm 1, lines 5 to 8; Seita et al. 2017, Algorithm 1).
 
     D is the log-ratio; its normal noise has the variance s^2 given by the contest. z_N ~ N(0, v - s^2) raises the
     variance of the noise to v, and adding z_C makes it logistic (`mhrun.rules.correction`). The decision then has

@@ -126,6 +126,7 @@ CASES = {
             ),
         ),
         r"\w+\.sigmas_under\.\w+",  # where all seeds are alike
+        like=("cifar100_cycles",),
     ),
     "bnn_truth": Case(
         (
@@ -260,7 +261,7 @@ CASES = {
         )
     ),
     "lemmas": Case(
-        ("simulated=4000", "decisions=300", "sizes=[16,64,128]", "exact_sizes=[50,200]", "firsts=[16,32]"),
+        ("simulated=4000", "decisions=300", "sizes=[16,64,128]", "exact_sizes=[50,200]", "firsts=[4,64]"),
         r"skewed\.slope",  # all distances are chance
     ),
     "logistic_ess": Case(

@@ -65,6 +65,31 @@ def test_first_order_errors_are_one_third_and_one_sixth_of_the_skewness():
     assert exact.mixed < first / 40
 
 
+def test_the_error_of_a_growing_minibatch_has_a_limit():
+    """Algorithm 1 in NumPy on exponential terms, two minibatches needed on average; 1e-5, and 0.003 as m is finite."""
+    m, many, at_once = 900, 60_000, 6_000
+    rng, accepted = np.random.default_rng(8), 0
+    for _ in range(many // at_once):
+        blocks = rng.standard_exponential((3, at_once, m)) - 1
+        total, squares = blocks.sum(-1).cumsum(0), np.square(blocks).sum(-1).cumsum(0)
+        size = m * np.arange(1, 4)[:, None]
+        mean = total / size
+        variance = (
+            2 * m * (squares / size - mean**2) / size
+        )  # of an estimate with standard deviation 1 at 2 m terms
+        look = (variance < 1).argmax(0)
+        estimate, left = (
+            np.take_along_axis(v, look[None], 0)[0] for v in (np.sqrt(2 * m) * mean, 1 - variance)
+        )
+        assert (look > 0).all()
+        assert 0.3 < (look == 1).mean() < 0.7
+        corrected = rng.choice(lemmas.nonnegative(1.0).points, at_once, p=_masses())
+        accepted += (estimate + np.sqrt(left) * rng.standard_normal(at_once) + corrected > 0).sum()
+    error = abs(accepted / many - 0.5)
+    assert abs(error - lemmas.limit()) < 4.5 * 0.5 / np.sqrt(many) + 0.003
+    assert error > 0.01  # it is not 0
+
+
 def test_an_exact_chain_on_the_grid_has_its_posterior():
     found = lemmas.stationary(SimpleNamespace())
     assert set(found) == set(lemmas.BOUNDED)
