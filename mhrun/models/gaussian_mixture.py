@@ -137,6 +137,8 @@ def _components(args: Any, theta: Any) -> Any:
 @piece
 def _log_density(args: Any, theta: Any) -> Any:
     parts, top = _components(args, theta)
+    if top == -math.inf:  # beyond overflow: the difference of two infinities is no number
+        return top
     total = 0.0
     for k in range(len(parts)):
         total += exp_negative_64(parts[k] - top)

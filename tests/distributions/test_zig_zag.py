@@ -166,6 +166,27 @@ def test_turns_have_the_rates_of_the_definition(place, velocity):
     assert bool((infos[0].n_grad == 2 * infos[0].batch_size).all())
 
 
+def test_an_arrival_turns_every_coordinate_with_its_own_probability():
+    """A gradient with as much in each of four coordinates: their probabilities sum to nearly 1, and to no more."""
+    model = FunctionModel(
+        lambda theta, rows: -0.5 * (theta.sum() - rows["x"]) ** 2,
+        [0.0] * 4,
+        lambda theta: -50.0 * (theta**2).sum(),
+        curvature=4.0,
+    )
+    target = Target(model, Dataset.of(np.zeros(1)), surrogate="taylor1")
+    kernel, many = ZigZag(), 4000
+    at, velocity, one = (torch.ones(many, k, dtype=torch.float64) for k in (4, 4, 1))
+    rate, everyone = kernel._rate(target, at, at), torch.arange(many)
+    uniform = (everyone.double() + 0.5) / many
+    wrong = kernel._turn(target, at, velocity, everyone, 0 * everyone, uniform, rate, one[:, 0])
+    assert not wrong.any()
+    theta, root = target.quadratic.theta(at[:1])[0], target.quadratic.root
+    wanted = (theta.sum() * root.sum(0) / rate[0]).numpy()  # the expansion at 0 has gradient 0
+    assert 0.95 < wanted.sum() < 1
+    assert (velocity < 0).double().mean(0).numpy() == pytest.approx(wanted, abs=1.5 / many)
+
+
 @pytest.mark.parametrize(
     ("rate", "change"), [(0.7, 0.9), (-1.5, 0.4), (2.0, -0.5), (0.5, -2.0), (0.8, 0.0), (-1.0, -1.0)]
 )

@@ -235,6 +235,62 @@ def test_a_local_move_has_a_floor_in_density_and_gradient():
     assert len(set(seen)) >= 3  # the cold rung above its floor, the hot one on both sides or the like
 
 
+def test_energy_and_gradient_are_of_the_point_and_the_minibatch_that_a_chain_has():
+    """After jumps and local moves, made or refused: the energy by NumPy from the data of its stamp."""
+    target, sizes, temperatures = means(900, 3), (900, 500, 300), [2.0, 5.0, 11.0]
+    made = kernel(sizes, (2.0, 0, 0), spacing=4.0, jump=0.4, capacity=8)
+    x = target.data.fields["x"].double().numpy()
+    state, draws = begin(made, target, 6, KEY)
+    controls = ladder_controls(temperatures, 2, 4e-3)
+    seen = []
+    for step in range(1, 80):
+        draws.step = step
+        with torch.no_grad():
+            state, info = made.step(target, state, controls, draws)
+            full = target.gradients.full(state.evaluation.theta, controls.temperature)
+        for c in range(6):
+            n, m, stamp = 900, sizes[c % 3], int(state.aux["stamp"][c])
+            order = Draws(Streams(KEY, 6), stamp // 3).index(n, m, replacement=False)[c // 3 * 3 + stamp % 3]
+            rows = x if m == n else x[order]
+            energy = -n / m * log_lik(rows, state.evaluation.theta[c].tolist()).sum()
+            assert float(state.aux["energy"][c]) == pytest.approx(energy, abs=1e-6)
+            if m == n:
+                assert state.aux["grad"][c].tolist() == pytest.approx(full[c].tolist(), abs=1e-6)
+            seen.append((m == n, int(info.exchange[c]), bool(info.accepted[c])))
+    for what in ((True, NEVER), (True, MADE), (False, NEVER), (False, MADE), (False, REFUSED)):
+        assert what in {one[:2] for one in seen}
+    assert (False, NEVER, False) in seen  # a local move that was refused
+
+
+def test_the_lowest_ring_has_no_lower_end():
+    """Entries below the level of the anchor are in it: jumps to and from them would not balance otherwise."""
+    target = means(300, 3)
+    made = kernel([300, 200], (2.0, 0, 0), spacing=4.0, jump=0.999, capacity=4)
+    state, draws = begin(made, target, 2, KEY)
+    levels = made.levels(target, torch.tensor([1.0, 3.0], dtype=torch.float64))
+    lowest = float(levels[0, 0])
+    state.aux["energy"][0] = lowest + 0.5
+    state.aux[ENERGY][0, :2] = torch.tensor([lowest - 1.0, lowest + 1.0], dtype=torch.float64)
+    chosen = set()
+    for step in range(1, 60):
+        jumping, place = made._chosen(
+            state, levels, torch.ones(2, dtype=torch.bool), Draws(draws.streams, step)
+        )
+        chosen |= {int(place[0])} if jumping[0] else set()
+    assert chosen == {0, 1}
+
+
+def test_a_full_bank_leaves_points_out_from_the_first_on():
+    """With room for one, the second point replaces it with probability 1/2."""
+    bank, row = Bank(1, 1, 1), torch.zeros(1, dtype=torch.int64)
+    for u, kept in ((0.49, 2.0), (0.75, 1.0)):
+        aux = bank.empty(torch.device("cpu"))
+        for value, uniform in ((1.0, 0.3), (2.0, u)):
+            one = torch.tensor([value], dtype=torch.float64)
+            bank.add(aux, row, one[:, None], one, one.long(), torch.tensor([uniform], dtype=torch.float64))
+        assert aux[ENERGY][0, 0] == kept
+
+
 # --- Starts one after the other, counts ----------------------------------------------------------------------
 
 

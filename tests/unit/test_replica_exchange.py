@@ -17,6 +17,7 @@ from mhrun.dynamics.sghmc import SGHMC
 from mhrun.dynamics.sgld import SGLD
 from mhrun.dynamics.sgnht import SGNHT
 from mhrun.errors import Refusal
+from mhrun.exchanges import MADE, REFUSED
 from mhrun.kernels import MetropolisHastings, ReplicaExchange, Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.gaussian_mixture import GaussianMixture
@@ -225,6 +226,39 @@ def test_a_stopped_chain_keeps_its_place():
     theta, _ = ladder(target, kernel, [1.0, 1.1], 3, 8, [0.01, 1e300])
     assert np.isfinite(theta).all()
     assert (np.diff(theta[:, 1], axis=1) == 0).all()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_stopped_chain_does_not_exchange_whatever_the_ratio(compiled, stopped):
+    """Rungs of one temperature always exchange; neither the colder nor the hotter one does if it has stopped."""
+    target = Target(GaussianMixture([[0.0]], 1.0), NOTHING)
+    kernel = ReplicaExchange(Unadjusted(SGLD(), 1), Shared(1), Metropolis(), 2, every=1)
+    for stops in (False, True):
+        state, draws = begin(kernel, target, torch.tensor([[0.0], [1.0]], dtype=torch.float64), KEY)
+        state.aux["stopped"][stopped] = stops
+        controls = ladder_controls([1.0, 1.0], 1, 1e-12)
+        if compiled:
+            _, theta, record = advance_compiled(kernel, target, state, controls, 1, KEY)
+            made = record["exchange"][:, 0]
+        else:
+            _, theta, infos = advance(kernel, target, state, controls, draws, 1)
+            made = infos[0].exchange.numpy()
+        assert (made == (REFUSED if stops else MADE)).all()
+        assert theta[:, 0, 0] == pytest.approx([0.0, 1.0] if stops else [1.0, 0.0], abs=1e-4)
+
+
+def test_a_mixture_has_its_heights_in_every_form_and_density_0_far_out():
+    """Two components at one point: log(0.5 / (2 pi) + 0.5 / (8 pi)) there in two dimensions; -inf beyond overflow."""
+    model = GaussianMixture([[0.0, 0.0], [0.0, 0.0]], [1.0, 4.0])
+    rows = NOTHING.part(0, 1)
+    native = model.native(NOTHING.fields, full=True)
+    for x, wanted in ((0.0, math.log(0.625 / (2 * math.pi))), (1e200, -math.inf)):
+        theta = torch.full((1, 2), x, dtype=torch.float64)
+        assert float(model.log_lik(theta, rows)) == pytest.approx(wanted)
+        assert float(model.full_log_lik(NOTHING.fields)(theta)) == pytest.approx(wanted)
+        with np.errstate(over="ignore"):
+            assert native.total(native.args, theta[0].numpy()) == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(
