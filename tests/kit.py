@@ -44,7 +44,6 @@ short_run = pytest.mark.filterwarnings(
     "ignore:.* chains never moved",
     "ignore:.* draws follow the target",
     "ignore:tuning had not settled",
-    "ignore:hidden units of a network",
 )
 
 

@@ -26,7 +26,7 @@ from mhrun.engine.pilot import improper, piloted
 from mhrun.engine.run_method import run_method
 from mhrun.engine.settings import Settings
 from mhrun.engine.threads import limited
-from mhrun.engine.warnings import acceptance_range, explained_acceptance, is_network, valid_share, warnings_of
+from mhrun.engine.warnings import acceptance_range, explained_acceptance, valid_share, warnings_of
 from mhrun.engine.watcher import Watcher
 from mhrun.engine.workers import COST, PILOT, RUN, Workers
 from mhrun.errors import Halt, Interrupted, UserError, note_halt, reason_of, step_of
@@ -39,6 +39,7 @@ from mhrun.store.folder import COMPLETE, RunFolder
 from mhrun.store.identity import FORMAT, RESULTS_VERSION, method_digest
 from mhrun.store.netcdf import COLLECTED, open_trace
 from mhrun.store.sharing import claimed, take
+from mhrun.target.function_space import is_network
 
 _WAIT = 0.5  # seconds between two looks at whether another run has computed a method
 

@@ -53,6 +53,7 @@ from mhrun.store.identity import RESULTS_VERSION
 from mhrun.store.netcdf import TRACE, flat_draws, open_trace
 from mhrun.target import Target
 from mhrun.target.configured import unavailable
+from mhrun.target.function_space import Draws, is_network, predictions
 from mhrun.target.precision import FP32
 from mhrun.types import Model
 
@@ -362,12 +363,18 @@ def _warn(method: Method, summary: Mapping[str, Any], trace: xr.DataTree) -> Non
             draws, reason = draws[:, :0], str(error)
         if draws.shape[1] < LEAST_DRAWS and not method.kernel.optimises:
             lines.append(f"R-hat and ESS are unknown: {reason}")
-        free = np.setdiff1d(np.arange(draws.shape[-1]), constant_coordinates(method.target.model))
-        places = free[some_coordinates(len(free))]
-        names = [method.target.model.names[place] for place in places]
-        lines += draws_warnings(method, summary, draws[..., places], names)
+        lines += draws_warnings(method, summary, *_judged(method.target, draws))
     for line in lines:
         warnings.warn(line.removeprefix("sample: "), UserWarning, stacklevel=3)
+
+
+def _judged(target: Target, draws: Draws) -> tuple[Draws, Sequence[str]]:
+    """Return what draws are judged by: some coordinates and their names, or predictions of a network."""
+    if is_network(target.model) and draws.size and np.isfinite(draws).all():
+        return predictions(target, draws)
+    free = np.setdiff1d(np.arange(draws.shape[-1]), constant_coordinates(target.model))
+    places = free[some_coordinates(len(free))]
+    return draws[..., places], [target.model.names[place] for place in places]
 
 
 def _check_call(folder: Path, settings: str) -> None:

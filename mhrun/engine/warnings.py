@@ -15,10 +15,8 @@ from mhrun.engine.noise_warnings import decision_warnings, excess_warnings, nois
 from mhrun.kernels import MetropolisHastings, ReplicaExchange, Unadjusted
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.stationary import samples
-from mhrun.models.module import ModuleModel
-from mhrun.models.perceptron import Perceptron
 from mhrun.numbers import rounded
-from mhrun.types import Model, blocks_of
+from mhrun.target.function_space import is_network
 
 _MUCH = 0.1  # share of decisions on all data above which a run warns
 # Difference of logit(acceptance) from the rate that tuning aimed at, above which it had not settled.
@@ -147,13 +145,6 @@ def _nan_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def is_network(model: Model) -> bool:
-    """Return whether the parameters are the weights of a network with hidden units, which symmetries exchange."""
-    return (
-        isinstance(model, ModuleModel | Perceptron) and sum(block.weights for block in blocks_of(model)) > 1
-    )
-
-
 def acceptance_range(method: Method) -> tuple[float, float] | None:
     """Return the range of acceptance rates in which a method is efficient; None if it is unknown."""
     efficient = efficient_acceptance(method.kernel, method.target.dim)
@@ -202,19 +193,12 @@ def draws_warnings(
     Args:
         method: the method.
         summary: of its run.
-        draws: after burn-in (C, S, D).
+        draws: after burn-in (C, S, D), or of a network its predictions.
         names: of the coordinates, D.
     """
     name, shape = method.name, method.shape
     if draws.shape[1] >= LEAST_DRAWS and np.isfinite(draws).all() and not method.kernel.optimises:
-        lines = list(_precision_warnings(name, draws, names))
-        yield from lines
-        if lines and is_network(method.target.model):
-            yield (
-                f"{name}: hidden units of a network can be exchanged without a change of its predictions, so that "
-                "R-hat and ESS of weights say little. Judge predictions: mhrun.diagnostics.chains.worth_of_predictions("
-                "mhrun.predict(trace, model, x, each=True).values)."
-            )
+        yield from _precision_warnings(name, draws, names)
     rate = float(np.sum(summary["totals"]["sum_accepted"])) / (shape.chains * shape.steps)
     limits = acceptance_range(method)
     outside = limits is not None and rate > 0 and not limits[0] <= rate <= limits[1]

@@ -40,6 +40,7 @@ from mhrun.report.efficiency import (
     efficiency,
     is_apart,
     named,
+    predicted,
     valid_draws,
     worth,
 )
@@ -101,6 +102,10 @@ def compare(
     for row in [*rows, *([reference] if reference else [])]:
         if row.name not in all_draws:
             all_draws[row.name] = undamaged(row, partial(valid_draws, row.run, row.method))
+    coordinates: list[str] | None = None
+    if all(row.run.methods[row.method].get("network") for row in rows):
+        all_draws, coordinates, line = _predicted([*rows, *([reference] if reference else [])], all_draws)
+        notes.append(line)
     shares = dict.fromkeys(all_draws, 1.0)
     if evaluations is not None:
         cut = [row for row in rows if reference is None or row.name != reference.name]
@@ -129,7 +134,7 @@ def compare(
                 records[row.name] |= _distances(shifts_by_name[row.name], draws, reference_draws)
                 curves[row.name] = growth(draws, reference_draws)
         error_of_reference = own_error(reference_draws) if curves else None
-        lines, rule = _judge(records, rows, reference, shifts_by_name, of_reference, tolerance)
+        lines, rule = _judge(records, rows, reference, shifts_by_name, of_reference, tolerance, coordinates)
         doubts = _doubts(reference.name, number_of(of_reference["rhat"]), _better(records, reference.name))
         notes += [*lines, *doubts]
         mentioned = _mentioned(records, reference.name, bool(doubts))
@@ -137,7 +142,7 @@ def compare(
     notes += convergence_warnings(records, except_rhats=mentioned.rhats, except_sizes=mentioned.sizes)
     notes += _tempered(rows, reference) + _small_errors(records, rows, precision)
     width = max((len(run.parameter_names(method)) for run, method, _ in rows), default=0)
-    if width > COORDINATES:
+    if width > COORDINATES and coordinates is None:
         notes.append(
             f"Of {width:,} coordinates, {COORDINATES} evenly over them are compared; by chance alone the worst of so "
             "many is two to three standard errors off."
@@ -156,6 +161,28 @@ def _share(row: Row, evaluations: float) -> float:
     """Return the share of the draws of a method that so many evaluations pay for."""
     total = costs(row.run, row.method)["evaluations"]
     return min(1.0, evaluations / total) if total else 1.0
+
+
+def _predicted(
+    rows: Sequence[Row], all_draws: Mapping[str, Draws | str]
+) -> tuple[dict[str, Draws | str], list[str] | None, str]:
+    """Return predictions of networks instead of their weights, a name for each, and a line on what is compared.
+
+    The weights as they are, and None, if the predictions of one of them cannot be computed.
+    """
+    found, names = dict(all_draws), None
+    try:
+        for row in {row.name: row for row in rows}.values():
+            if not isinstance(draws := all_draws[row.name], str):
+                found[row.name], names = predicted(row.run, row.method, draws)
+    except UserError as error:
+        line = f"Weights of networks are compared, which say little: predictions cannot be computed. {error}"
+        return dict(all_draws), None, line
+    return (
+        found,
+        names,
+        "Networks are compared by what they predict at some of the data, not by their weights.",
+    )
 
 
 def _first(draws: Draws | str, share: float, evaluations: float) -> Draws | str:
@@ -267,14 +294,15 @@ def _judge(
     shifts_by_name: Mapping[str, Shifts],
     reference_record: Mapping[str, Any],
     tolerance: float | None,
+    names: Sequence[str] | None,
 ) -> tuple[list[str], str]:
     """Add the key ``verdict`` to each row, and return a line on each method that does not agree, and the rule."""
-    all_names = np.array(names_of_parameters(reference))
     width = len(next(iter(shifts_by_name.values())).mean) if shifts_by_name else 0
-    names = []
-    if width:
+    if names is None and width:
+        all_names = np.array(names_of_parameters(reference))
         columns = columns_of(reference.run, reference.method, len(all_names), width)
         names = [str(name) for name in all_names[columns]]
+    names = names or []
     reference_problems = problems_of(reference_record, "reference: ")
     problems = {name: [*problems_of(records[name]), *reference_problems] for name in shifts_by_name}
     other_targets = {row.name: _another(reference, row) for row in rows if row.name in shifts_by_name}

@@ -18,9 +18,11 @@ from mhrun.diagnostics.chains import (
     valid_of_each,
     worth,
 )
+from mhrun.errors import UserError
 from mhrun.kernels.stationary import OPTIMISER
 from mhrun.report.run import Run
 from mhrun.report.tables import quoted, shown
+from mhrun.target.function_space import predictions
 
 __all__ = [
     "COORDINATES",
@@ -42,6 +44,7 @@ Draws = npt.NDArray[np.float64]
 
 _ELEMENTS = 4e7  # numbers of one method that a report diagnoses at most, which takes some ten seconds
 _MILLION = 1e6
+_NOT_FINITE = "some draws are no finite numbers."
 _NAMED = 4  # methods that a warning names; the rest are counted
 _RIVALS = 2  # methods that a finding names beside the best
 
@@ -57,6 +60,33 @@ def valid_draws(run: Run, method: str, most: float = np.inf) -> Draws | str:
         method: which.
         most: numbers to be returned at most, as long as one coordinate is: fewer coordinates where draws are many.
     """
+    draws = _valid(run, method)
+    if isinstance(draws, str):
+        return draws
+    width = int(min(COORDINATES, max(1.0, most / (draws.shape[0] * draws.shape[1]))))
+    if draws.shape[-1] > width or run.methods[method].get("constant"):
+        draws = draws[..., columns_of(run, method, draws.shape[-1], width)]
+    return draws if np.isfinite(draws).all() else _NOT_FINITE
+
+
+def predicted(run: Run, method: str, draws: Draws) -> tuple[Draws, list[str]]:
+    """Return what a network predicts at its valid draws, see `predictions`.
+
+    Args:
+        run: whose.
+        method: which; of a network.
+        draws: the first of its valid draws, or all (C, S, some coordinates).
+
+    Raises:
+        UserError: the data or the module are not there, or not trusted.
+    """
+    weights = _valid(run, method)
+    assert not isinstance(weights, str), weights
+    return predictions(run.target_of(method), weights[:, : draws.shape[1]])
+
+
+def _valid(run: Run, method: str) -> Draws | str:
+    """Return all coordinates of the valid draws of the coldest chains, or a line on why there are none."""
     if run.methods[method]["thin"] is None:
         return "no draws were kept (thin=null)."
     if has_stopped(run.methods[method]):
@@ -69,11 +99,6 @@ def valid_draws(run: Run, method: str, most: float = np.inf) -> Draws | str:
     if draws.shape[1] < LEAST_DRAWS:
         count = draws.shape[1]
         return f"{count} valid draw{'s' * (count != 1)} of one chain; {LEAST_DRAWS} of each are needed."
-    width = int(min(COORDINATES, max(1.0, most / (draws.shape[0] * draws.shape[1]))))
-    if draws.shape[-1] > width or run.methods[method].get("constant"):
-        draws = draws[..., columns_of(run, method, draws.shape[-1], width)]
-    if not np.isfinite(draws).all():
-        return "some draws are no finite numbers."
     return draws
 
 
@@ -168,7 +193,10 @@ def efficiency(run: Run, method: str, draws: Draws | None, share: float = 1.0) -
 
 
 def diagnosed(run: Run) -> dict[str, dict[str, Any]]:
-    """Return `efficiency` of each method of a run; ``why`` says why one has no effective sample size."""
+    """Return `efficiency` of each method of a run; ``why`` says why one has no effective sample size.
+
+    Networks are judged by their predictions; ``judged`` says whether that was possible: predictions, or weights.
+    """
     records = {}
     for method in run.methods:
         is_optimiser = run.kind(method) == OPTIMISER
@@ -176,8 +204,19 @@ def diagnosed(run: Run) -> dict[str, dict[str, Any]]:
         if isinstance(draws, str):
             records[method] = efficiency(run, method, None) | {"why": draws}
         else:
-            records[method] = efficiency(run, method, draws)
+            records[method] = _of_network(run, method, draws) or efficiency(run, method, draws)
     return records
+
+
+def _of_network(run: Run, method: str, draws: Draws) -> dict[str, Any]:
+    """Return `efficiency` of the predictions of a network, or of its weights without them; empty of other models."""
+    if not run.methods[method].get("network"):
+        return {}
+    try:
+        judged, what = predicted(run, method, draws)[0], "predictions"
+    except UserError:
+        judged, what = draws, "weights"
+    return efficiency(run, method, judged) | {"draws": draws.shape[1], "judged": what}
 
 
 def unconverged(about: Mapping[str, Any]) -> bool:

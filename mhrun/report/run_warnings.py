@@ -29,10 +29,12 @@ def warnings_of(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> list[
         if "why" in diagnosis and run.methods[m]["thin"] is not None and not has_stopped(run.methods[m])
     }
     lines += [f"R-hat and ESS are unknown: {run.label(m)}: {reason}." for m, reason in unknown.items()]
-    if any(run.methods[m].get("network") and unconverged(diagnosis) for m, diagnosis in diagnostics.items()):
+    if any(
+        diagnosis.get("judged") == "weights" and unconverged(diagnosis) for diagnosis in diagnostics.values()
+    ):
         lines.append(
             "Hidden units of a network can be exchanged without a change of its predictions, so that R-hat and ESS of "
-            "weights say little. Judge predictions: a monitor has their errors."
+            "weights say little, and its predictions could not be computed. Judge a monitor's errors."
         )
     stuck = [m for m, diagnosis in diagnostics.items() if _is_stuck(diagnosis)]
     if stuck:

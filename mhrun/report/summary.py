@@ -37,11 +37,13 @@ TEMPERATURE = ("T", "Temperature at the last step; 1 is the posterior")
 COLUMNS = {
     "ess": (
         "ESS",
-        "Bulk effective sample size after burn-in, all chains together, of the coordinate where it is least",
+        "Bulk effective sample size after burn-in, all chains together, of the coordinate where it is least; networks "
+        "are judged by what they predict at 32 of the data",
     ),
     "rhat": (
         "R-hat",
-        "Rank-normalised split R-hat of the coordinate where it is largest; above 1.01 chains have not converged",
+        "Rank-normalised split R-hat of the coordinate where it is largest, likewise; above 1.01 chains have not "
+        "converged",
     ),
     "evaluations": (
         "evaluations",

@@ -13,7 +13,6 @@ from kit import FEW, config, gaussian
 import mhrun
 from mhrun.diagnostics.chains import Diagnosis, worth
 from mhrun.engine.experiment import run_experiment
-from mhrun.engine.warnings import is_network
 from mhrun.engine.watcher import Silent
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.models.poisson_regression import PoissonRegression
@@ -210,10 +209,13 @@ def test_a_report_has_one_line_for_all_methods_with_a_warning(tmp_path):
     (line,) = [line for line in lines if line.startswith("Not the posterior")]
     assert "sample the target at the temperature T in brackets" in line
     label = run.label("mint")
-    run.methods["mint"] |= {"network": True, "samples": run.methods["mint"]["samples"] | {"temperature": 0.5}}
+    run.methods["mint"] |= {"samples": run.methods["mint"]["samples"] | {"temperature": 0.5}}
     for m in methods:
         run.methods[m] |= {"fit_warnings": ["the model is wrong"]}
-    lines = warnings_of(run, {"mint": {"rhat": 1.5, "ess": 9.0}, "tempered_mcmc": {"why": "3 valid draws."}})
+    lines = warnings_of(
+        run,
+        {"mint": {"rhat": 1.5, "ess": 9.0, "judged": "weights"}, "tempered_mcmc": {"why": "3 valid draws."}},
+    )
     assert f"R-hat and ESS are unknown: {run.label('tempered_mcmc')}: 3 valid draws." in lines
     assert any(line.startswith(f"Colder than the posterior: {label} (0.5") for line in lines)
     assert any(line.startswith("Hidden units of a network can be exchanged") for line in lines)
@@ -226,7 +228,7 @@ def test_a_wide_model_is_diagnosed_at_some_coordinates():
     assert any("ESS is" in line for line in lines)
 
 
-def test_warnings_of_a_network_point_to_predictions():
+def test_warnings_of_a_network_are_of_its_predictions():
     """Hidden units can be exchanged: chains whose weights differ may predict the same."""
     x, y = torch.randn(30, 2, generator=torch.Generator().manual_seed(1)), torch.arange(30) % 2
     module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Tanh(), torch.nn.Linear(2, 2))
@@ -235,9 +237,7 @@ def test_warnings_of_a_network_point_to_predictions():
         warnings.simplefilter("always")
         mhrun.sample(module, {"x": x, "y": y}, kernel, step_size=0.01, steps=200, warmup=0, seed=1)
     lines = [str(one.message) for one in raised]
-    assert any("R-hat is" in line for line in lines)
-    assert sum("Judge predictions" in line for line in lines) == 1
-    assert not is_network(mhrun.ModuleModel(torch.nn.Linear(2, 2)))  # no hidden units
+    assert sum("R-hat is" in line and "(probability[" in line for line in lines) == 1
 
 
 @pytest.mark.parametrize("size", [None, 0.7])

@@ -1,0 +1,78 @@
+"""Predictions of a network at its draws, by which its chains are judged instead of by its weights.
+
+Hidden units can be exchanged without a change of what a network predicts, and chains whose weights differ may predict
+the same: R-hat and effective sample sizes of weights say little (Izmailov, Vikram, Hoffman & Wilson 2021, section 4).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mhrun.diagnostics.chains import some_coordinates
+from mhrun.models.module import ModuleModel
+from mhrun.models.perceptron import Perceptron
+from mhrun.target.target import Target
+from mhrun.types import Model, blocks_of
+
+DATA = 32
+"""Of the data that a network was fitted to, so many, evenly spaced, are predicted."""
+_WORK = 1e10  # products of weights and data that are computed at most
+_LEAST = 50  # draws of each chain that are evaluated whatever they cost
+_HELD = 1 << 22  # numbers that are held at once
+
+Draws = npt.NDArray[np.float64]
+
+
+def is_network(model: Model) -> bool:
+    """Return whether the parameters are the weights of a network with hidden units, which symmetries exchange."""
+    return (
+        isinstance(model, ModuleModel | Perceptron) and sum(block.weights for block in blocks_of(model)) > 1
+    )
+
+
+@torch.no_grad()
+def predictions(target: Target, draws: Draws) -> tuple[Draws, list[str]]:
+    """Return what a network predicts at some of its data, and a name for each number.
+
+    Args:
+        target: of a network, see `is_network`.
+        draws: its parameters, with buffers if it has some, (C, S, P).
+
+    Returns:
+        (C, S', K) with K <= 64: class probabilities, or outputs of a module with another likelihood, at up to `DATA`
+        data. S' = S, or fewer evenly spaced draws of a network that is costly to evaluate.
+    """
+    model = target.model
+    chosen = some_coordinates(target.n, DATA)
+    most = max(_LEAST, int(_WORK / (len(draws) * model.dim * len(chosen))))
+    draws = draws[:, :: -(-draws.shape[1] // most)]
+    rows = {name: field[chosen][None] for name, field in target.data.to(torch.device("cpu")).fields.items()}
+    is_classifier = getattr(model, "tells_classes", True)
+
+    def predicted(theta: Tensor) -> Tensor:
+        """(B, P) -> (B, m, ...)."""
+        if is_classifier:
+            return model.predict(theta, rows).exp()  # type: ignore[attr-defined]
+        return model.outputs(theta, rows)  # type: ignore[attr-defined]
+
+    flat = draws.reshape(-1, draws.shape[-1])
+    shape = predicted(torch.from_numpy(flat[:1].astype(np.float64))).shape[1:]
+    places = some_coordinates(int(np.prod(shape)))
+    size = max(1, _HELD // (flat.shape[1] + len(chosen) * 64))
+    values = np.concatenate(
+        [
+            predicted(torch.from_numpy(flat[start : start + size].astype(np.float64)))
+            .flatten(1)[:, places]
+            .double()
+            .numpy()
+            for start in range(0, len(flat), size)
+        ]
+    )
+    names = []
+    for datum, *which in np.array(np.unravel_index(places, shape)).T:
+        what = "".join(f"[{k}]" for k in which) if int(np.prod(shape[1:])) > 1 else ""
+        names.append(f"{'probability' if is_classifier else 'output'}{what} at datum {chosen[datum]}")
+    return values.reshape(*draws.shape[:2], -1), names

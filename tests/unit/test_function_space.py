@@ -1,0 +1,104 @@
+"""Networks are judged by their predictions: hidden units can be exchanged without a change of them."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import mhrun
+from mhrun.diagnostics.chains import worth, worth_of_predictions
+from mhrun.models.perceptron import Perceptron
+from mhrun.target.function_space import DATA, is_network, predictions
+
+HIDDEN, N = 5, 70
+
+
+def regression():
+    net = torch.nn.Sequential(torch.nn.Linear(2, HIDDEN), torch.nn.Tanh(), torch.nn.Linear(HIDDEN, 1))
+    return mhrun.ModuleModel(
+        net, lambda outputs, rows: -0.5 * (rows["y"] - outputs[:, 0]) ** 2, prior_variance=1.0
+    )
+
+
+def data(rng):
+    x = rng.normal(size=(N, 2))
+    return {"x": x, "y": np.sin(x[:, 0])}
+
+
+def exchanged(theta, order):
+    """Draws (..., 21) with the hidden units in another order."""
+    first, bias, second, last = np.split(theta, [2 * HIDDEN, 3 * HIDDEN, 4 * HIDDEN], axis=-1)
+    first = first.reshape(*theta.shape[:-1], HIDDEN, 2)[..., order, :].reshape(first.shape)
+    return np.concatenate([first, bias[..., order], second[..., order], last], -1)
+
+
+def test_chains_that_differ_by_the_order_of_hidden_units_agree(rng):
+    target = mhrun.Target(regression(), mhrun.Dataset.of(data(rng)))
+    one = rng.normal(size=(1, 400, 4 * HIDDEN + 1)) * 0.1 + np.arange(4 * HIDDEN + 1)
+    two = rng.normal(size=(1, 400, 4 * HIDDEN + 1)) * 0.1 + np.arange(4 * HIDDEN + 1)
+    chains = np.concatenate([one, exchanged(two, np.arange(HIDDEN)[::-1])])
+    assert worth(chains)["rhat"] > 1.5
+    found, names = predictions(target, chains)
+    assert found.shape == (2, 400, DATA)
+    assert worth(found)["rhat"] < 1.02
+    again, _ = predictions(target, exchanged(chains, [2, 0, 1, 4, 3]))
+    assert again == pytest.approx(found)
+    assert names[0] == "output at datum 0"
+    assert names[-1] == f"output at datum {N - 1}"
+
+
+def test_predictions_are_those_of_numpy(rng):
+    fields = data(rng)
+    target = mhrun.Target(regression(), mhrun.Dataset.of(fields))
+    theta = rng.normal(size=(2, 3, 4 * HIDDEN + 1))
+    found, names = predictions(target, theta)
+    for c, s in np.ndindex(2, 3):
+        first, bias, second, last = np.split(theta[c, s], [2 * HIDDEN, 3 * HIDDEN, 4 * HIDDEN])
+        outputs = np.tanh(fields["x"] @ first.reshape(HIDDEN, 2).T + bias) @ second + last
+        places = [int(name.rpartition(" ")[2]) for name in names]
+        assert found[c, s] == pytest.approx(outputs[places])
+
+
+def test_of_classes_probabilities_are_judged(rng):
+    x, y = rng.normal(size=(20, 4)), rng.integers(0, 3, 20)
+    target = mhrun.Target(Perceptron([4, 5, 3]), mhrun.Dataset.of({"x": x, "y": y}))
+    theta = rng.normal(size=(1, 2, target.dim))
+    found, names = predictions(target, theta)
+    whole = target.model.predict(torch.from_numpy(theta[0]), target.data.part(0, 20)).exp().numpy()
+    assert found.shape == (1, 2, 60)
+    assert found[0] == pytest.approx(whole.reshape(2, -1))
+    assert names[4] == "probability[1] at datum 1"
+
+
+def test_few_draws_of_a_costly_network_are_evaluated(rng, monkeypatch):
+    monkeypatch.setattr("mhrun.target.function_space._WORK", 1.0)
+    target = mhrun.Target(regression(), mhrun.Dataset.of(data(rng)))
+    theta = rng.normal(size=(2, 500, 4 * HIDDEN + 1))
+    found, _ = predictions(target, theta)
+    assert found.shape[1] == 50
+    monkeypatch.undo()
+    assert found == pytest.approx(predictions(target, theta)[0][:, ::10])
+
+
+def test_a_single_layer_is_judged_by_its_weights():
+    assert not is_network(mhrun.ModuleModel(torch.nn.Linear(2, 2)))
+    assert not is_network(mhrun.Logistic(3))
+    assert is_network(regression())
+
+
+def test_a_sampled_network_is_judged_by_what_it_predicts(rng):
+    fields = data(rng)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trace = mhrun.sample(
+            regression(), fields, mhrun.Unadjusted(mhrun.SGHMC(), m=20), step_size=1e-4, steps=60, warmup=0,
+            chains=2, progress=False,
+        )  # fmt: skip
+    lines = [str(one.message) for one in caught if "R-hat is" in str(one.message)]
+    assert len(lines) == 1
+    each = mhrun.predict(trace, regression(), {"x": fields["x"]}, each=True).to_numpy()
+    wanted = worth_of_predictions(each[:, :, np.linspace(0, N - 1, DATA).astype(int)])
+    assert f"R-hat is {wanted['rhat']:.4g} (output at datum" in lines[0]
