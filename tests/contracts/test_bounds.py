@@ -217,6 +217,23 @@ def test_a_constant_that_is_too_small_is_seen():
     assert float(ratios(SINE, rows, bounds, "difference", None, theta, to).nan_to_num(0.0).max()) > 1
 
 
+def test_a_bound_on_a_second_derivative_is_ten_times_as_large_in_a_metric_of_tenths():
+    """At distance 1 the gradient of a remainder is at most 1 in the Euclidean norm, and its root^T times it 10."""
+    reference = Reference(torch.zeros(2).double(), 10 * torch.eye(2).double())
+    bounds = constant_bounds([None, 1.0, None], {"x": torch.zeros(1)}, "taylor1", reference)
+    assert bounds.slope(torch.tensor([[0.6, 0.8]]).double()).tolist() == pytest.approx([10.0])
+
+
+def test_exposure_counts_in_bounds_without_a_reference():
+    """A count of 0 with exposure 100 has the term 100 (exp(0.1) - 1) between 0 and 0.1."""
+    data = {"x": [[1.0]], "y": [0.0], "exposure": [100.0]}
+    fields = Dataset.of({name: np.array(value) for name, value in data.items()}).fields
+    bounds = PoissonRegression(1).bounds(fields, "difference")
+    width = bounds.width(torch.zeros(1, 1).double(), torch.full((1, 1), 0.1).double())
+    assert float(bounds.weights * width) == pytest.approx(100 * 0.1 * np.exp(0.1))
+    assert float(bounds.weights * width) > 100 * (np.exp(0.1) - 1)
+
+
 @pytest.mark.parametrize(
     ("kind", "name"), [("difference", "lipschitz"), ("taylor1", "curvature"), ("taylor2", "third")]
 )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mhrun.diagnostics.chains import worth
-from mhrun.diagnostics.distances import Shifts, shifts
+from mhrun.diagnostics.distances import Shifts, _few, shifts
 from mhrun.report.agreement import (
     FALSE_ALARM,
     RELEVANT,
@@ -27,6 +27,14 @@ LIMIT = critical_value(4)
 
 def shift(mean=(0.0, 0.0), mean_se=0.03, spread=(1.0, 1.0), spread_se=0.02):
     return Shifts(np.array(mean), np.full(2, mean_se), np.array(spread), np.full(2, spread_se))
+
+
+def test_half_of_a_spread_is_further_off_than_three_fifths_more():
+    assert shift(spread=(0.5, 1.6)).worst()[1].value == 0.5
+
+
+def test_the_points_of_a_distance_are_spread_over_the_whole_chain():
+    assert _few(np.arange(8192.0), 2).tolist() == list(range(0, 8192, 4))
 
 
 def test_with_a_tolerance_only_what_is_beyond_it_matters():

@@ -100,10 +100,23 @@ def test_each_half_is_scored_at_the_temperature_of_the_other(predicted):
         assert float(scaled.nll[c]) == pytest.approx(np.mean(wanted))
 
 
+def test_a_half_that_is_right_makes_the_other_too_sure_of_what_is_wrong():
+    """Data of even number are right, the others wrong: temperatures are the least and the greatest, e^-5 and e^5."""
+    log_p = torch.tensor([0.8, 0.2], dtype=torch.float64).log().expand(1, 4, 2)
+    (found,) = temperature_scaled(log_p, torch.tensor([0, 1, 0, 1])).nll.tolist()
+    wrong, right = np.log1p(np.exp(np.log(4) * np.exp(5))), np.log1p(np.exp(-np.log(4) * np.exp(-5)))
+    assert found == pytest.approx((wrong + right) / 2)
+
+
 def test_false_positives_count_what_lies_below_the_quantile():
     low = torch.arange(1.0, 101.0)[None]
     high = torch.tensor([[95.0, 95.5, 94.0, 200.0]])
     assert false_positives(high, low).tolist() == [0.5]  # the threshold takes 95 of 100: it is 95
+
+
+def test_a_threshold_takes_no_less_than_its_share():
+    """Of ten scores 95 % are nine and a half: the threshold is the tenth."""
+    assert false_positives(torch.tensor([[9.5]]), torch.arange(1.0, 11.0)[None]).tolist() == [1.0]
 
 
 def test_ensembles_of_chains_and_mutual_information(rng):

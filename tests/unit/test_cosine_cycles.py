@@ -65,6 +65,11 @@ def test_chains_may_begin_cycles_at_step_sizes_of_their_own():
     assert (value[:, 1] / value[:, 0]).tolist() == pytest.approx([4.0] * 10)
 
 
+def test_cycles_with_an_open_start_begin_at_four_times_the_step_sizes_found():
+    schedule = Cosine("auto", 2).filled(torch.tensor([0.1, 0.3]), None).bind(0, 10)
+    assert schedule.values({}, 1, 1)["step_size"].tolist() == [pytest.approx([0.4, 1.2])]
+
+
 def test_a_plan_collects_after_burn_in_and_thins_what_is_collected():
     plan = Plan({"a": Cosine(0.1, 4, 0.5)}, 2, 20, 80)
     assert plan.collected.tolist() == [*range(21, 26), *range(39, 51), *range(64, 76), *range(89, 101)]

@@ -98,6 +98,14 @@ def test_with_a_narrow_prior_it_estimates_the_evidence_and_its_error():
     assert found.doubts == ()
 
 
+def test_the_error_of_a_correlated_cycle_is_that_of_fewer_samples():
+    log_lik = 0.3 * autoregression(0.9, 1, 2000)[0]
+    ratio = np.exp(-log_lik) / np.exp(-log_lik).mean()
+    effective = ess_of_chain(ratio)
+    assert effective < 400
+    assert harmonic([log_lik]).relative_error == pytest.approx(ratio.std() / np.sqrt(effective))
+
+
 def test_with_a_wide_prior_it_says_that_it_cannot_be_trusted():
     log_lik, evidence = normal_cycles(prior_sd=100.0)
     found = harmonic(log_lik)

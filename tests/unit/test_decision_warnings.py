@@ -88,3 +88,10 @@ def test_the_error_of_the_acceptance_probability():
     assert acceptance_error(grid, wrong, noise, rate) == pytest.approx(by_chance, rel=0.15)
     assert acceptance_error(grid, 0 * wrong, noise, rate) == 0
     assert acceptance_error(grid, wrong, 1e-3, rate) < 1e-3
+
+
+def test_decisions_on_all_data_say_nothing_of_the_noise():
+    """One of two is on 50 of 100 data, with variance 9 = (n sd/T)^2 (1/50 - 1/100) = ((n/T) sd / sqrt(n))^2."""
+    totals = {"sum_all_data": [1.0], "first_batch_size": [50.0], "sum_size_change": [0.0]}
+    totals |= {"sum_size_change_squared": [0.0], "sum_log_ratio_var": [9.0]}
+    assert full_noise({"totals": totals}, 100, 2) == pytest.approx(3.0)

@@ -108,6 +108,11 @@ def test_chi_squared_is_unbiased_where_a_plain_distance_is_not(rng, known_shares
     assert found.value > 5 * found.se
 
 
+def test_chi_squared_of_two_chains_is_the_product_of_their_deviations():
+    """Both are in the first of two cells of 1/2: 2 (1/2)^2 / (1/2) = 1."""
+    assert chi_squared(np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([0.5, 0.5])).value == pytest.approx(1.0)
+
+
 def test_the_distance_that_chance_brings(rng, known_shares):
     exact = rng.multinomial(400, known_shares, size=40) / 400
     assert monte_carlo_distance(exact) == pytest.approx(total_variation(exact, known_shares), rel=0.15)

@@ -18,6 +18,13 @@ def test_the_statistic_is_divided_by_its_degrees_of_freedom():
     assert not list(dispersion_warnings(y[:4], mean[:4], 4))
 
 
+@pytest.mark.parametrize(("mean", "lines"), [(0.1, 0), (20.0, 1)])
+def test_the_statistic_varies_more_for_small_means(mean, lines):
+    """It is 2.1 for both; by chance it has an sd of 0.35 about 1 for a mean of 0.1, and of 0.14 for one of 20."""
+    means = torch.full((100,), mean)
+    assert len(list(dispersion_warnings(means + (2.1 * means).sqrt(), means, 1))) == lines
+
+
 @pytest.mark.parametrize("places", [slice(None, 100), slice(100, None)])
 def test_rows_of_a_large_table_are_evenly_spaced(monkeypatch, places):
     """Counts vary too much in the first half or in the second: both halves are read."""

@@ -54,3 +54,13 @@ def test_an_anchor_without_an_energy_is_refused():
     assert np.isfinite(Energies([2], [0.1], False, False).lowest(target)).all()
     with pytest.raises(Refusal, match="energy of -inf"):
         Energies([2], [0.3], False, False).lowest(target)
+
+
+def test_the_noise_of_a_log_ratio_is_that_of_drawing_without_replacement():
+    """Two of eight terms, 1 and 3, at T = 2: (8/2)^2 times their variance 2, over 2, times 1 - 2/8."""
+    target = Target(GaussianMean(), Dataset.of(np.zeros(8)))
+    before, after = {2: torch.tensor([[5.0, 6.0]])}, {2: torch.tensor([[6.0, 9.0]])}
+    found = Energies([2], None, False, gradients=False).noise(
+        target, before, after, torch.tensor([True]), torch.tensor([2.0])
+    )
+    assert found.tolist() == pytest.approx([12.0])

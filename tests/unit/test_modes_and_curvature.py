@@ -9,7 +9,8 @@ from regressions import D, X, Y, logistic
 
 import mhrun
 from mhrun.data import Dataset
-from mhrun.engine.pilot.curvature import hessian, largest_curvature, spectrum
+from mhrun.engine.pilot.curvature import below_mode, hessian, largest_curvature, spectrum
+from mhrun.engine.pilot.gradient_noise import root_of_covariance
 from mhrun.engine.pilot.modes import find_curved_modes, find_modes, on_all_data
 from mhrun.engine.pilot.surface import Surface
 from mhrun.models.function import FunctionModel
@@ -182,3 +183,27 @@ def test_modes_of_several_coordinates_move_together(monkeypatch):
     found = on_all_data(surface, modes.theta, modes.best, curvature)
     assert distance(found).max() < 0.5
     assert found.unique(dim=0).shape == (1, D)
+
+
+def test_modes_of_all_data_stay_where_they_are():
+    """A surface of all data has their mode; a step from another point would be to it."""
+    surface = Surface(Target(GaussianMean(), Dataset.of([-1.0, 0.0, 4.0])), 1.0, seed=1)
+    points = torch.tensor([[9.0], [-9.0]], dtype=torch.float64)
+    curvature = torch.tensor([[3.0]], dtype=torch.float64)
+    assert on_all_data(surface, points, 0, curvature).tolist() == [[9.0], [-9.0]]
+    assert surface.n_grad == 0
+
+
+@pytest.mark.parametrize(("gradient", "curvature"), [(1.0, 1.0), (2.0, 4.0), (-3.0, 9.0)])
+def test_half_a_nat_below_its_mode_is_one_standard_deviation_off(gradient, curvature):
+    g, h = (torch.tensor(value, dtype=torch.float64) for value in ([gradient], [[curvature]]))
+    assert below_mode(g, h) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("points", [1, 5])
+def test_the_covariance_of_gradients_is_the_mean_over_points(points):
+    """Gradients of a normal log-likelihood, x - theta, have the variance of the data at every point."""
+    x = np.array([-1.0, 0.0, 0.5, 2.0, 7.0])
+    surface = Surface(Target(GaussianMean(), Dataset.of(x)), 1.0, seed=1)
+    root = root_of_covariance(surface, torch.zeros(points, 1, dtype=torch.float64))
+    assert float(root.T @ root) == pytest.approx(x.var(ddof=1))

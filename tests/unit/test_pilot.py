@@ -505,16 +505,19 @@ def test_a_ladder_of_a_dynamics_gets_a_stable_step_size(dynamics):
         assert (ratio < 1.35).all(), number
 
 
-@pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize(("scale", "temperature"), [(0.1, 1.0), (1.0, 1.0), (10.0, 1.0), (1.0, 4.0)])
 @pytest.mark.parametrize("precondition", ["dense", "diagonal"])
-def test_noise_of_the_target_is_in_the_coordinates_of_theta(precondition, scale):
-    """In scaled coordinates a gradient noise of variance 1 / s^2 has the variance 1, whatever the target's scale s."""
+def test_noise_of_the_target_is_in_the_coordinates_of_theta(precondition, scale, temperature):
+    """In scaled coordinates a gradient noise of variance 1 / s^2 has the variance 1, whatever the target's scale s.
+
+    Beside the noise that the dynamics adds it counts 1 / T.
+    """
     target = Target(mhrun.GaussianMixture([[0.0]], scale**2), mhrun.NoData().load(), gradient_noise=scale**-2)
     method = assembled(
         "one",
         mhrun.Unadjusted(mhrun.SGLD(), 1),
         target,
-        {"step_size": mhrun.Fixed(step_size="auto"), "temperature": mhrun.Fixed(temperature=1.0)},
+        {"step_size": mhrun.Fixed(step_size="auto"), "temperature": mhrun.Fixed(temperature=temperature)},
         {"chains": 4, "warmup": 10, "steps": 100, "thin": 1, "thin_stats": None, "seed": 0},
         dtype=torch.float64,
         starts=None,
@@ -522,7 +525,24 @@ def test_noise_of_the_target_is_in_the_coordinates_of_theta(precondition, scale)
         precondition=precondition,
     )
     _, facts = piloted(method, None, lambda line: None)
-    assert facts["step_size"] == pytest.approx(0.1, rel=1e-3)  # 2 * 0.1 / (1 + 1)
+    assert facts["step_size"] == pytest.approx(2 * 0.1 / (1 + 1 / temperature), rel=1e-3)
+
+
+@pytest.mark.parametrize(("dynamics", "gain"), [(mhrun.SGLD, 1.0), (mhrun.SGBD, 0.75 * np.pi)])
+def test_a_known_noise_is_at_most_a_quarter_of_the_temperature(dynamics, gain):
+    """It adds c e V / 2 to the temperature, with the gain c of the dynamics: here T = 4 and V = 100."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trace = mhrun.sample(
+            lambda theta: -0.5 * theta.square().sum(),
+            None,
+            mhrun.Unadjusted(dynamics(known_noise=100.0), None),
+            start=[0.0],
+            temperature=4.0,
+            steps=10,
+            warmup=10,
+        )
+    assert gain * found(trace)["step_size"] * 100 / 2 == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("dynamics", [mhrun.SGLD, mhrun.SGBD])

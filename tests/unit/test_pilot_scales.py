@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,11 @@ from regressions import found
 
 import mhrun
 from mhrun.diagnostics.chains import rhat
+from mhrun.engine.pilot.adaptation import scaled_covariance
+from mhrun.engine.pilot.start import scaled_start
+from mhrun.engine.pilot.surface import Surface
+from mhrun.kernels.preconditioned import Scale
+from mhrun.target import Target
 
 pytestmark = short_run
 
@@ -224,3 +230,25 @@ def test_a_scale_that_fits_draws_stays(monkeypatch):
     assert {k: v for k, v in found(judged).items() if k != "n_grad"} == {
         k: v for k, v in found(without).items() if k != "n_grad"
     }
+
+
+def test_draws_at_temperature_4_have_half_the_sd_at_temperature_1():
+    scale = Scale(torch.zeros(1), torch.ones(1))
+    draws, temperature = torch.tensor([[[-2.0], [2.0]]]).double(), torch.tensor([4.0])
+    assert scaled_covariance(scale, draws, temperature, within=True).tolist() == [[1.0]]
+
+
+def test_points_to_begin_at_are_as_wide_as_the_temperature_makes_the_target():
+    """Of a normal target all are as far off as drawn: ten times as far at T = 100."""
+    data = mhrun.Dataset({"x": torch.zeros(1, 1)})
+    model = mhrun.FunctionModel(lambda theta, rows: -0.5 * theta.square().sum() + rows["x"][:, 0], [0.0] * 10)
+    method = SimpleNamespace(
+        target=Target(model, data), kernel=KERNELS["random walk"](), precondition="dense"
+    )
+    first = torch.zeros(50, 10, dtype=torch.float64)
+    cold, hot = (
+        scaled_start(method, Surface(method.target, t, 0), first, torch.full((50,), t), key=1).theta
+        for t in (1.0, 100.0)
+    )
+    assert cold.std() > 1.5
+    assert hot.numpy() == pytest.approx(10 * cold.numpy(), rel=1e-3, abs=1e-3)

@@ -81,6 +81,16 @@ def test_a_step_is_adam_s_down_the_divergence(rng):
         assert moved == pytest.approx(-0.01 * np.sign(grad.numpy()), rel=1e-3)
 
 
+def test_gradient_noise_of_four_times_the_variance_is_twice_as_large():
+    def moment(noise):
+        target = Target(GaussianMixture([[1.0]], 0.5), NOTHING, gradient_noise=noise)
+        return run(PlanarFlow(1, 2, 8), target, 3, 1)[1].aux["first"].numpy()
+
+    exact = moment(0.0)
+    assert np.abs(moment(1.0) - exact).min() > 0
+    assert moment(4.0) - exact == pytest.approx(2 * (moment(1.0) - exact))
+
+
 @pytest.mark.long
 def test_it_fits_what_it_can_fit_and_its_draws_are_the_flow_s():
     """A wide Gaussian away from the origin, from noisy gradients: mean and variance of draws are near its own."""

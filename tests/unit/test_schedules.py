@@ -130,6 +130,20 @@ def test_a_plan_takes_each_quantity_from_its_own_schedule():
     assert controls.step_size.tolist() == [[e, e] for e in (3, 3, 2, 2, 1)]
 
 
+def test_a_decay_with_open_ends_is_from_twice_the_least_step_size_found_to_half_of_it():
+    found = Polynomial("auto", "auto").filled(torch.tensor([0.3, 0.2]), None).bind(0, 100)
+    sizes = found.values({}, 1, 100)["step_size"]
+    assert sizes.shape == (100, 1)
+    assert sizes[[0, -1], 0].tolist() == pytest.approx([0.4, 0.1])
+
+
+def test_a_banded_step_size_changes_at_the_end_of_a_window_of_a_rung_that_adapts():
+    """The hotter rung adapts in steps 1 to 20, the colder one in 31 to 50."""
+    schedule = Banded(0.1, window=10, length=20, rungs=2, stagger=30).bind(60, 0)
+    steps = (1, 4, 10, 11, 20, 21, 25, 30, 31, 50, 51)
+    assert [schedule.steps_until_update(k) for k in steps] == [10, 7, 1, 10, 1, 10, 6, 1, 10, 1, None]
+
+
 def accept_with(step_size, rng):
     """A sampler whose acceptance is exp(-step size)."""
     return torch.from_numpy(rng.random(step_size.shape) < np.exp(-step_size.numpy()))

@@ -216,15 +216,16 @@ def test_another_reference_replaces_all_that_was_computed_from_the_first(tmp_pat
     data = Dataset.of({"x": rng.normal(size=(50, 2)), "y": rng.choice([-1.0, 1.0], 50)})
     target, fresh = (Target(Logistic(2, 2.0), data, surrogate="taylor2") for _ in range(2))
     stored = target.surrogate.pack()
-    stored["theta"] = stored["theta"] + 0.05
+    stored["theta"], stored["root"] = stored["theta"] + 0.05, 2 * stored["root"]
     np.savez(tmp_path / FILE, **{name: value.numpy() for name, value in stored.items()})
     assert target.quadratic.about.tolist() != stored["theta"].tolist()
-    assert target.bounded.table.total > 0  # computed now, and kept
+    before = float(target.bounded.table.total)  # computed now, and kept
     for each in (target, fresh):
         prepare_reference(each, tmp_path)
     assert target.quadratic.about.tolist() == stored["theta"].tolist()
     assert (target.bounded.bounds.weights == fresh.bounded.bounds.weights).all()
     assert target.bounded.table.total == fresh.bounded.table.total
+    assert float(fresh.bounded.table.total) == pytest.approx(8 * before)  # of third derivatives
 
 
 def test_arrivals_do_not_depend_on_how_they_are_cut_into_parts(monkeypatch):
