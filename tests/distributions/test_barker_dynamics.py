@@ -67,6 +67,24 @@ def test_a_step_is_the_formula(rng, known_noise):
     assert (signs > 20) == (known_noise == 40.0 or known_noise is None)
 
 
+def test_two_gradients_estimate_the_noise_as_half_the_square_of_their_difference(rng, interpreted):
+    """Gradients 0 and 3: the third move is that of known_noise = 4.5 in every coordinate."""
+    theta, control = torch.from_numpy(rng.normal(size=(1, 500))), controls(0.1, 1.0, chains=1)
+    target, dynamics, draws = Target(gaussian(500), NOTHING), SGBD(None), Draws(Streams(KEY, 1), 0)
+    aux = dynamics.start(theta, draws)
+    for grad in (0.0, 3.0):
+        _, aux = dynamics.move(theta, torch.full_like(theta, grad), aux, control, draws.again())
+    moved = []
+    for each, gathered in ((dynamics, aux), (SGBD(4.5), {})):
+        kernel = Unadjusted(each, 1)
+        state, draws = begin(kernel, target, theta, KEY)
+        state = state._replace(aux=state.aux | gathered)
+        moved.append(advance(kernel, target, state, control, draws, 1)[1])
+        moved.append(advance_compiled(kernel, target, state, control, 1, KEY)[1])
+    for found in moved[:3]:
+        assert found == pytest.approx(moved[3], abs=1e-12)
+
+
 def stationary_variance(e, rough=0.0, corrected=False, points=601, width=8.0):
     """Return the variance on N(0, 1/CURVATURE) from the transition density 2 phi_s(w) E p(w g) on a grid.
 

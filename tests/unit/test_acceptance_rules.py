@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from kit import KEY, STEPS, C, controls, follow
+from kit import KEY, STEPS, C, advance, begin, controls, follow
 from reference import mint_shared_log_ratio, mint_stored_log_ratio
 
 from mhrun.compiled import compile_loop
@@ -21,11 +21,13 @@ from mhrun.models.tied_means import TiedMeans
 from mhrun.pairing.full import Full
 from mhrun.pairing.shared import Shared
 from mhrun.pairing.stored import Stored
+from mhrun.proposals.langevin import LangevinProposal
 from mhrun.proposals.random_walk import RandomWalk
 from mhrun.random import Draws, Purpose, Streams
 from mhrun.rules.barker import Barker
 from mhrun.rules.metropolis import Metropolis
 from mhrun.target import Target
+from mhrun.target.batches import Batches
 from mhrun.types import Controls
 
 N = 60
@@ -195,6 +197,30 @@ def test_a_ratio_that_is_no_number_is_a_counted_rejection(rng):
     assert not (refused & torch.stack([i.accepted for i in infos])).any()
 
 
+def test_a_candidate_whose_gradient_is_no_number_is_rejected():
+    """Without the proposal's densities only a finite log-likelihood, equal at both points, is in the ratio."""
+
+    class FlatWithoutSlope:
+        dim, names = 1, ("a",)
+
+        def log_prior(self, theta):
+            return theta.new_zeros(len(theta))
+
+        def log_lik(self, theta, rows):
+            return 0 * theta[:, :1] + 0 * rows["x"]
+
+        def log_lik_and_grad(self, theta, rows):
+            return self.log_lik(theta, rows), torch.where(theta == 0, 0.0, torch.nan)
+
+    target = Target(FlatWithoutSlope(), Dataset.of(np.zeros(20)))
+    kernel = MetropolisHastings(LangevinProposal(ratio=False), Shared(5), Metropolis())
+    state, draws = begin(kernel, target, torch.zeros(C, 1, dtype=torch.float64))
+    state, thetas, (info,) = advance(kernel, target, state, controls(), draws, 1)
+    assert (thetas == 0).all()
+    assert not info.accepted.any()
+    assert info.diverging.all()
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # plain Python warns of what machine code does
 def test_a_dynamics_that_leaves_the_numbers_stops_alone(rng, interpreted):
     target = Target(TiedMeans(), Dataset.of(rng.normal(size=50)))
@@ -231,6 +257,12 @@ def test_all_data_have_no_error(data):
         theta = torch.tensor([[0.0, 1.0], [0.5, 0.5]], dtype=torch.float64)
         difference = target.differences.between(theta, theta + 0.3, index)
         assert difference.error.tolist() == pytest.approx((difference.var / N * share).tolist())
+
+
+def test_one_datum_drawn_with_replacement_is_all_data_and_has_no_error():
+    """Although the variance of a single term is NaN."""
+    nan = torch.tensor([math.nan], dtype=torch.float64)
+    assert Batches(1, True, False, None).error(nan, 1).tolist() == [0.0]
 
 
 @pytest.mark.parametrize("replacement", [False, True])

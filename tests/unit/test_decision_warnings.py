@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import numpy as np
 import pytest
 import torch
+from scipy import integrate, optimize, stats
 
 import mhrun
 from mhrun.engine import sample as engine
@@ -95,3 +97,19 @@ def test_decisions_on_all_data_say_nothing_of_the_noise():
     totals = {"sum_all_data": [1.0], "first_batch_size": [50.0], "sum_size_change": [0.0]}
     totals |= {"sum_size_change_squared": [0.0], "sum_log_ratio_var": [9.0]}
     assert full_noise({"totals": totals}, 100, 2) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("rate", [0.234, 0.9])
+def test_the_error_is_averaged_over_log_ratios_that_have_the_acceptance_rate(rate):
+    """With errors of 0.1 everywhere, a move of probability p is accepted with 0.9 p + 0.1 (1 - p)."""
+
+    def mean(function, v):
+        def integrand(x):
+            return function(min(1.0, math.exp(x))) * stats.norm.pdf(x, -v / 2, v**0.5)
+
+        return sum(integrate.quad(integrand, *ends)[0] for ends in ((-40, -4), (-4, 0), (0, 40)))
+
+    v = optimize.brentq(lambda v: mean(lambda p: p, v) - rate, 0.01, 20)
+    expected = mean(lambda p: 0.1 * abs(1 - 2 * p), v)
+    found = acceptance_error(np.array([0.0, 10.0]), np.array([0.1, 0.1]), 1.0, rate)
+    assert found == pytest.approx(expected, rel=0.01)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from kit import controls
+from kit import advance, advance_compiled, begin, controls, gaussian
 from scipy import stats
 from significance import ALPHA, assert_counts
 
 from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
+from mhrun.data.no_data import NoData
 from mhrun.dynamics.adagrad import Adagrad
 from mhrun.dynamics.adam import Adam
 from mhrun.dynamics.momentum import Momentum
@@ -79,6 +80,17 @@ def test_momentum_keeps_the_step_size_that_it_met(rng):
         grad = torch.tensor([[grads[k]]], dtype=torch.float64)
         found, aux = dynamics.move(found, grad, aux, Controls(size, size, size), draws)
         assert float(found) == pytest.approx(theta)
+
+
+def test_langevin_with_more_known_noise_than_it_needs_injects_none(interpreted):
+    """theta' = theta + e g, here with g = -4 theta and e V = 4 > 2 T."""
+    kernel, target = Unadjusted(SGLD(4.0), 1), Target(gaussian(3), NoData().load())
+    theta, control = torch.tensor([[0.1, -0.2, 0.3]], dtype=torch.float64), controls(1.0, 1.0, chains=1)
+    state, draws = begin(kernel, target, theta, KEY)
+    _, plain, _ = advance(kernel, target, state, control, draws, 1)
+    _, compiled, _ = advance_compiled(kernel, target, state, control, 1, KEY)
+    for found in (plain, compiled):
+        assert found[0, 0] == pytest.approx([-0.3, 0.6, -0.9])
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

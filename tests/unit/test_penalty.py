@@ -19,6 +19,8 @@ from mhrun.errors import Refusal
 from mhrun.kernels import EquiEnergy, MetropolisHastings
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.tied_means import TiedMeans
+from mhrun.native import Draw
+from mhrun.native.philox import split_key
 from mhrun.pairing.full import Full
 from mhrun.pairing.moving import Moving
 from mhrun.pairing.shared import Shared
@@ -57,6 +59,15 @@ def test_with_known_normal_noise_detailed_balance_is_exact(noise):
     assert accepted(Penalty(estimated=False), log_ratio, noise) == pytest.approx(closed, abs=2e-3)
     naive = accepted(Metropolis(), log_ratio, noise)  # without the penalty it fails
     assert np.abs(naive - np.exp(log_ratio) * naive[::-1]).max() > noise / 10
+
+
+def test_the_series_at_a_variance_of_2_from_2_terms():
+    """v/2 + v^2 / (4 (m + 1)) + v^3 / (3 (m + 1) (m + 3)) in torch, and where the compiled decision changes."""
+    expected, two = 1 + 4 / 12 + 8 / 45, torch.tensor([2.0], dtype=torch.float64)
+    assert float(penalty(two, two)) == pytest.approx(expected, rel=1e-12)
+    limit = math.log(float(Draws(Streams(KEY, 1), 1).uniform(Purpose.ACCEPT))) + expected
+    decide, draw = Penalty().native().decide, Draw(split_key(KEY), np.uint64(1), np.uint64(0))
+    assert [decide((True,), limit + shift, 2.0, 2, draw) for shift in (-1e-9, 1e-9)] == [False, True]
 
 
 def test_the_series_allows_for_an_estimated_variance():

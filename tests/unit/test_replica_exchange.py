@@ -189,6 +189,18 @@ def test_minibatch_swaps_read_what_they_say(rng):
     assert (record["n_lik"][offered] > 20).all()
 
 
+def test_of_an_odd_number_of_evaluations_the_lower_rung_counts_one_more(rng):
+    """One datum with an expansion: it is evaluated at both points, and once more for the expansion."""
+    target = Target(GaussianMean(), Dataset.of(rng.normal(size=20)), surrogate="taylor1")
+    inner = MetropolisHastings(RandomWalk(), Shared(1), Metropolis())
+    kernel = ReplicaExchange(inner, Shared(1), Metropolis(), 2)
+    state, draws = begin(kernel, target, 4, KEY)
+    draws.step = 1
+    temperatures = torch.tensor([1.0, 2.0] * 2, dtype=torch.float64)
+    _, _, n_lik, _ = kernel.exchange(target, state, temperatures, draws)
+    assert n_lik.tolist() == [2, 1, 2, 1]
+
+
 def test_the_compensated_rule_has_barker_s_probability(rng):
     """Whatever the noise below sigma^2; chi-squared over a grid of log-ratios, on 200,000 decisions each."""
     rule, count = Compensated(0.9), 200_000

@@ -19,12 +19,14 @@ from mhrun.models.function import FunctionModel
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.logistic import Logistic
 from mhrun.models.tied_means import TiedMeans
-from mhrun.native import ACCEPT, UNDECIDED, Seen, SequentialTest
+from mhrun.native import ACCEPT, REJECT, UNDECIDED, Draw, Seen, SequentialTest
+from mhrun.native.philox import split_key
 from mhrun.pairing.growing import Growing, Terms
 from mhrun.pairing.shared import Shared
 from mhrun.proposals.random_walk import RandomWalk
 from mhrun.random import Draws, Purpose, Streams, derive_key
 from mhrun.rules.austere import Austere
+from mhrun.rules.austere_design import DESIGNS, Designs
 from mhrun.rules.correction import correction, inverse, quantiles
 from mhrun.rules.growth import mean_variance
 from mhrun.rules.metropolis import Metropolis
@@ -194,6 +196,35 @@ def test_a_supply_with_replacement_has_no_finite_population(stop):
     assert (found.log_ratio_var * (1 - used / N))[same] == pytest.approx(wanted.log_ratio_var[same])
 
 
+@pytest.mark.parametrize("stop", ["pilot", "sequential"])
+def test_without_the_prior_an_offset_of_the_log_ratio_plays_no_part(stop):
+    with_offset, without = (
+        MHMinibatch(50, prior=False, stop=stop).decide(
+            contest_of(0.0, 0.0, 1.0, offset, 200), Draws(Streams(KEY, 200), 1)
+        )
+        for offset in (-40.0, 0.0)
+    )
+    assert torch.equal(with_offset.accepted, without.accepted)
+    assert 0.4 < with_offset.accepted.double().mean() < 0.6
+    seen, test = Seen(0, 50, 0.0, 0.0, 0.0), SequentialTest(N, 1.0, -40.0)
+    for prior, wanted in ((False, ACCEPT), (True, REJECT)):
+        compiled = MHMinibatch(50, prior=prior, stop=stop).sequential(N)
+        assert compiled.judge(compiled.args, (0.0, 0.1, 0.0, 0, 0.0), test, seen) == wanted
+
+
+@pytest.mark.parametrize("five_sd", ["off", "undecided", "always"])
+def test_only_always_decides_a_known_log_ratio_by_its_sign(five_sd):
+    """At a log-ratio of -1 without noise Barker's rule accepts with probability 1 / (1 + e)."""
+    chains, exact = 2_000, 0.0 if five_sd == "always" else 1 / (1 + math.e)
+    rule = MHMinibatch(50, five_sd=five_sd, stop="sequential")
+    verdict = rule.decide(contest_of(0.0, 0.0, 1.0, -1.0, chains), Draws(Streams(KEY, chains), 1))
+    error = 4.5 * math.sqrt(exact * (1 - exact) / chains)
+    assert float(verdict.accepted.double().mean()) == pytest.approx(exact, abs=error)
+    compiled, seen = rule.sequential(N), Seen(0, 50, 0.0, 0.0, 0.0)
+    found = compiled.judge(compiled.args, (0.0, 1.1, 0.0, 0), SequentialTest(N, 1.0, -1.0), seen)
+    assert found == (REJECT if five_sd == "always" else ACCEPT)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_austere_is_the_papers_loop(case):
     chains, m, epsilon = 40, 50, 0.05
@@ -213,6 +244,30 @@ def test_austere_is_the_papers_loop(case):
             if n == N or 1 - special.stdtr(n - 1, abs(mean - mu0) / s) < epsilon:
                 break
         assert (bool(verdict.accepted[c]), int(verdict.batch_size[c])) == (mean > mu0, n)
+
+
+def test_a_design_that_ignores_u_keeps_one_nth_of_its_logarithm(monkeypatch):
+    """With 2 data of mean 0 and variance 1, |mu_std| is |log u| / 2: the usage of the first design of the table."""
+    usage = np.full((len(DESIGNS), 2), 0.4)
+    usage[0] = [0.0, 10.0]
+    designs = Designs(np.zeros_like(usage), usage, 10.0)
+    monkeypatch.setattr("mhrun.rules.austere._designs", lambda n, reach: designs)
+    rule, chains = Austere(design="per_step", bound=0.1, ignores_u=True), 40
+    log_u = Draws(Streams(KEY, chains), 1).uniform(Purpose.ACCEPT).log()
+    first = (log_u / 2).abs() < 0.4
+    assert 0 < first.sum() < chains
+    contest = Contest(
+        None, torch.ones_like(log_u), torch.zeros_like(log_u), Fixed(np.array([-1.0, 1.0]), chains)
+    )
+    _, epsilon = rule._per_step(contest, contest.supply, log_u, log_u)
+    assert torch.equal(epsilon == DESIGNS[0].epsilon, first)
+    compiled, key = rule.sequential(2), split_key(KEY)
+    for c in range(chains):
+        draw = Draw(key, np.uint64(1), np.uint64(c))
+        test, seen = SequentialTest(2, 1.0, 0.0), Seen(-1, 2, 0.0, 1.0, 0.0)
+        threshold, row, *_ = compiled.begin(compiled.args, test, seen, draw)
+        assert threshold == pytest.approx(float(log_u[c]))
+        assert (row == 0) == bool(first[c])
 
 
 MANY = 20_000
@@ -255,6 +310,20 @@ def test_mhsublhd_is_the_papers_loop(case, n, bound, released):
     if n == MANY:
         assert (verdict.batch_size < n / 2).any()
         assert len(set(verdict.batch_size.tolist())) > 2
+
+
+@pytest.mark.parametrize(
+    ("bound", "var", "largest", "log_of", "expected"),
+    [
+        ("hoeffding_serfling", 0.0, 1.0, 2, math.sqrt(2 * (1 - 899 / 1000) / 900)),
+        ("bernstein_serfling", 1.0, 0.0, 5, math.sqrt(2 * (1 - 900 / 1000) * (1 + 1 / 900) / 900)),
+    ],
+)
+def test_the_bounds_without_replacement_of_900_of_1000_data(bound, var, largest, log_of, expected):
+    """Bardenet & Maillard 2015, with delta such that the logarithm is 1."""
+    numbers = [torch.tensor(x, dtype=torch.float64) for x in (var, largest, log_of / math.e)]
+    limit = MHSubLhd(50, bound=bound)._limit(torch.tensor(900), *numbers, 1000)
+    assert float(limit) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("released", [False, True])

@@ -18,6 +18,7 @@ from mhrun.models.function import FunctionModel
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.logistic import Logistic
 from mhrun.models.tied_means import TiedMeans
+from mhrun.native.forms import ROUNDING
 from mhrun.pairing.growing import Growing
 from mhrun.pairing.shared import Shared
 from mhrun.pairing.thinned import Thinned
@@ -94,6 +95,19 @@ def test_the_known_sum_is_that_of_the_terms(target):
     assert torch.allclose(
         target.surrogate.total(theta), target.surrogate.terms(theta, rows).sum(-1), rtol=1e-9, atol=1e-9
     )
+
+
+def test_rounding_is_relative_to_the_log_likelihoods_and_the_expansions(target):
+    one, two = points(target)[:3], points(target)[3:]
+    index = torch.arange(N)[None].expand(3, -1)
+    rows = target.data.part(0, N)
+    plain = MODELS["function"][0]
+    exact = {"x": rows["x"].double() / (255 if rows["x"].dtype == torch.uint8 else 1), "y": rows["y"]}
+    size = sum(
+        plain.log_lik(theta, exact).abs() + target.surrogate.terms(theta, rows).abs() for theta in (one, two)
+    )
+    found = target.bounded.terms(one, two, index)[1] / ROUNDING
+    assert torch.allclose(found, size, rtol=1e-9)
 
 
 def test_terms_and_known_part_add_up_to_the_difference(target):

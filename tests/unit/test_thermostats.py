@@ -215,6 +215,17 @@ def test_the_splitting_survives_a_thermostat_that_is_negative():
     assert np.isfinite(zero).all()
 
 
+def test_a_thermostat_of_the_splitting_is_kept_when_momenta_are_redrawn(interpreted):
+    """An infinite inertia holds it constant; step 1 redraws the momenta."""
+    kernel, target = Unadjusted(Badodab(0.1, math.inf, refresh=2), 1), Target(gaussian(), NOTHING)
+    state, draws = begin(kernel, target, 1, KEY)
+    state.aux["thermostat"].fill_(0.5)
+    control = ladder_controls([1.0], 1, 0.01)
+    plain, _, _ = advance(kernel, target, state, control, draws, 1)
+    compiled, _, _ = advance_compiled(kernel, target, state, control, 1, KEY)
+    assert plain.aux["thermostat"].item() == compiled.aux["thermostat"].item() == 0.5
+
+
 MANY = [
     SGNHT([0.2, 0.1, 0.05], refresh=3, keep=False),
     SGNHT([0.2, 0.1, 0.05], math.inf, thermostat=[0.9, 1.1, 1.0]),
