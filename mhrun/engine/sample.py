@@ -53,7 +53,7 @@ from mhrun.store.identity import RESULTS_VERSION
 from mhrun.store.netcdf import TRACE, flat_draws, open_trace
 from mhrun.target import Target
 from mhrun.target.configured import unavailable
-from mhrun.target.function_space import Draws, is_network, predictions
+from mhrun.target.function_space import Draws, is_network, predictions, that_vary
 from mhrun.target.precision import FP32
 from mhrun.types import Model
 
@@ -371,7 +371,9 @@ def _warn(method: Method, summary: Mapping[str, Any], trace: xr.DataTree) -> Non
 def _judged(target: Target, draws: Draws) -> tuple[Draws, Sequence[str]]:
     """Return what draws are judged by: some coordinates and their names, or predictions of a network."""
     if is_network(target.model) and draws.size and np.isfinite(draws).all():
-        return predictions(target, draws)
+        values, names = predictions(target, draws)
+        kept = that_vary(values)
+        return values[..., kept], [names[place] for place in kept]
     free = np.setdiff1d(np.arange(draws.shape[-1]), constant_coordinates(target.model))
     places = free[some_coordinates(len(free))]
     return draws[..., places], [target.model.names[place] for place in places]

@@ -47,6 +47,7 @@ from mhrun.report.efficiency import (
 from mhrun.report.run import Run
 from mhrun.report.tables import shown
 from mhrun.store.identity import departures
+from mhrun.target.function_space import that_vary
 
 MIXED = 1.1
 """R-hat of a reference above which distances from it measure nothing."""
@@ -170,19 +171,20 @@ def _predicted(
 
     The weights as they are, and None, if the predictions of one of them cannot be computed.
     """
-    found, names = dict(all_draws), None
+    found: dict[str, Draws | str] = dict(all_draws)
+    values: dict[str, Draws] = {}
+    names: list[str] = []
     try:
         for row in {row.name: row for row in rows}.values():
             if not isinstance(draws := all_draws[row.name], str):
-                found[row.name], names = predicted(row.run, row.method, draws)
+                values[row.name], names = predicted(row.run, row.method, draws)
     except UserError as error:
         line = f"Weights of networks are compared, which say little: predictions cannot be computed. {error}"
-        return dict(all_draws), None, line
-    return (
-        found,
-        names,
-        "Networks are compared by what they predict at some of the data, not by their weights.",
-    )
+        return found, None, line
+    kept = that_vary(*values.values()) if values else np.arange(0)
+    found |= {name: sample[..., kept] for name, sample in values.items()}
+    line = "Networks are compared by what they predict at some of the data, not by their weights."
+    return found, [names[place] for place in kept], line
 
 
 def _first(draws: Draws | str, share: float, evaluations: float) -> Draws | str:

@@ -22,7 +22,7 @@ from mhrun.errors import UserError
 from mhrun.kernels.stationary import OPTIMISER
 from mhrun.report.run import Run
 from mhrun.report.tables import quoted, shown
-from mhrun.target.function_space import predictions
+from mhrun.target.function_space import predictions, that_vary
 
 __all__ = [
     "COORDINATES",
@@ -214,6 +214,7 @@ def _of_network(run: Run, method: str, draws: Draws) -> dict[str, Any]:
         return {}
     try:
         judged, what = predicted(run, method, draws)[0], "predictions"
+        judged = judged[..., that_vary(judged)]
     except UserError:
         judged, what = draws, "weights"
     return efficiency(run, method, judged) | {"draws": draws.shape[1], "judged": what}

@@ -22,6 +22,7 @@ DATA = 32
 _WORK = 1e10  # products of weights and data that are computed at most
 _LEAST = 50  # draws of each chain that are evaluated whatever they cost
 _HELD = 1 << 22  # numbers that are held at once
+_SEEN = 1e-3  # share of the widest range of a prediction below which another one is left out
 
 Draws = npt.NDArray[np.float64]
 
@@ -31,6 +32,16 @@ def is_network(model: Model) -> bool:
     return (
         isinstance(model, ModuleModel | Perceptron) and sum(block.weights for block in blocks_of(model)) > 1
     )
+
+
+def that_vary(*samples: Draws) -> npt.NDArray[np.intp]:
+    """Return the places of the predictions (C, S, K) that vary in some of the samples; all, if none does.
+
+    Those are left out whose range is less than a thousandth of the widest one's, such as a probability that is 1 to
+    within rounding: nobody sees whether chains agree on its last digits.
+    """
+    widths = np.max([np.ptp(sample, axis=(0, 1)) for sample in samples], axis=0)
+    return np.flatnonzero(widths >= _SEEN * widths.max())
 
 
 @torch.no_grad()

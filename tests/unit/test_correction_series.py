@@ -80,9 +80,9 @@ def test_density_and_cdf_are_the_polynomials_in_g(variance, lam, terms):
             (c * d * g**k for n, c in enumerate(found.coefficients) for k, d in enumerate(derivative(2 * n))),
             Fraction(0),
         )
-        assert found.cdf(z) == pytest.approx(float(whole), rel=1e-9)
+        assert found.cdf(z) / float(whole) == pytest.approx(1.0, rel=1e-9)  # whatever its size
     assert found.density(-700.0) > 0  # no cancellation in the tails
-    assert found.cdf(-60.0) == pytest.approx(float(found.ratio[0]) * math.exp(-60), rel=1e-9)
+    assert found.cdf(-60.0) * math.exp(60) == pytest.approx(float(found.ratio[0]), rel=1e-9)
     z = np.linspace(-60, 60, 24_001)
     variance_found = np.trapezoid(found.density(z) * z * z, z)
     assert np.trapezoid(found.density(z), z) == pytest.approx(1, abs=1e-12)

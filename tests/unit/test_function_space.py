@@ -9,9 +9,17 @@ import pytest
 import torch
 
 import mhrun
+from mhrun.cli.compose import compose_config
 from mhrun.diagnostics.chains import worth, worth_of_predictions
+from mhrun.engine.experiment import run_experiment
+from mhrun.engine.watcher import Silent
+from mhrun.errors import UserError
 from mhrun.models.perceptron import Perceptron
-from mhrun.target.function_space import DATA, is_network, predictions
+from mhrun.report.compare import compare
+from mhrun.report.compared_rows import Row
+from mhrun.report.efficiency import diagnosed
+from mhrun.report.run import Run
+from mhrun.target.function_space import DATA, is_network, predictions, that_vary
 
 HIDDEN, N = 5, 70
 
@@ -83,6 +91,15 @@ def test_few_draws_of_a_costly_network_are_evaluated(rng, monkeypatch):
     assert found == pytest.approx(predictions(target, theta)[0][:, ::10])
 
 
+def test_what_nobody_sees_is_left_out():
+    """A probability that is 1 to within rounding says nothing of the chains, unless all are."""
+    flat = np.random.default_rng(0).normal(size=(2, 30, 3)) * [1.0, 1e-9, 0.0]
+    assert that_vary(flat).tolist() == [0]
+    assert that_vary(flat[..., 1:]).tolist() == [0]
+    assert that_vary(flat[..., 1:], flat[..., :2]).tolist() == [0]
+    assert that_vary(flat[..., 2:]).tolist() == [0]
+
+
 def test_a_single_layer_is_judged_by_its_weights():
     assert not is_network(mhrun.ModuleModel(torch.nn.Linear(2, 2)))
     assert not is_network(mhrun.Logistic(3))
@@ -102,3 +119,36 @@ def test_a_sampled_network_is_judged_by_what_it_predicts(rng):
     each = mhrun.predict(trace, regression(), {"x": fields["x"]}, each=True).to_numpy()
     wanted = worth_of_predictions(each[:, :, np.linspace(0, N - 1, DATA).astype(int)])
     assert f"R-hat is {wanted['rhat']:.4g} (output at datum" in lines[0]
+
+
+@pytest.mark.usefixtures("few_images")
+def test_reports_and_comparisons_judge_networks_by_predictions(tmp_path, monkeypatch):
+    dropped = [
+        f"~methods.{name}" for name in ("sgd", "sgd_momentum", "cmint", "mint", "mint_noq", "cmint_noq")
+    ]
+    small = ["m=6", "data.n=60", "monitor.data.n=50", "scales.smoke.hidden=4", "thin=1", "chains=2", *dropped]
+    quiet = ["runtime.threads=1", "runtime.report=false", f"runtime.outputs={tmp_path}"]
+    run = Run(
+        run_experiment(compose_config(["experiment=mint_network", "scale=smoke", *small, *quiet]), Silent())
+    )
+    rows = [Row(run, name, name) for name in ("sgld", "sghmc")]
+    values = [predictions(run.target, run.draws(name))[0] for name in ("sgld", "sghmc")]
+    for row, own, record in zip(rows, values, diagnosed(run).values(), strict=True):
+        assert record["judged"] == "predictions", row.name
+        assert record["rhat"] == pytest.approx(worth(own[..., that_vary(own)])["rhat"])
+        assert record["draws"] == own.shape[1]
+
+    found = compare(rows, rows[0])
+    assert any(line.startswith("Networks are compared by what they predict") for line in found.notes)
+    seen = [own[..., that_vary(*values)] for own in values]
+    assert found.rows["sghmc"]["rhat"] == pytest.approx(worth(seen[1])["rhat"], nan_ok=True)
+    gap = np.abs(seen[1].mean((0, 1)) - seen[0].mean((0, 1))) / seen[0].std((0, 1))
+    assert abs(found.rows["sghmc"]["mean"].value) == pytest.approx(gap.max(), rel=0.05)
+
+    def unavailable(method):
+        raise UserError("there are no data.")
+
+    monkeypatch.setattr(run, "target_of", unavailable)
+    assert {record["judged"] for record in diagnosed(run).values()} == {"weights"}
+    (line,) = [line for line in compare(rows, rows[0]).notes if "Weights of networks are compared" in line]
+    assert line.endswith("there are no data.")
