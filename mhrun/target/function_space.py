@@ -65,14 +65,16 @@ def predictions(target: Target, draws: Draws) -> tuple[Draws, list[str]]:
 
     def predicted(theta: Tensor) -> Tensor:
         """(B, P) -> (B, m, ...)."""
-        if is_classifier:
+        if not isinstance(model, ModuleModel):
             return model.predict(theta, rows).exp()  # type: ignore[attr-defined]
-        return model.outputs(theta, rows)  # type: ignore[attr-defined]
+        outputs = model.outputs_at_many(theta, rows)
+        return outputs.softmax(-1) if is_classifier else outputs
 
     flat = draws.reshape(-1, draws.shape[-1])
     shape = predicted(torch.from_numpy(flat[:1].astype(np.float64))).shape[1:]
     places = some_coordinates(int(np.prod(shape)))
-    size = max(1, _HELD // (flat.shape[1] + len(chosen) * 64))
+    per_datum = model.values_per_datum(rows) if isinstance(model, ModuleModel) else 64
+    size = max(1, _HELD // (flat.shape[1] + len(chosen) * max(64, per_datum)))
     values = np.concatenate(
         [
             predicted(torch.from_numpy(flat[start : start + size].astype(np.float64)))

@@ -70,6 +70,28 @@ def test_predictions_are_those_of_numpy(rng):
         assert found[c, s] == pytest.approx(outputs[places])
 
 
+class Branches(torch.nn.Module):
+    """A network whose path depends on its weights, which vmap cannot follow."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(2, 3), torch.nn.Linear(3, 1)
+
+    def forward(self, x):
+        hidden = self.first(x)
+        return self.last(torch.tanh(hidden) if self.first.weight.sum() > 0 else hidden)
+
+
+def test_a_network_that_vmap_cannot_evaluate_is_evaluated_draw_by_draw(rng):
+    model = mhrun.ModuleModel(Branches(), lambda outputs, rows: -(outputs[:, 0] ** 2))
+    target = mhrun.Target(model, mhrun.Dataset.of(data(rng)))
+    theta = rng.normal(size=(2, 10, target.dim))
+    found, names = predictions(target, theta)
+    places = [int(name.rpartition(" ")[2]) for name in names]
+    wanted = model.outputs(torch.from_numpy(theta.reshape(20, -1)), target.data.part(0, N))[:, places, 0]
+    assert found.reshape(20, -1) == pytest.approx(wanted.numpy())
+
+
 def test_of_classes_probabilities_are_judged(rng):
     x, y = rng.normal(size=(20, 4)), rng.integers(0, 3, 20)
     target = mhrun.Target(Perceptron([4, 5, 3]), mhrun.Dataset.of({"x": x, "y": y}))
