@@ -363,20 +363,27 @@ def _warn(method: Method, summary: Mapping[str, Any], trace: xr.DataTree) -> Non
             draws, reason = draws[:, :0], str(error)
         if draws.shape[1] < LEAST_DRAWS and not method.kernel.optimises:
             lines.append(f"R-hat and ESS are unknown: {reason}")
-        lines += draws_warnings(method, summary, *_judged(method.target, draws))
+        values, names, line = _judged(method.target, draws)
+        lines += draws_warnings(method, summary, values, names)
+        lines += [f"sample: {line}"] * (line is not None)
     for line in lines:
         warnings.warn(line.removeprefix("sample: "), UserWarning, stacklevel=3)
 
 
-def _judged(target: Target, draws: Draws) -> tuple[Draws, Sequence[str]]:
-    """Return what draws are judged by: some coordinates and their names, or predictions of a network."""
+def _judged(target: Target, draws: Draws) -> tuple[Draws, Sequence[str], str | None]:
+    """Return what draws are judged by, some coordinates or predictions of a network, their names, and a warning."""
+    line = None
     if is_network(target.model) and draws.size and np.isfinite(draws).all():
-        values, names = predictions(target, draws)
-        kept = that_vary(values)
-        return values[..., kept], [names[place] for place in kept]
+        try:
+            values, names = predictions(target, draws)
+        except UserError as error:
+            line = f"R-hat and ESS are those of weights, which say little of a network: {error}"
+        else:
+            kept = that_vary(values)
+            return values[..., kept], [names[place] for place in kept], None
     free = np.setdiff1d(np.arange(draws.shape[-1]), constant_coordinates(target.model))
     places = free[some_coordinates(len(free))]
-    return draws[..., places], [target.model.names[place] for place in places]
+    return draws[..., places], [target.model.names[place] for place in places], line
 
 
 def _check_call(folder: Path, settings: str) -> None:

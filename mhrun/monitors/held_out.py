@@ -75,7 +75,8 @@ class HeldOut(Periodic[_Evaluation]):
     def refuses(self, target: Target) -> str | None:
         """Refuse a density without data, and a `mean` that the model cannot evaluate."""
         fields = getattr(target.model, "fields", None) or {}
-        if any(field.values == "zeros" for field in fields.values()):
+        no_data = target.data.description.startswith("no data")
+        if no_data or any(field.values == "zeros" for field in fields.values()):
             return f"it needs a model of data, and {type(target.model).__name__} is a density without data."
         if self._mean is not None and not hasattr(target.model, "applied"):
             return (
@@ -99,13 +100,12 @@ class HeldOut(Periodic[_Evaluation]):
         self._try(target)
 
     def _try(self, target: Target) -> None:
-        """Refuse what fails at one datum, in both types that parameters may have, before a run begins."""
-        first = self.on(target.device, self.data).part(0, 1)
+        """Refuse what fails at the test data, in both types that parameters may have, before a run begins."""
         failures = []
         for kind in (torch.float64, torch.float32):
             try:
-                self._at(target, torch.zeros(1, target.dim, dtype=kind, device=target.device), first)
-            except UserError as error:
+                self.evaluated(target, torch.zeros(1, target.dim, dtype=kind, device=target.device))
+            except (UserError, RuntimeError) as error:
                 failures.append(error)
             else:
                 return

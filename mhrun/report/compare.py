@@ -103,6 +103,7 @@ def compare(
     for row in [*rows, *([reference] if reference else [])]:
         if row.name not in all_draws:
             all_draws[row.name] = undamaged(row, partial(valid_draws, row.run, row.method))
+    counts = {name: draws.shape[1] for name, draws in all_draws.items() if not isinstance(draws, str)}
     coordinates: list[str] | None = None
     if all(row.run.methods[row.method].get("network") for row in rows):
         all_draws, coordinates, line = _predicted([*rows, *([reference] if reference else [])], all_draws)
@@ -119,6 +120,8 @@ def compare(
         valid = None if isinstance(draws, str) else draws
         records[row.name] = undamaged(row, partial(efficiency, row.run, row.method, valid, shares[row.name]))
         records[row.name]["target"] = row.run.kind_in_words(row.method)
+        if (count := counts.get(row.name)) is not None:
+            records[row.name]["draws"] = int(shares[row.name] * count + 1e-9)
     notes += _by_reason({name: draws for name, draws in all_draws.items() if isinstance(draws, str)})
     curves: dict[str, Growth] = {}
     error_of_reference: tuple[float, float] | None = None
@@ -175,9 +178,10 @@ def _predicted(
     values: dict[str, Draws] = {}
     names: list[str] = []
     try:
+        target = rows[0].run.target_of(rows[0].method)  # the data of one for all: others may have other rows
         for row in {row.name: row for row in rows}.values():
             if not isinstance(draws := all_draws[row.name], str):
-                values[row.name], names = predicted(row.run, row.method, draws)
+                values[row.name], names = predicted(row.run, row.method, draws, target)
     except UserError as error:
         line = f"Weights of networks are compared, which say little: predictions cannot be computed. {error}"
         return found, None, line

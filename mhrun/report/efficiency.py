@@ -22,6 +22,7 @@ from mhrun.errors import UserError
 from mhrun.kernels.stationary import OPTIMISER
 from mhrun.report.run import Run
 from mhrun.report.tables import quoted, shown
+from mhrun.target import Target
 from mhrun.target.function_space import predictions, that_vary
 
 __all__ = [
@@ -69,20 +70,21 @@ def valid_draws(run: Run, method: str, most: float = np.inf) -> Draws | str:
     return draws if np.isfinite(draws).all() else _NOT_FINITE
 
 
-def predicted(run: Run, method: str, draws: Draws) -> tuple[Draws, list[str]]:
+def predicted(run: Run, method: str, draws: Draws, target: Target | None = None) -> tuple[Draws, list[str]]:
     """Return what a network predicts at its valid draws, see `predictions`.
 
     Args:
         run: whose.
         method: which; of a network.
         draws: the first of its valid draws, or all (C, S, some coordinates).
+        target: with the data; the method's own if None.
 
     Raises:
-        UserError: the data or the module are not there, or not trusted.
+        UserError: the data or the module are not there, or not trusted, or the network is too costly to evaluate.
     """
     weights = _valid(run, method)
     assert not isinstance(weights, str), weights
-    return predictions(run.target_of(method), weights[:, : draws.shape[1]])
+    return predictions(run.target_of(method) if target is None else target, weights[:, : draws.shape[1]])
 
 
 def _valid(run: Run, method: str) -> Draws | str:
@@ -217,7 +219,12 @@ def _of_network(run: Run, method: str, draws: Draws) -> dict[str, Any]:
         judged = judged[..., that_vary(judged)]
     except UserError:
         judged, what = draws, "weights"
-    return efficiency(run, method, judged) | {"draws": draws.shape[1], "judged": what}
+    record = efficiency(run, method, judged) | {"draws": draws.shape[1], "judged": what}
+    if (
+        judged.shape[1] < draws.shape[1]
+    ):  # the effective sample size is that of some of the draws: a lower bound
+        record |= {"per_million": None, "per_second": None}
+    return record
 
 
 def unconverged(about: Mapping[str, Any]) -> bool:

@@ -11,7 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mhrun.build import blame
 from mhrun.diagnostics.chains import some_coordinates
+from mhrun.errors import UserError
 from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
 from mhrun.target.target import Target
@@ -19,8 +21,9 @@ from mhrun.types import Model, blocks_of
 
 DATA = 32
 """Of the data that a network was fitted to, so many, evenly spaced, are predicted."""
-_WORK = 1e10  # products of weights and data that are computed at most
-_LEAST = 50  # draws of each chain that are evaluated whatever they cost
+_WORK = 3e10  # multiplications that are done at most, some ten seconds
+_PER_VALUE = 100  # multiplications behind a value of a layer, such as those of a convolution
+_ENOUGH = 1000  # draws of all chains without which a costly network is not judged: they have to be worth 400
 _HELD = 1 << 22  # numbers that are held at once
 _SEEN = 1e-3  # share of the widest range of a prediction below which another one is left out
 
@@ -44,7 +47,6 @@ def that_vary(*samples: Draws) -> npt.NDArray[np.intp]:
     return np.flatnonzero(widths >= _SEEN * widths.max())
 
 
-@torch.no_grad()
 def predictions(target: Target, draws: Draws) -> tuple[Draws, list[str]]:
     """Return what a network predicts at some of its data, and a name for each number.
 
@@ -55,13 +57,33 @@ def predictions(target: Target, draws: Draws) -> tuple[Draws, list[str]]:
     Returns:
         (C, S', K) with K <= 64: class probabilities, or outputs of a module with another likelihood, at up to `DATA`
         data. S' = S, or fewer evenly spaced draws of a network that is costly to evaluate.
+
+    Raises:
+        UserError: the network cannot be evaluated on a CPU, or too few draws of it in some ten seconds.
     """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # a few small products: threads would wait for each other
+    try:
+        with torch.no_grad():
+            return _predictions(target, draws)
+    except UserError:
+        raise
+    except Exception as error:  # the user's module, in another type or on another device than that of the run
+        raise UserError(f"the network cannot be evaluated on a CPU in float64: {blame(error)}.") from error
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _predictions(target: Target, draws: Draws) -> tuple[Draws, list[str]]:
     model = target.model
     chosen = some_coordinates(target.n, DATA)
-    most = max(_LEAST, int(_WORK / (len(draws) * model.dim * len(chosen))))
-    draws = draws[:, :: -(-draws.shape[1] // most)]
     rows = {name: field[chosen][None] for name, field in target.data.to(torch.device("cpu")).fields.items()}
     is_classifier = getattr(model, "tells_classes", True)
+    per_datum = model.values_per_datum(rows) if isinstance(model, ModuleModel) else 64
+    most = _WORK / (len(chosen) * (model.dim + _PER_VALUE * per_datum))
+    if most < min(_ENOUGH, draws.shape[0] * draws.shape[1]):
+        raise UserError(f"its predictions at {_ENOUGH:,} draws take too long.")
+    draws = draws[:, :: -(-draws.shape[0] * draws.shape[1] // int(most))]
 
     def predicted(theta: Tensor) -> Tensor:
         """(B, P) -> (B, m, ...)."""
@@ -73,7 +95,6 @@ def predictions(target: Target, draws: Draws) -> tuple[Draws, list[str]]:
     flat = draws.reshape(-1, draws.shape[-1])
     shape = predicted(torch.from_numpy(flat[:1].astype(np.float64))).shape[1:]
     places = some_coordinates(int(np.prod(shape)))
-    per_datum = model.values_per_datum(rows) if isinstance(model, ModuleModel) else 64
     size = max(1, _HELD // (flat.shape[1] + len(chosen) * max(64, per_datum)))
     values = np.concatenate(
         [

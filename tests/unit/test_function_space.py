@@ -103,14 +103,42 @@ def test_of_classes_probabilities_are_judged(rng):
     assert names[4] == "probability[1] at datum 1"
 
 
-def test_few_draws_of_a_costly_network_are_evaluated(rng, monkeypatch):
-    monkeypatch.setattr("mhrun.target.function_space._WORK", 1.0)
+def test_of_a_costly_network_some_draws_are_evaluated_or_none(rng, monkeypatch):
     target = mhrun.Target(regression(), mhrun.Dataset.of(data(rng)))
-    theta = rng.normal(size=(2, 500, 4 * HIDDEN + 1))
-    found, _ = predictions(target, theta)
-    assert found.shape[1] == 50
-    monkeypatch.undo()
-    assert found == pytest.approx(predictions(target, theta)[0][:, ::10])
+    theta = rng.normal(size=(2, 1200, 4 * HIDDEN + 1))
+    whole, _ = predictions(target, theta)
+    values = target.model.values_per_datum(target.data.part(0, DATA))
+    each = DATA * (target.dim + 100 * values)
+    monkeypatch.setattr("mhrun.target.function_space._WORK", 1200.5 * each)
+    assert predictions(target, theta)[0] == pytest.approx(whole[:, ::2])
+    monkeypatch.setattr("mhrun.target.function_space._WORK", 999.5 * each)
+    with pytest.raises(UserError, match="at 1,000 draws take too long"):
+        predictions(target, theta)
+    assert predictions(target, theta[:, :400])[0].shape[:2] == (2, 400)  # all of few
+
+
+class Single(torch.nn.Module):
+    """A network in float32, whatever the type of its parameters should be."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(2, 3), torch.nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.first(x.float())))
+
+
+def test_draws_are_not_lost_where_a_network_cannot_be_evaluated(rng):
+    model = mhrun.ModuleModel(Single(), lambda outputs, rows: -0.5 * (rows["y"] - outputs[:, 0]) ** 2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trace = mhrun.sample(
+            model, data(rng), mhrun.Unadjusted(mhrun.SGHMC(), m=20), step_size=1e-5, steps=30, warmup=0,
+            chains=2, dtype=torch.float32, progress=False,
+        )  # fmt: skip
+    assert trace["posterior"]["theta"].shape == (2, 30, 13)
+    lines = [str(one.message) for one in caught]
+    assert sum(line.startswith("R-hat and ESS are those of weights") for line in lines) == 1
 
 
 def test_what_nobody_sees_is_left_out():

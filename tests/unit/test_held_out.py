@@ -162,6 +162,17 @@ def test_what_it_refuses(rng):
             sampled(model, train, mhrun.HeldOut(test, 5, **settings))
     with pytest.raises(Refusal, match="must be a function"):
         mhrun.HeldOut(train, 5, mean=3)
+    groups = {"g": np.arange(20) % 3, "y": train["y"]}
+    unknown = {"g": np.append(np.zeros(19, int), 7), "y": train["y"]}
+    with pytest.raises(UserError, match="monitor's data"):
+        sampled(
+            lambda theta, batch: torch.distributions.Normal(theta.w[batch.g], 1.0).log_prob(batch.y),
+            groups,
+            mhrun.HeldOut(unknown, 5),
+            parameters={"w": {"shape": 3, "prior": "Normal(0, 1)"}},
+        )
+    with pytest.raises(UserError, match="needs a model of data"):
+        sampled(lambda theta: -0.5 * theta.square().sum(), None, mhrun.HeldOut(train, 5), start=[0.0])
     wide = mhrun.ModuleModel(torch.nn.Linear(2, 3), lambda outputs, rows: -outputs.square().sum(-1))
     with pytest.raises(UserError, match="one number for each of theirs"):
         sampled(wide, train, mhrun.HeldOut(train, 5, mean=lambda outputs, rows: outputs))
