@@ -24,7 +24,7 @@ from mhrun.target.fields import ambiguous_bytes
 _HELD = 1 << 25  # inputs that are held at once
 
 Evaluation = TypeVar("Evaluation")
-"""What a model says of the test data at each chain's parameters, such as log-probabilities of classes (C, n, K)."""
+"""The result of a model on the test data at each chain's parameters, such as log-probabilities of classes (C, n, K)."""
 
 
 class Periodic(Monitor, Generic[Evaluation]):
