@@ -1,8 +1,8 @@
 """Base classes of the parts of a kernel, and the attributes that each part declares.
 
 A part derives from its base class and inherits the defaults of undeclared attributes. Whether parts go together is
-decided by these attributes, so that a user's part can replace any of these. Whole kernels, such as ladders, zig-zag
-and Firefly, are distinguished by their class.
+decided by these attributes, so that a user's part can replace any of these. A kernel has those of its parts that there
+are; a pilot fills in those of mhrun's own kernels, which it knows by their class.
 """
 
 from __future__ import annotations
@@ -328,6 +328,13 @@ class Kernel(ABC):
     m_is_open: bool = False  # whether a pilot chooses the minibatch size of its gradients
     rule: Rule | None = None  # of its acceptance test
     pairing: Pairing | None = None  # of its acceptance test
+    proposal: Proposal | None = None  # whose candidates the test accepts or rejects
+    dynamics: Dynamics | None = None  # without a test
+
+    @property
+    def follows(self) -> bool:
+        """Whether its candidates are the ends of trajectories."""
+        return self.proposal is not None and self.proposal.follows
 
     @property
     def decides(self) -> bool:

@@ -149,8 +149,8 @@ def _small_steps(subject: Subject, check_name: str, temperature: float) -> Check
     off, errors = np.array(at_levels).transpose(2, 1, 0)  # of each moment at each level
     weights = np.array([1.0, -6.0, 8.0]) / 3  # terms of first and second order in the step cancel
     limit, error = off @ weights, np.sqrt(errors**2 @ weights**2)
-    of_kernel = kernel.of_a_chain
-    declared_bias = of_kernel.dynamics.small_step_bias if isinstance(of_kernel, Unadjusted) else 0.0
+    dynamics = kernel.of_a_chain.dynamics
+    declared_bias = 0.0 if dynamics is None else dynamics.small_step_bias
     low, high = np.minimum(_PER_VARIANCE * declared_bias, 0.0), np.maximum(_PER_VARIANCE * declared_bias, 0.0)
 
     def beyond(value: np.ndarray) -> np.ndarray:

@@ -14,7 +14,6 @@ from mhrun.engine.model_checks import check_model
 from mhrun.engine.starting_density import check_start
 from mhrun.engine.starts import Starts
 from mhrun.errors import Refusal, UserError
-from mhrun.kernels import MetropolisHastings
 from mhrun.models.module import ModuleModel
 from mhrun.monitors import Monitor
 from mhrun.native import available, native_form
@@ -191,7 +190,7 @@ class Method:
         So it is where each step multiplies all data by the points of many chains: a product of matrices then reads the
         data once for all of them.
         """
-        reads_all = isinstance(self.kernel, MetropolisHastings) and isinstance(self.kernel.pairing, Full)
+        reads_all = isinstance(self.kernel.pairing, Full)
         if not reads_all or self.target.dim < _WIDE or self.shape.chains < _MANY_CHAINS:
             return False
         offered = native_form(self.target.model, "multiplies_chains", "log_lik")

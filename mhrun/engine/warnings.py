@@ -12,7 +12,7 @@ from mhrun.diagnostics.chains import ESS, LEAST_DRAWS, RHAT, diagnoses, is_apart
 from mhrun.diagnostics.ladders import exchange_rates
 from mhrun.engine.method import Method
 from mhrun.engine.noise_warnings import decision_warnings, excess_warnings, noise_warnings
-from mhrun.kernels import MetropolisHastings, ReplicaExchange, Unadjusted
+from mhrun.kernels import ReplicaExchange
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.stationary import samples
 from mhrun.numbers import rounded
@@ -84,8 +84,8 @@ def _validity_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[s
     valid = method.shape.steps - np.asarray(summary["totals"]["sum_invalid"])
     count, none = int(valid.sum()), int((valid == 0).sum())
     if count < ESS or none:
-        kernel = method.kernel.of_a_chain
-        remedy = kernel.dynamics.valid_remedy if isinstance(kernel, Unadjusted) else "Raise steps."
+        dynamics = method.kernel.of_a_chain.dynamics
+        remedy = "Raise steps." if dynamics is None else dynamics.valid_remedy
         yield (
             f"{method.name}: only {count:,} draws follow the target"
             + f", and {none} of {method.shape.chains} chains have none" * bool(none)
@@ -121,7 +121,7 @@ def _trajectory_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator
     """Yield a line if trajectories diverged: the density is narrow where the step size is too large for it."""
     kernel = method.kernel.of_a_chain
     count = int(np.sum(summary["totals"]["sum_diverging"]))
-    if count and isinstance(kernel, MetropolisHastings) and kernel.proposal.follows:
+    if count and kernel.follows:
         groups = (
             " In a model of groups, write their effects the other way: standardised ones times their scale where "
             "groups have few data, the effects themselves where they have many."
@@ -138,7 +138,7 @@ def _nan_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     kernel, totals = method.kernel.of_a_chain, summary["totals"]
     count, decisions = int(np.sum(totals["sum_diverging"])), method.shape.chains * method.shape.steps
     moved = np.sum(totals["sum_accepted"]) > 0
-    if count and moved and isinstance(kernel, MetropolisHastings) and not kernel.proposal.follows:
+    if count and moved and kernel.proposal is not None and not kernel.follows:
         yield (
             f"{method.name}: {count:,} of {decisions:,} candidates were rejected because their log-ratio was not a "
             "number: a log-likelihood is NaN there, or infinite at both points. Draws may lack that region."

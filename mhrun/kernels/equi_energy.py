@@ -72,6 +72,7 @@ class EquiEnergy(Kernel):
     """
 
     decides = True
+    proposal: Proposal
     rule: Rule
 
     def __init__(

@@ -93,6 +93,7 @@ class MetropolisHastings(Kernel):
 
     decides = True
     reversible = True
+    proposal: Proposal
     pairing: Pairing
     rule: Rule
 

@@ -36,6 +36,7 @@ class Unadjusted(Kernel):
     """
 
     keeps_buffers = True
+    dynamics: Dynamics
 
     @property
     def optimises(self) -> bool:  # type: ignore[override]

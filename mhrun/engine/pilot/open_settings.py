@@ -26,7 +26,7 @@ def _m_is_open(kernel: Kernel) -> bool:
 
 def leapfrog_is_open(kernel: Kernel) -> bool:
     """Return whether a kernel leaves the number of leapfrog steps open."""
-    return isinstance(kernel, MetropolisHastings) and kernel.proposal.leapfrog_is_open
+    return kernel.proposal is not None and kernel.proposal.leapfrog_is_open
 
 
 class TooManyParameters(Refusal):
@@ -63,21 +63,18 @@ def _reason(method: Method) -> str | None:
         )
     if isinstance(kernel, ZigZag) and method.precondition not in (None, "none"):
         return "ZigZag has the scale of its surrogate's reference; leave out precondition."
-    if isinstance(kernel, Unadjusted) and kernel.dynamics.known_noise and method.precondition in _WITH_SCALE:
+    dynamics, proposal = kernel.dynamics, kernel.proposal
+    if dynamics is not None and dynamics.known_noise and method.precondition in _WITH_SCALE:
         return UNSCALED_NOISE
-    if isinstance(kernel, Unadjusted) and method.plan.is_open and kernel.dynamics.noise_gain is None:
-        return f"no rule finds the step size of {type(kernel.dynamics).__name__}; give a number, not auto."
+    if dynamics is not None and method.plan.is_open and dynamics.noise_gain is None:
+        return f"no rule finds the step size of {type(dynamics).__name__}; give a number, not auto."
     if method.plan.is_open and tuple(getattr(method.target.model, "batch_norms", ())):
         return (
             "a pilot finds no step size for a network with BatchNorm, whose curvature grows without bound as weights "
             "shrink, though predictions stay: chains would hardly move. Give step_size a number, such as 0.1 / n, not "
             "auto."
         )
-    if (
-        isinstance(kernel, MetropolisHastings)
-        and method.plan.is_open
-        and kernel.proposal.best_acceptance is None
-    ):
-        name = type(kernel.proposal).__name__
+    if proposal is not None and method.plan.is_open and proposal.best_acceptance is None:
+        name = type(proposal).__name__
         return f"no acceptance rate is known to be best for {name}; give a step size, not auto."
     return None

@@ -14,7 +14,7 @@ from mhrun.engine.pilot.modes import CurvedModes, find_curved_modes, find_modes,
 from mhrun.engine.pilot.normality import spread_of_log_ratio
 from mhrun.engine.pilot.open_settings import MOST_SCALED
 from mhrun.engine.pilot.surface import Surface
-from mhrun.kernels import MetropolisHastings, Unadjusted, ZigZag
+from mhrun.kernels import ZigZag
 from mhrun.kernels.preconditioned import Scale
 from mhrun.random import Draws, Purpose, Streams
 
@@ -74,7 +74,7 @@ def _with_scale(
     assert curvature is not None
     eigenvalues, vectors = spectrum(curvature, proper=proper)
     kind = _kind_of_scale(method)
-    follows = isinstance(method.kernel, MetropolisHastings) and method.kernel.proposal.follows
+    follows = method.kernel.follows
     if follows and kind != "none" and not proper:
         unit = torch.eye(dim) if kind == "dense" else torch.ones(dim)
         return ScaledStart(theta, Scale(torch.zeros(dim), unit))
@@ -105,7 +105,7 @@ def _with_scale(
 def _kind_of_scale(method: Method) -> str:
     kernel = method.kernel
     # A zig-zag has the scale of its surrogate's reference, and a known noise that of theta.
-    if isinstance(kernel, ZigZag) or (isinstance(kernel, Unadjusted) and kernel.dynamics.known_noise):
+    if isinstance(kernel, ZigZag) or (kernel.dynamics is not None and kernel.dynamics.known_noise):
         return "none"
     if method.precondition in (None, "auto"):
         return "dense" if method.target.dim <= _MOST_DENSE else "diagonal"
