@@ -7,6 +7,13 @@ import torch
 from mhrun.data.dataset import Dataset
 from mhrun.errors import Refusal
 
+_DESCRIPTION = "no data: the model is a density"
+
+
+def has_no_data(data: Dataset) -> bool:
+    """Return whether a data set is that of `NoData`."""
+    return data.description == _DESCRIPTION
+
 
 class NoData:
     """One datum without content, whose log-likelihood is the model's log density.
@@ -28,4 +35,4 @@ class NoData:
 
     def load(self) -> Dataset:
         """Return the datum."""
-        return Dataset({"x": torch.zeros(1, 1, dtype=torch.float64)}, "no data: the model is a density")
+        return Dataset({"x": torch.zeros(1, 1, dtype=torch.float64)}, _DESCRIPTION)

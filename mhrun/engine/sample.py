@@ -363,24 +363,24 @@ def _warn(method: Method, summary: Mapping[str, Any], trace: xr.DataTree) -> Non
             draws, reason = draws[:, :0], str(error)
         if draws.shape[1] < LEAST_DRAWS and not method.kernel.optimises:
             lines.append(f"R-hat and ESS are unknown: {reason}")
-        values, names, line = _judged(method.target, draws)
+        is_judged = draws.shape[1] >= LEAST_DRAWS and not method.kernel.optimises
+        values, names, line = _judged(method.target, draws, by_predictions=is_judged)
         lines += draws_warnings(method, summary, values, names)
         lines += [f"sample: {line}"] * (line is not None)
     for line in lines:
         warnings.warn(line.removeprefix("sample: "), UserWarning, stacklevel=3)
 
 
-def _judged(target: Target, draws: Draws) -> tuple[Draws, Sequence[str], str | None]:
+def _judged(target: Target, draws: Draws, by_predictions: bool) -> tuple[Draws, Sequence[str], str | None]:
     """Return what draws are judged by, some coordinates or predictions of a network, their names, and a warning."""
     line = None
-    if is_network(target.model) and draws.size and np.isfinite(draws).all():
+    if by_predictions and is_network(target.model) and np.isfinite(draws).all():
         try:
-            values, names = predictions(target, draws)
+            found = predictions(target.model, target.data, draws)
+            kept = that_vary(found)
+            return found.values[..., kept], [found.names[place] for place in kept], None
         except UserError as error:
             line = f"R-hat and ESS are those of weights, which say little of a network: {error}"
-        else:
-            kept = that_vary(values)
-            return values[..., kept], [names[place] for place in kept], None
     free = np.setdiff1d(np.arange(draws.shape[-1]), constant_coordinates(target.model))
     places = free[some_coordinates(len(free))]
     return draws[..., places], [target.model.names[place] for place in places], line

@@ -312,15 +312,14 @@ class ModuleModel:
     def values_per_datum(self, rows: Rows) -> int:
         """Return how many values a forward pass keeps for the gradient of one datum, from two small passes.
 
-        Of two and three data, if `rows` has so many: BatchNorm cannot train on one.
+        In evaluation mode, on two and three data if `rows` has so many; the likelihood adds little and is not called.
         """
         shapes = str([(name, tuple(field.shape[2:])) for name, field in rows.items()])
         if isinstance(count := self._memo.get(shapes), int):
             return count
         device = next(iter(rows.values())).device
-        theta = torch.cat([p.detach().reshape(-1) for p in self._prepared.module.parameters()])[None].to(
-            device
-        )
+        parameters = [p.detach().reshape(-1) for p in self._prepared.module.parameters()]
+        theta = torch.cat(parameters)[None].to(device).requires_grad_()
         most = min(3, next(iter(rows.values())).shape[1])
         counts = []
         for m in (max(1, most - 1), most):
@@ -331,8 +330,9 @@ class ModuleModel:
                 return value
 
             part = {name: field[:1, :m] for name, field in rows.items()}
-            with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
-                self._bound.train(theta, self._split(theta)[1], part)
+            saving = torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value)
+            with torch.enable_grad(), saving, _explained(rows):
+                self._bound.outputs(*self._split(theta), part)
         self._memo[shapes] = max(1, counts[1] - counts[0])
         return self._memo[shapes]
 

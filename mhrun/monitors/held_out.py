@@ -11,8 +11,10 @@ from torch import Tensor
 
 from mhrun.build import trusted_object
 from mhrun.data import Dataset
+from mhrun.data.no_data import has_no_data
 from mhrun.errors import Refusal, UserError
 from mhrun.monitors.periodic import Periodic
+from mhrun.random import Draws, Streams
 from mhrun.target import Source, Target
 from mhrun.target.fields import fields_read, unfit
 from mhrun.types import Rows
@@ -75,8 +77,7 @@ class HeldOut(Periodic[_Evaluation]):
     def refuses(self, target: Target) -> str | None:
         """Refuse a density without data, and a `mean` that the model cannot evaluate."""
         fields = getattr(target.model, "fields", None) or {}
-        no_data = target.data.description.startswith("no data")
-        if no_data or any(field.values == "zeros" for field in fields.values()):
+        if has_no_data(target.data) or any(field.values == "zeros" for field in fields.values()):
             return f"it needs a model of data, and {type(target.model).__name__} is a density without data."
         if self._mean is not None and not hasattr(target.model, "applied"):
             return (
@@ -84,7 +85,7 @@ class HeldOut(Periodic[_Evaluation]):
             )
         return None
 
-    def check_data(self, target: Target) -> None:
+    def check_data(self, target: Target, chains: int) -> None:
         """Refuse test data that the model cannot read, or whose outcomes are no numbers of the shape of their means."""
         if (reason := unfit(target.model, self.data)) is not None:
             raise Refusal(f"the monitor's data: {reason}")
@@ -97,14 +98,14 @@ class HeldOut(Periodic[_Evaluation]):
                     f"a datum of the monitor's data has {name} of the shape {tuple(other.shape[1:])}, and of the "
                     f"target's {tuple(field.shape[1:])}."
                 )
-        self._try(target)
+        self._try(target, chains)
 
-    def _try(self, target: Target) -> None:
+    def _try(self, target: Target, chains: int) -> None:
         """Refuse what fails at the test data, in both types that parameters may have, before a run begins."""
-        failures = []
+        failures, start = [], _start(target, chains)
         for kind in (torch.float64, torch.float32):
             try:
-                self.evaluated(target, torch.zeros(1, target.dim, dtype=kind, device=target.device))
+                self.evaluated(target, start.to(target.device, kind))
             except (UserError, RuntimeError) as error:
                 failures.append(error)
             else:
@@ -190,3 +191,13 @@ class HeldOut(Periodic[_Evaluation]):
         log_density = memory["log_density"] - count.log()[:, None]
         mean = memory["outcome"] / count[:, None, None] if "outcome" in memory else None
         return self.scores(target, _Evaluation(log_density, mean))
+
+
+def _start(target: Target, chains: int) -> Tensor:
+    """Return a point (1, D) at which a chain may begin; 0 where the model knows none."""
+    for count in (1, chains):  # one is quick, but starts may be given for all
+        try:
+            return target.model.init(count, Draws(Streams(0, count, target.device), 0))[:1]
+        except UserError:
+            continue
+    return torch.zeros(1, target.dim)

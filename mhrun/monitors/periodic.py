@@ -31,7 +31,7 @@ class Periodic(Monitor, Generic[Evaluation]):
     """Evaluates test data every `every` steps and last: the current parameters, their mean so far, and an ensemble.
 
     Steps of burn-in enter no mean and no ensemble. If a schedule chooses the draws to collect, those are the snapshots
-    of the ensemble, and `collect` and `after` have no effect. Parameters that give NaN or infinity are NaN in metrics.
+    of the ensemble, and `collect` and `after` have no effect. Parameters that give NaN are NaN in metrics.
 
     A subclass says what is evaluated (`evaluated`), what is kept of a snapshot (`no_snapshots`, `with_snapshot`), and
     the metrics of one evaluation (`scores`) and of an ensemble (`ensemble_scores`).
@@ -56,13 +56,11 @@ class Periodic(Monitor, Generic[Evaluation]):
         collect: int | None = None,
         after: int = 0,
     ) -> None:
-        if after < 0:
-            raise Refusal(f"after = {after} must be at least 0.")
         self._source = as_source(data)
         self.every = whole_number("every", every, least=1)
         self.average = None if average is None else whole_number("average", average, least=1)
         self.collect = None if collect is None else whole_number("collect", collect, least=1)
-        self.after = after
+        self.after = whole_number("after", after, least=0)
         self._memo: dict[tuple[int, str], tuple[Dataset, Dataset]] = {}
         self._steps: npt.NDArray[np.int64] | None = None
         self._last: int | None = None
@@ -78,9 +76,10 @@ class Periodic(Monitor, Generic[Evaluation]):
         first = max(self.after, warmup)
         takes = self.collect if collected is None and total is not None else None
         if takes is not None and (total or 0) // takes * takes <= first:
+            remedy = "make it smaller" if first < (total or 0) else "make after smaller, or raise steps"
             raise Refusal(
                 f"collect = {takes:,} takes no snapshot between step {first:,}, before which there are none, and the "
-                f"last step, {total:,}; make it smaller."
+                f"last step, {total:,}; {remedy}."
             )
         placed = copy.copy(self)
         placed._steps, placed._last = collected, total
@@ -108,7 +107,7 @@ class Periodic(Monitor, Generic[Evaluation]):
     # ---------------------------------------------------------------------------------------- what a subclass says
 
     @abstractmethod
-    def check_data(self, target: Target) -> None:
+    def check_data(self, target: Target, chains: int) -> None:
         """Refuse test data that do not go with the model, besides bytes that may be pixels or not."""
 
     @abstractmethod
@@ -168,14 +167,14 @@ class Periodic(Monitor, Generic[Evaluation]):
         """
         if (reason := ambiguous_bytes(target.model, self.data)) is not None:
             raise Refusal(f"the monitor's data: {reason}")
-        self.check_data(target)
+        self.check_data(target, chains)
         memory: dict[str, Tensor] = {}
         if self.average:
             memory["mean"] = torch.zeros(chains, target.width, device=target.device)
-            memory["averaged"] = torch.zeros(chains, device=target.device)
+            memory["averaged"] = torch.zeros(chains, dtype=torch.float64, device=target.device)
         if self.collects:
             memory |= self.no_snapshots(target, chains)
-            memory["collected"] = torch.zeros(chains, device=target.device)
+            memory["collected"] = torch.zeros(chains, dtype=torch.float64, device=target.device)
         return memory
 
     def steps_until_due(self, step: int) -> int:
@@ -217,7 +216,7 @@ class Periodic(Monitor, Generic[Evaluation]):
         share = torch.ones(len(theta), device=theta.device) if valid is None else valid.float()
         if self.average and step > self.after and step % self.average == 0:
             new["averaged"] = memory["averaged"] + share
-            weight = (share / new["averaged"].clamp_min(1))[:, None]
+            weight = (share / new["averaged"].clamp_min(1)).to(theta.dtype)[:, None]
             new["mean"] = memory["mean"] + torch.where(weight > 0, weight * (theta - memory["mean"]), 0.0)
         if snapshot:
             new["collected"] = memory["collected"] + share

@@ -47,7 +47,7 @@ class Predictive(Periodic[Tensor]):
             )
         return None
 
-    def check_data(self, target: Target) -> None:
+    def check_data(self, target: Target, chains: int) -> None:
         """Refuse test data without classes, with unknown classes, or of another shape than the target's data."""
         test_fields, train_fields = self.data.fields, target.data.fields
         for name in ("x", "y"):

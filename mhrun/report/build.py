@@ -20,7 +20,6 @@ from mhrun.errors import UserError
 from mhrun.names import checked_name
 from mhrun.report.claims import Judged, judge_all, paper_of
 from mhrun.report.declared import experiment_function, finding_of
-from mhrun.report.efficiency import diagnosed
 from mhrun.report.fresh import page_digest
 from mhrun.report.guard import Guard
 from mhrun.report.metrics import MetricTable, long_table
@@ -29,7 +28,7 @@ from mhrun.report.page import RESULTS, FigureOnPage, Sections, TableOnPage, writ
 from mhrun.report.run import Run
 from mhrun.report.sections import EXPLAINED, FIGURES, TABLES
 from mhrun.report.style import style
-from mhrun.report.summary import FOOTNOTE, Summary, marked, summarised
+from mhrun.report.summary import FOOTNOTE, Summary, known_diagnostics, marked, summarised
 from mhrun.report.svg import inline_svg
 from mhrun.report.tables import rendered, write_table
 from mhrun.store.files import explain, remove, write_text, write_whole
@@ -170,21 +169,6 @@ def _general(
     ]
     figures = [_figure(n, f, run, guard, place) for n, f in FIGURES.items() if n not in own_names]
     return tables, figures
-
-
-def known_diagnostics(run: Run) -> dict[str, dict[str, Any]]:
-    """Return diagnostics of the draws of each method, from an earlier report of the same draws or computed.
-
-    See `mhrun.report.efficiency.efficiency`.
-    """
-    stored = run.summary.get("diagnostics") or {}
-    if stored.get("finished") == run.summary.get("finished") and stored.get("methods"):
-        by_method: dict[str, dict[str, Any]] = stored["methods"]
-        networks = [method for method, about in run.methods.items() if about.get("network")]
-        # Earlier versions judged networks by their weights.
-        if all("judged" in by_method[m] or "why" in by_method[m] for m in networks if m in by_method):
-            return by_method
-    return diagnosed(run)
 
 
 def _finding(run: Run) -> list[str]:

@@ -47,7 +47,7 @@ from mhrun.report.efficiency import (
 from mhrun.report.run import Run
 from mhrun.report.tables import shown
 from mhrun.store.identity import departures
-from mhrun.target.function_space import that_vary
+from mhrun.target.function_space import Predictions, that_vary
 
 MIXED = 1.1
 """R-hat of a reference above which distances from it measure nothing."""
@@ -104,22 +104,27 @@ def compare(
         if row.name not in all_draws:
             all_draws[row.name] = undamaged(row, partial(valid_draws, row.run, row.method))
     counts = {name: draws.shape[1] for name, draws in all_draws.items() if not isinstance(draws, str)}
-    coordinates: list[str] | None = None
-    if all(row.run.methods[row.method].get("network") for row in rows):
-        all_draws, coordinates, line = _predicted([*rows, *([reference] if reference else [])], all_draws)
-        notes.append(line)
     shares = dict.fromkeys(all_draws, 1.0)
     if evaluations is not None:
         cut = [row for row in rows if reference is None or row.name != reference.name]
         shares |= {row.name: _share(row, evaluations) for row in cut}
         all_draws |= {row.name: _first(all_draws[row.name], shares[row.name], evaluations) for row in cut}
         notes += _at_equal_cost(cut, evaluations, reference)
+    coordinates: list[str] | None = None
+    thinned: set[str] = set()
+    if all(row.run.methods[row.method].get("network") for row in rows):
+        found, coordinates, line = _predicted([*rows, *([reference] if reference else [])], all_draws)
+        thinned = {name for name, draws in found.items() if len(draws[0]) < len(all_draws[name][0])}
+        all_draws |= found
+        notes.append(line)
     records: dict[str, dict[str, Any]] = {}
     for row in rows:
         draws = all_draws[row.name]
         valid = None if isinstance(draws, str) else draws
         records[row.name] = undamaged(row, partial(efficiency, row.run, row.method, valid, shares[row.name]))
         records[row.name]["target"] = row.run.kind_in_words(row.method)
+        if row.name in thinned:  # the effective sample size is that of some of the draws: a lower bound
+            records[row.name] |= {"per_million": None, "per_second": None}
         if (count := counts.get(row.name)) is not None:
             records[row.name]["draws"] = int(shares[row.name] * count + 1e-9)
     notes += _by_reason({name: draws for name, draws in all_draws.items() if isinstance(draws, str)})
@@ -169,26 +174,25 @@ def _share(row: Row, evaluations: float) -> float:
 
 def _predicted(
     rows: Sequence[Row], all_draws: Mapping[str, Draws | str]
-) -> tuple[dict[str, Draws | str], list[str] | None, str]:
-    """Return predictions of networks instead of their weights, a name for each, and a line on what is compared.
+) -> tuple[dict[str, Draws], list[str] | None, str]:
+    """Return predictions of the networks that have draws, a name for each, and a line on what is compared.
 
-    The weights as they are, and None, if the predictions of one of them cannot be computed.
+    Nothing and None if those of one of them cannot be computed: then weights are compared.
     """
-    found: dict[str, Draws | str] = dict(all_draws)
-    values: dict[str, Draws] = {}
-    names: list[str] = []
+    found: dict[str, Predictions] = {}
     try:
-        target = rows[0].run.target_of(rows[0].method)  # the data of one for all: others may have other rows
+        data = rows[0].run.target_of(rows[0].method).data  # of one for all: others may have other rows
         for row in {row.name: row for row in rows}.values():
             if not isinstance(draws := all_draws[row.name], str):
-                values[row.name], names = predicted(row.run, row.method, draws, target)
+                found[row.name] = predicted(row.run, row.method, draws, data)
+        kept = that_vary(*found.values()) if found else np.arange(0)
     except UserError as error:
         line = f"Weights of networks are compared, which say little: predictions cannot be computed. {error}"
-        return found, None, line
-    kept = that_vary(*values.values()) if values else np.arange(0)
-    found |= {name: sample[..., kept] for name, sample in values.items()}
+        return {}, None, line
     line = "Networks are compared by what they predict at some of the data, not by their weights."
-    return found, [names[place] for place in kept], line
+    names = next(iter(found.values())).names if found else []
+    values = {name: of_method.values[..., kept] for name, of_method in found.items()}
+    return values, [names[place] for place in kept], line
 
 
 def _first(draws: Draws | str, share: float, evaluations: float) -> Draws | str:

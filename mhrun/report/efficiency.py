@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mhrun.data import Dataset
 from mhrun.diagnostics.chains import (
     COORDINATES,
     ESS,
@@ -22,8 +23,7 @@ from mhrun.errors import UserError
 from mhrun.kernels.stationary import OPTIMISER
 from mhrun.report.run import Run
 from mhrun.report.tables import quoted, shown
-from mhrun.target import Target
-from mhrun.target.function_space import predictions, that_vary
+from mhrun.target.function_space import Predictions, predictions, that_vary
 
 __all__ = [
     "COORDINATES",
@@ -70,21 +70,24 @@ def valid_draws(run: Run, method: str, most: float = np.inf) -> Draws | str:
     return draws if np.isfinite(draws).all() else _NOT_FINITE
 
 
-def predicted(run: Run, method: str, draws: Draws, target: Target | None = None) -> tuple[Draws, list[str]]:
+def predicted(run: Run, method: str, draws: Draws, data: Dataset | None = None) -> Predictions:
     """Return what a network predicts at its valid draws, see `predictions`.
 
     Args:
         run: whose.
         method: which; of a network.
         draws: the first of its valid draws, or all (C, S, some coordinates).
-        target: with the data; the method's own if None.
+        data: at which; the method's own if None.
 
     Raises:
-        UserError: the data or the module are not there, or not trusted, or the network is too costly to evaluate.
+        UserError: the data or the module are not there, have changed since the run or are not trusted, or the network
+            is too costly to evaluate.
     """
-    weights = _valid(run, method)
+    if run.changed_files:
+        raise UserError(f"'{run.changed_files[0]}' is not as it was when the run was made.")
+    weights, target = _valid(run, method), run.target_of(method)
     assert not isinstance(weights, str), weights
-    return predictions(run.target_of(method) if target is None else target, weights[:, : draws.shape[1]])
+    return predictions(target.model, target.data if data is None else data, weights[:, : draws.shape[1]])
 
 
 def _valid(run: Run, method: str) -> Draws | str:
@@ -206,17 +209,16 @@ def diagnosed(run: Run) -> dict[str, dict[str, Any]]:
         if isinstance(draws, str):
             records[method] = efficiency(run, method, None) | {"why": draws}
         else:
-            records[method] = _of_network(run, method, draws) or efficiency(run, method, draws)
+            judge = _of_network if run.methods[method].get("network") else efficiency
+            records[method] = judge(run, method, draws)
     return records
 
 
 def _of_network(run: Run, method: str, draws: Draws) -> dict[str, Any]:
-    """Return `efficiency` of the predictions of a network, or of its weights without them; empty of other models."""
-    if not run.methods[method].get("network"):
-        return {}
+    """Return `efficiency` of the predictions of a network, or of its weights without them."""
     try:
-        judged, what = predicted(run, method, draws)[0], "predictions"
-        judged = judged[..., that_vary(judged)]
+        found, what = predicted(run, method, draws), "predictions"
+        judged = found.values[..., that_vary(found)]
     except UserError:
         judged, what = draws, "weights"
     record = efficiency(run, method, judged) | {"draws": draws.shape[1], "judged": what}

@@ -25,6 +25,7 @@ from mhrun.store.draws import places_of_draws, steps_of_draws, validity
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import parts_of
 from mhrun.store.netcdf import TRACE, flat_draws, open_trace, parameter_names
+from mhrun.store.sources import changed_files
 from mhrun.target import Target, target_of
 
 T = TypeVar("T")
@@ -67,6 +68,11 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """The summary written by the engine."""
         return self.folder.summary() or {}
+
+    @cached_property
+    def changed_files(self) -> list[str]:
+        """The user's files, of data and of Python, that are not as they were when the run was made."""
+        return changed_files(self.config)
 
     @cached_property
     def target(self) -> Target:

@@ -111,8 +111,6 @@ def summary_of(run: Run | RunFolder) -> Summary:
         UserError: the run's results are damaged.
     """
     run = run if isinstance(run, Run) else Run(run)
-    stored = run.summary.get("diagnostics") or {}
-    diagnostics = stored.get("methods") if stored.get("finished") == run.summary.get("finished") else None
     judged = [Judged(**claim) for claim in run.summary.get("claims") or []]
     metrics = {
         name: Estimate(*(math.nan if x is None else x for x in (number["value"], number["se"])))
@@ -126,9 +124,24 @@ def summary_of(run: Run | RunFolder) -> Summary:
         run,
         metrics,
         judged,
-        diagnosed(run) if diagnostics is None else diagnostics,
-        str(stored.get("finding") or ""),
+        known_diagnostics(run),
+        str((run.summary.get("diagnostics") or {}).get("finding") or ""),
     )
+
+
+def known_diagnostics(run: Run) -> dict[str, dict[str, Any]]:
+    """Return diagnostics of the draws of each method, from an earlier report of the same draws or computed.
+
+    See `mhrun.report.efficiency.efficiency`.
+    """
+    stored = run.summary.get("diagnostics") or {}
+    if stored.get("finished") == run.summary.get("finished") and stored.get("methods"):
+        by_method: dict[str, dict[str, Any]] = stored["methods"]
+        networks = [method for method, about in run.methods.items() if about.get("network")]
+        # Earlier versions judged networks by their weights.
+        if all("judged" in by_method[m] or "why" in by_method[m] for m in networks if m in by_method):
+            return by_method
+    return diagnosed(run)
 
 
 def summarised(

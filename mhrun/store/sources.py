@@ -43,6 +43,16 @@ def sources(config: Mapping[str, Any]) -> dict[str, str]:
     return dict(sorted(digests.items()))
 
 
+def changed_files(config: Mapping[str, Any]) -> list[str]:
+    """Return the user's files that are no longer as a run's configuration recorded them; see `sources`.
+
+    Raises:
+        UserError: a data file does not exist.
+    """
+    recorded = config.get("sources") or {}
+    return [name for name, digest in sources(config).items() if recorded.get(name, digest) != digest]
+
+
 def names_of_sources(config: Mapping[str, Any]) -> set[str]:
     """Return the names of the files that `sources` finds, without reading data."""
     return {shown for shown, _, _ in _used(config)}

@@ -6,18 +6,20 @@ the same: R-hat and effective sample sizes of weights say little (Izmailov, Vikr
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from mhrun.build import blame
+from mhrun.data import Dataset
 from mhrun.diagnostics.chains import some_coordinates
 from mhrun.errors import UserError
 from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
-from mhrun.target.target import Target
-from mhrun.types import Model, blocks_of
+from mhrun.types import Model, Rows, blocks_of
 
 DATA = 32
 """Of the data that a network was fitted to, so many, evenly spaced, are predicted."""
@@ -25,9 +27,18 @@ _WORK = 3e10  # multiplications that are done at most, some ten seconds
 _PER_VALUE = 100  # multiplications behind a value of a layer, such as those of a convolution
 _ENOUGH = 1000  # draws of all chains without which a costly network is not judged: they have to be worth 400
 _HELD = 1 << 22  # numbers that are held at once
-_SEEN = 1e-3  # share of the widest range of a prediction below which another one is left out
+_SEEN = 1e-3  # range of a probability below which it is left out
+_ROUNDING = 1e-9  # the same of an output, relative to its size
 
 Draws = npt.NDArray[np.float64]
+
+
+class Predictions(NamedTuple):
+    """What a network predicts at some data."""
+
+    values: Draws  # (C, S, K)
+    names: list[str]  # of each of the K numbers
+    are_probabilities: bool  # or outputs of a module with a likelihood of the user's
 
 
 def is_network(model: Model) -> bool:
@@ -37,26 +48,40 @@ def is_network(model: Model) -> bool:
     )
 
 
-def that_vary(*samples: Draws) -> npt.NDArray[np.intp]:
-    """Return the places of the predictions (C, S, K) that vary in some of the samples; all, if none does.
+def that_vary(*several: Predictions) -> npt.NDArray[np.intp]:
+    """Return the places of the predictions that are finite and vary in some of the samples; if none does, the finite.
 
-    Those are left out whose range is less than a thousandth of the widest one's, such as a probability that is 1 to
-    within rounding: nobody sees whether chains agree on its last digits.
+    A probability is left out whose range is below a thousandth, such as one that is 1 to within rounding: nobody sees
+    whether chains agree on its last digits. An output has a unit of its own, and is left out if it is constant.
+
+    Raises:
+        UserError: the samples have other predictions, or none is finite at all draws.
     """
-    widths = np.max([np.ptp(sample, axis=(0, 1)) for sample in samples], axis=0)
-    return np.flatnonzero(widths >= _SEEN * widths.max())
+    if any(found.names != several[0].names for found in several):
+        raise UserError("the networks predict different things.")
+    finite = np.all([np.isfinite(found.values).all((0, 1)) for found in several], axis=0)
+    if not finite.any():
+        raise UserError("no prediction is finite at all draws.")
+    values = [np.where(finite, found.values, 0.0) for found in several]
+    widths = np.max([np.ptp(sample, axis=(0, 1)) for sample in values], axis=0)
+    size = np.max([np.abs(sample).max((0, 1)) for sample in values], axis=0)
+    varies = widths > (_SEEN if several[0].are_probabilities else _ROUNDING * size)
+    if not varies.any():
+        varies = widths > _ROUNDING * size
+    return np.flatnonzero(varies if varies.any() else finite)
 
 
-def predictions(target: Target, draws: Draws) -> tuple[Draws, list[str]]:
-    """Return what a network predicts at some of its data, and a name for each number.
+def predictions(model: Model, data: Dataset, draws: Draws) -> Predictions:
+    """Return what a network predicts at some data.
 
     Args:
-        target: of a network, see `is_network`.
+        model: a network, see `is_network`.
+        data: of which up to `DATA` are predicted, evenly spaced.
         draws: its parameters, with buffers if it has some, (C, S, P).
 
     Returns:
-        (C, S', K) with K <= 64: class probabilities, or outputs of a module with another likelihood, at up to `DATA`
-        data. S' = S, or fewer evenly spaced draws of a network that is costly to evaluate.
+        (C, S', K) with K <= 64: class probabilities, or outputs of a module with another likelihood. S' = S, or fewer
+        evenly spaced draws of a network that is costly to evaluate.
 
     Raises:
         UserError: the network cannot be evaluated on a CPU, or too few draws of it in some ten seconds.
@@ -65,43 +90,48 @@ def predictions(target: Target, draws: Draws) -> tuple[Draws, list[str]]:
     torch.set_num_threads(1)  # a few small products: threads would wait for each other
     try:
         with torch.no_grad():
-            return _predictions(target, draws)
-    except UserError:
-        raise
-    except Exception as error:  # the user's module, in another type or on another device than that of the run
-        raise UserError(f"the network cannot be evaluated on a CPU in float64: {blame(error)}.") from error
+            try:
+                return _predictions(model, data, draws, torch.float64)
+            except _TooCostly:
+                raise
+            except Exception as error:
+                try:  # a module may make tensors of its own, in the type that it was written for
+                    return _predictions(model, data, draws, torch.float32)
+                except Exception:
+                    raise UserError(f"the network cannot be evaluated on a CPU: {blame(error)}.") from error
     finally:
         torch.set_num_threads(threads)
 
 
-def _predictions(target: Target, draws: Draws) -> tuple[Draws, list[str]]:
-    model = target.model
-    chosen = some_coordinates(target.n, DATA)
-    rows = {name: field[chosen][None] for name, field in target.data.to(torch.device("cpu")).fields.items()}
+class _TooCostly(UserError):
+    """Predictions take too long."""
+
+
+def _predictions(model: Model, data: Dataset, draws: Draws, dtype: torch.dtype) -> Predictions:
+    chosen = some_coordinates(data.n, DATA)
+    rows: Rows = {name: field[chosen][None] for name, field in data.to(torch.device("cpu")).fields.items()}
     is_classifier = getattr(model, "tells_classes", True)
     per_datum = model.values_per_datum(rows) if isinstance(model, ModuleModel) else 64
     most = _WORK / (len(chosen) * (model.dim + _PER_VALUE * per_datum))
     if most < min(_ENOUGH, draws.shape[0] * draws.shape[1]):
-        raise UserError(f"its predictions at {_ENOUGH:,} draws take too long.")
+        raise _TooCostly(f"its predictions at {_ENOUGH:,} draws take too long.")
     draws = draws[:, :: -(-draws.shape[0] * draws.shape[1] // int(most))]
+    flat = draws.reshape(-1, draws.shape[-1])
 
-    def predicted(theta: Tensor) -> Tensor:
-        """(B, P) -> (B, m, ...)."""
+    def predicted(start: int, stop: int) -> Tensor:
+        """Return predictions (B, m, ...) at some of the draws."""
+        theta = torch.from_numpy(flat[start:stop].astype(np.float64)).to(dtype)
         if not isinstance(model, ModuleModel):
             return model.predict(theta, rows).exp()  # type: ignore[attr-defined]
         outputs = model.outputs_at_many(theta, rows)
         return outputs.softmax(-1) if is_classifier else outputs
 
-    flat = draws.reshape(-1, draws.shape[-1])
-    shape = predicted(torch.from_numpy(flat[:1].astype(np.float64))).shape[1:]
+    shape = predicted(0, 1).shape[1:]
     places = some_coordinates(int(np.prod(shape)))
     size = max(1, _HELD // (flat.shape[1] + len(chosen) * max(64, per_datum)))
     values = np.concatenate(
         [
-            predicted(torch.from_numpy(flat[start : start + size].astype(np.float64)))
-            .flatten(1)[:, places]
-            .double()
-            .numpy()
+            predicted(start, start + size).flatten(1)[:, places].double().numpy()
             for start in range(0, len(flat), size)
         ]
     )
@@ -109,4 +139,4 @@ def _predictions(target: Target, draws: Draws) -> tuple[Draws, list[str]]:
     for datum, *which in np.array(np.unravel_index(places, shape)).T:
         what = "".join(f"[{k}]" for k in which) if int(np.prod(shape[1:])) > 1 else ""
         names.append(f"{'probability' if is_classifier else 'output'}{what} at datum {chosen[datum]}")
-    return values.reshape(*draws.shape[:2], -1), names
+    return Predictions(values.reshape(*draws.shape[:2], -1), names, is_classifier)

@@ -176,3 +176,84 @@ def test_what_it_refuses(rng):
     wide = mhrun.ModuleModel(torch.nn.Linear(2, 3), lambda outputs, rows: -outputs.square().sum(-1))
     with pytest.raises(UserError, match="one number for each of theirs"):
         sampled(wide, train, mhrun.HeldOut(train, 5, mean=lambda outputs, rows: outputs))
+
+
+def network(layer=lambda one: one, outputs=1):
+    return torch.nn.Sequential(
+        layer(torch.nn.Linear(2, 4)), torch.nn.Tanh(), layer(torch.nn.Linear(4, outputs))
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["normed", "positive"])
+def test_a_model_that_is_undefined_at_zero_is_scored(rng, kind):
+    """Weights of norm 0 have no direction, and a standard deviation must be positive."""
+    train, test = regression(rng, 60), regression(rng, 23)
+    layer = torch.nn.utils.parametrizations.weight_norm if kind == "normed" else (lambda one: one)
+
+    def log_lik(outputs, rows):
+        sd = 0.3 if kind == "normed" else outputs[:, 1].abs()
+        return torch.distributions.Normal(outputs[:, 0], sd).log_prob(rows["y"])
+
+    model = mhrun.ModuleModel(network(layer, 2), log_lik, prior_variance=1.0)
+    trace = mhrun.sample(
+        model, train, mhrun.Unadjusted(mhrun.SGHMC(), m=20), step_size=1e-6, steps=20, warmup=0, chains=2,
+        progress=False, monitor=mhrun.HeldOut(test, every=10),
+    )  # fmt: skip
+    theta = torch.from_numpy(trace["posterior"]["theta"].to_numpy()[:, -1])
+    rows = {name: torch.from_numpy(field)[None] for name, field in test.items()}
+    assert trace["monitor"]["nll"].to_numpy()[:, -1] == pytest.approx(
+        -model.log_lik(theta, rows).mean(1).numpy()
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_batch_norm_is_scored_at_one_datum(rng):
+    """In evaluation mode it has no need of a second."""
+    net = torch.nn.Sequential(
+        torch.nn.Linear(2, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU(), torch.nn.Linear(4, 3)
+    )
+    x, y = rng.normal(size=(60, 2)), rng.integers(0, 3, 60)
+    for monitor in (mhrun.HeldOut, mhrun.Predictive):
+        trace = mhrun.sample(
+            mhrun.ModuleModel(net, prior_variance=1.0), {"x": x, "y": y}, mhrun.Unadjusted(mhrun.SGHMC(), m=20),
+            step_size=1e-5, steps=20, warmup=0, chains=2, progress=False,
+            monitor=monitor({"x": x[:1], "y": y[:1]}, every=10),
+        )  # fmt: skip
+        assert np.isfinite(trace["monitor"]["nll"].to_numpy()).all()
+
+
+def test_outcomes_that_are_missing_are_named(rng):
+    model = mhrun.ModuleModel(network(), lambda outputs, rows: -((rows["y"] - outputs[:, 0]) ** 2))
+    train, test = regression(rng, 60), {"x": rng.normal(size=(5, 2))}
+    with pytest.raises(UserError, match="'y'"):
+        mhrun.sample(
+            model, train, mhrun.Unadjusted(mhrun.SGHMC(), m=20), step_size=1e-5, steps=20, warmup=0,
+            progress=False, monitor=mhrun.HeldOut(test, every=10),
+        )  # fmt: skip
+
+
+def test_steps_before_snapshots_are_checked(rng):
+    test = regression(rng, 5)
+    for after in (-1, 2.5, "3", None):
+        with pytest.raises(Refusal, match=r"after = .* must be a whole number, at least 0"):
+            mhrun.HeldOut(test, every=10, after=after)
+    with pytest.raises(Refusal, match=r"last step, 70; make after smaller, or raise steps"):
+        mhrun.HeldOut(test, every=10, collect=1, after=1000).bind(None, 0, 70)
+    with pytest.raises(Refusal, match=r"last step, 70; make it smaller"):
+        mhrun.HeldOut(test, every=10, collect=40, after=60).bind(None, 0, 70)
+
+
+def test_means_and_counts_are_those_of_the_chains_type(rng):
+    """Single precision counts to 2^24 and rounds at 1e-8."""
+    model = mhrun.RobustRegression(2, 4.0, 0.5)
+    monitor = mhrun.HeldOut(regression(rng, 5), every=1000, average=1, collect=1)
+    target = mhrun.Target(model, mhrun.Dataset.of(regression(rng, 5)))
+    memory = monitor.start(target, 1)
+    theta = torch.from_numpy(rng.normal(size=(30, 1, 2)) + 1e4)
+    for step, point in enumerate(theta, 1):
+        memory, _ = monitor.observe(target, memory, step, point)
+    assert memory["mean"].numpy() == pytest.approx(theta.mean(0).numpy(), rel=1e-14)
+    many = memory | {name: memory[name] * 0 + 2.0**24 for name in ("averaged", "collected")}
+    after, _ = monitor.observe(target, many, 31, theta[0])
+    assert float(after["averaged"]) == float(after["collected"]) == 2.0**24 + 1
