@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from mhrun.build import blame
 from mhrun.errors import Refusal, UserError, nearest
@@ -242,9 +243,10 @@ class ModuleModel:
     def outputs_at_many(self, theta: Tensor, rows: Rows) -> Tensor:
         """As `outputs`, of many points at once where `torch.func.vmap` can and is faster.
 
-        Of few rows, as the activations of all points are in memory together.
+        Of few rows, as the activations of all points are in memory together. Convolutions of many points are grouped
+        ones, which take longer than one after another.
         """
-        if self.dim > _WIDE:
+        if self.dim > _WIDE or any(isinstance(part, _ConvNd) for part in self._prepared.module.modules()):
             return self.outputs(theta, rows)
         point, buffers = self._split(theta)
         try:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from mhrun.build import blame
 from mhrun.data import Dataset
@@ -23,8 +24,8 @@ from mhrun.types import Model, Rows, blocks_of
 
 DATA = 32
 """Of the data that a network was fitted to, so many, evenly spaced, are predicted."""
-_WORK = 3e10  # multiplications that are done at most, some ten seconds
-_PER_VALUE = 100  # multiplications behind a value of a layer, such as those of a convolution
+_WORK = 5e10  # multiplications that are done at most, some ten seconds
+_PER_VALUE = 10  # multiplications that a value of a layer takes as long as, besides those of products
 _ENOUGH = 1000  # draws of all chains without which a costly network is not judged: they have to be worth 400
 _HELD = 1 << 22  # numbers that are held at once
 _SEEN = 1e-3  # range of a probability below which it is left out
@@ -112,26 +113,27 @@ def _predictions(model: Model, data: Dataset, draws: Draws, dtype: torch.dtype) 
     rows: Rows = {name: field[chosen][None] for name, field in data.to(torch.device("cpu")).fields.items()}
     is_classifier = getattr(model, "tells_classes", True)
     per_datum = model.values_per_datum(rows) if isinstance(model, ModuleModel) else 64
-    most = _WORK / (len(chosen) * (model.dim + _PER_VALUE * per_datum))
-    if most < min(_ENOUGH, draws.shape[0] * draws.shape[1]):
-        raise _TooCostly(f"its predictions at {_ENOUGH:,} draws take too long.")
-    draws = draws[:, :: -(-draws.shape[0] * draws.shape[1] // int(most))]
-    flat = draws.reshape(-1, draws.shape[-1])
 
-    def predicted(start: int, stop: int) -> Tensor:
-        """Return predictions (B, m, ...) at some of the draws."""
-        theta = torch.from_numpy(flat[start:stop].astype(np.float64)).to(dtype)
+    def predicted(points: Draws) -> Tensor:
+        """Return predictions (B, m, ...) at points (B, P)."""
+        theta = torch.from_numpy(points.astype(np.float64)).to(dtype)
         if not isinstance(model, ModuleModel):
             return model.predict(theta, rows).exp()  # type: ignore[attr-defined]
         outputs = model.outputs_at_many(theta, rows)
         return outputs.softmax(-1) if is_classifier else outputs
 
-    shape = predicted(0, 1).shape[1:]
+    with FlopCounterMode(display=False) as counter:
+        shape = predicted(draws[0, :1]).shape[1:]
+    most = _WORK / (counter.get_total_flops() / 2 + len(chosen) * _PER_VALUE * per_datum)
+    if most < min(_ENOUGH, draws.shape[0] * draws.shape[1]):
+        raise _TooCostly(f"its predictions at {_ENOUGH:,} draws take too long.")
+    draws = draws[:, :: -(-draws.shape[0] * draws.shape[1] // int(most))]
+    flat = draws.reshape(-1, draws.shape[-1])
     places = some_coordinates(int(np.prod(shape)))
     size = max(1, _HELD // (flat.shape[1] + len(chosen) * max(64, per_datum)))
     values = np.concatenate(
         [
-            predicted(start, start + size).flatten(1)[:, places].double().numpy()
+            predicted(flat[start : start + size]).flatten(1)[:, places].double().numpy()
             for start in range(0, len(flat), size)
         ]
     )

@@ -109,7 +109,7 @@ def test_of_a_costly_network_some_draws_are_evaluated_or_none(rng, monkeypatch):
     theta = rng.normal(size=(2, 1200, 4 * HIDDEN + 1))
     whole = predictions(target.model, target.data, theta).values
     values = target.model.values_per_datum(target.data.part(0, DATA))
-    each = DATA * (target.dim + 100 * values)
+    each = DATA * (3 * HIDDEN + 10 * values)  # two inputs and an output
     monkeypatch.setattr("mhrun.target.function_space._WORK", 1200.5 * each)
     assert predictions(target.model, target.data, theta).values == pytest.approx(whole[:, ::2])
     monkeypatch.setattr("mhrun.target.function_space._WORK", 999.5 * each)
@@ -295,8 +295,9 @@ def thinned(monkeypatch, rows):
     with monkeypatch.context() as patch:
         patch.setattr("mhrun.target.function_space._ENOUGH", 2)
         model, draws = rows[0].run.target.model, rows[0].run.draws("sghmc")
+        products = sum(block.stop - block.start for block in model.blocks if block.weights)
         half = draws.shape[0] * draws.shape[1] // 2
-        patch.setattr("mhrun.target.function_space._WORK", (half + 0.5) * DATA * (model.dim + 6400))
+        patch.setattr("mhrun.target.function_space._WORK", (half + 0.5) * DATA * (products + 640))
         records = {
             "compared": compare(rows, rows[0]).rows["sghmc"],
             "report": diagnosed(rows[0].run)["sghmc"],
