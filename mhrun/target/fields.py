@@ -42,6 +42,8 @@ def unfit(model: Model, data: Dataset) -> str | None:
         row = tuple(data_fields[field].shape[1:])
         if need.row is not None and row != need.row:
             change = f"; set {need.setting}" if need.setting else ""
+            if need.values == "classes" and row == (need.classes,):
+                change = f"; if they are one-hot, give {field}.argmax(1)"
             return f"{name} needs {field} with {_shape(need.row)}; the data have {_shape(row)}{change}."
         if data_fields[field].is_complex():
             return f"{name} needs {field} of real numbers; the data have {data_fields[field].dtype}."

@@ -37,7 +37,7 @@ def sampled(module, data, **settings):
         (0.97 * Y, "whole numbers from 0 to 1; the data have 0.97 in row .* For another outcome"),
         (Y + 1, "whole numbers from 0 to 1; the data have 2"),
         (Y - 1, "whole numbers from 0 to 1; the data have -1"),
-        (nn.functional.one_hot(Y), "y with one number per datum"),
+        (nn.functional.one_hot(Y), r"y with one number per datum.*one-hot, give y.argmax\(1\)"),
     ],
 )
 def test_labels_that_are_no_classes_are_refused(y, message):
