@@ -27,6 +27,9 @@ _GAIN = 2.0
 _FARTHEST = 5.1
 _LONGER = 1.25  # largest factor of the tuned step size at which a whole number of steps makes a trajectory
 _MOST_ACCEPTED = 0.95
+_QUIET = 0.9  # of the noise above which a run warns, with an open minibatch size
+_ROUNDS = 4  # minibatch sizes that are tried, at most
+_NEARLY = (0.75, 1.05)  # of the noise that is wanted
 
 
 class Tuning(NamedTuple):
@@ -55,9 +58,10 @@ def tune(
 
     log step += gain (rate - aim) after each window, with a gain that falls as k^-0.6 once the rate is between 5 % and
     95 %, until the rate of the last windows agrees with the aim, or for `LIMIT` windows. If minibatch noise of the
-    log-ratio has a standard deviation above 1 in a test that does not correct for it, the minibatch is made larger
-    where its size is open, else the step is made smaller. An open size is found with a large minibatch for both points;
-    where no schedule tunes the step size in burn-in, it is tuned again at the size found.
+    log-ratio has a standard deviation above 1 in a test that does not correct for it, the step is made smaller. Where
+    the minibatch size is open it is made so large that a run does not warn of noise (or, where the test corrects for
+    it, has a standard deviation of 1): a size is found with a large minibatch for both points, the step size is tuned
+    again at it, and the size is raised if there is more noise then.
 
     Args:
         method: whose kernel it is.
@@ -150,26 +154,42 @@ def _open_size(
     chains: PilotChains, base: MetropolisHastings, scale: Scale | None, measured: _Step
 ) -> tuple[int, PilotChains, _Step, dict[str, Any]]:
     """Return the minibatch size, the chains and step size at it, and the error that the noise makes, if it is known."""
-    method, rule = chains.method, base.rule
-    noise = chains.noise_of_points() if base.pairing.keeps_batch else measured.noise
-    m = minibatch_size(method, chains.kernel, noise)
-    if method.plan.is_open and chains.length is None and not method.plan.adapts:
-        size_by_chain = _size_by_chain(chains)
-        chains = chains.with_kernel(scaled_kernel(with_m(base, m), scale))
-        last = math.log(float((measured.step / size_by_chain)[0]))
-        log_step, rate, noise, settled, more_windows = _search(chains, last, size_by_chain, measured.aim)
-        step, reason = math.exp(log_step) * size_by_chain, _why(rate, measured.aim)
-        measured = _Step(step, rate, measured.aim, noise, settled, measured.windows + more_windows, reason)
+    method, rule, keeps_batch = chains.method, base.rule, base.pairing.keeps_batch
+    widens = not (rule.corrects_noise or rule.wants_terms or rule.exact or keeps_batch)
+    most = _QUIET * rule.noise_limit if widens else NOISE
+    noise = chains.noise_of_points() if keeps_batch else measured.noise
+    m = minibatch_size(method, chains.kernel, noise, most)
+    if method.plan.is_open and chains.length is None:
+        for _ in range(_ROUNDS):
+            chains, measured = _searched_again(
+                chains.with_kernel(scaled_kernel(with_m(base, m), scale)), measured
+            )
+            # Noise makes draws wider, and the step with the same acceptance rate longer: then there is more of it.
+            low, high = ((share * most) ** 2 for share in _NEARLY)
+            if keeps_batch or low <= measured.noise <= high or m == method.target.n:
+                break
+            m = minibatch_size(method, chains.kernel, measured.noise, most)
     else:
         measured = measured._replace(
             noise=noise_of_one(method, chains.kernel, noise) * error_share(method, m) / m
         )
-    reason = f"{measured.why}, and noise of the log-ratio with sd at most 1 at m = {m:,}"
+    sd = math.sqrt(measured.noise)
+    reason = f"{measured.why}, and noise of the log-ratio with sd {sd:.2g} at m = {m:,}"
     error: dict[str, Any] = {}
-    if not (rule.corrects_noise or rule.wants_terms or rule.exact or base.pairing.keeps_batch):
-        reason += _wider(NOISE)
-        error["variance_error"] = (1 + noise_widening(NOISE)) ** 2 - 1
+    if widens:
+        reason += _wider(sd)
+        error["variance_error"] = (1 + noise_widening(sd)) ** 2 - 1
     return m, chains, measured._replace(why=reason), error
+
+
+def _searched_again(chains: PilotChains, measured: _Step) -> tuple[PilotChains, _Step]:
+    """Return the chains, and what they find from the step size on that was measured with another minibatch."""
+    size_by_chain = _size_by_chain(chains)
+    last = math.log(float((measured.step / size_by_chain)[0]))
+    log_step, rate, noise, settled, more_windows = _search(chains, last, size_by_chain, measured.aim)
+    step, reason = math.exp(log_step) * size_by_chain, _why(rate, measured.aim)
+    windows = measured.windows + more_windows
+    return chains, _Step(step, rate, measured.aim, noise, settled, windows, reason)
 
 
 def _against_noise(chains: PilotChains, measured: _Step) -> _Step:

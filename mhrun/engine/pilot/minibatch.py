@@ -9,16 +9,24 @@ import torch
 from mhrun.engine.method import Method
 from mhrun.kernels import MetropolisHastings
 
-NOISE = 1.0  # largest standard deviation of the minibatch noise of a log-ratio
+NOISE = 1.0  # largest standard deviation of the minibatch noise of a log-ratio that a pilot allows
 
 
-def minibatch_size(method: Method, kernel: MetropolisHastings, noise: float) -> int:
-    """Return the least minibatch whose noise has a standard deviation of 1, rounded up to three figures."""
+def minibatch_size(method: Method, kernel: MetropolisHastings, noise: float, most: float) -> int:
+    """Return the least minibatch whose noise has at most this standard deviation, rounded up to three figures.
+
+    Args:
+        method: whose.
+        kernel: with the minibatch at which the noise was measured.
+        noise: the variance of a log-ratio's noise there.
+        most: standard deviation that the noise may have.
+    """
     n, m = method.target.n, kernel.pairing.m or method.target.n
     if noise <= 0 or error_share(method, m) <= 0:
         return m
     single = noise_of_one(method, kernel, noise)
-    least_m = single / (1 + (0.0 if method.target.replacement else single / n)) / NOISE**2
+    single /= most**2
+    least_m = single / (1 + (0.0 if method.target.replacement else single / n))
     digits = max(0, math.floor(math.log10(max(1.0, least_m))) - 2)
     return int(min(n, max(2, math.ceil(least_m / 10**digits) * 10**digits)))
 
