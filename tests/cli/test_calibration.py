@@ -103,6 +103,7 @@ warmup: 50
 """
 
 
+@pytest.mark.slow
 def test_a_built_in_regression_is_calibrated_and_wrong_outcomes_are_found(project, capsys, rng, monkeypatch):
     """Weights from the prior, counts from the model. Counts of another distribution fail."""
     (project / "conf/experiment/counted.yaml").write_text(BUILT_IN)

@@ -399,7 +399,9 @@ def test_a_dynamics_with_too_little_noise_has_another_limit():
 @pytest.mark.parametrize(
     ("wrong", "seen"),
     [
-        (lambda z: z[:, :1].expand_as(z), "in direction"),  # one number for all coordinates
+        pytest.param(  # one number for all coordinates
+            lambda z: z[:, :1].expand_as(z), "in direction", marks=pytest.mark.slow
+        ),
         (lambda z: torch.cat([z[:, :2], torch.zeros_like(z[:, 2:])], 1), "in direction"),
         (lambda z: torch.cat([z[:, :1], 0.9 * z[:, 1:2] + 0.19**0.5 * z[:, :1], z[:, 2:]], 1), "of 3"),
     ],
@@ -495,8 +497,16 @@ class UnitsOfTemperature(SGLD):
 
 @pytest.mark.parametrize(
     "dynamics",
-    [SGLD(), SGHMC(), SGNHT(), Badodab(), SGBD(), SGBD(known_noise=None), TACTHMC(), UnitsOfTemperature()],
-    ids=["sgld", "sghmc", "sgnht", "badodab", "sgbd", "sgbd estimating", "tact_hmc", "step in units of T"],
+    [
+        pytest.param(SGLD(), id="sgld"),
+        pytest.param(SGHMC(), id="sghmc", marks=pytest.mark.slow),
+        pytest.param(SGNHT(), id="sgnht", marks=pytest.mark.slow),
+        pytest.param(Badodab(), id="badodab", marks=pytest.mark.slow),
+        pytest.param(SGBD(), id="sgbd", marks=pytest.mark.slow),
+        pytest.param(SGBD(known_noise=None), id="sgbd estimating"),
+        pytest.param(TACTHMC(), id="tact_hmc"),
+        pytest.param(UnitsOfTemperature(), id="step in units of T"),
+    ],
 )
 def test_dynamics_follow_the_noise_temperature_and_their_declared_gain(dynamics):
     found = judged(lambda n, m: Unadjusted(dynamics, None), "temperature", "gain", chains=800)

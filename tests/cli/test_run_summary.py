@@ -433,7 +433,6 @@ def test_the_page_and_the_summary_say_the_same(reported):
 
 def test_diagnostics_are_kept_with_the_run(reported, unrendered, monkeypatch):
     """Effective sample sizes of millions of draws take a while: another report of the same draws has them."""
-    monkeypatch.setattr(build, "diagnosed", lambda run: pytest.fail("computed again"))
     monkeypatch.setattr(summary, "diagnosed", lambda run: pytest.fail("computed again"))
     before = summary_of(reported)
     assert build_report(RunFolder(reported.path)).failures == []

@@ -569,7 +569,7 @@ def test_a_known_noise_is_at_most_a_quarter_of_the_temperature(dynamics, gain):
     assert gain * found(trace)["step_size"] * 100 / 2 == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("dynamics", [mhrun.SGLD, mhrun.SGBD])
+@pytest.mark.parametrize("dynamics", [mhrun.SGLD, pytest.param(mhrun.SGBD, marks=pytest.mark.slow)])
 def test_a_known_noise_is_that_of_theta_and_has_no_scale(dynamics, rng):
     """In scaled coordinates V would be taken off a noise of S^T V S: draws were 0.3 times as wide as is right."""
     n, m = 10_000, 100

@@ -71,7 +71,7 @@ def test_features_in_very_different_units_keep_the_scale_of_the_mode(kernel):
     assert draws.std((0, 1)) == pytest.approx(sd, rel=0.15)
 
 
-@pytest.mark.parametrize("kernel", ["random walk", "dynamics"])
+@pytest.mark.parametrize("kernel", ["random walk", pytest.param("dynamics", marks=pytest.mark.slow)])
 def test_a_hierarchical_model_in_centred_form_gets_its_scale_from_draws(kernel):
     """The density grows without bound as the spread of the effects goes to 0, where a search for a mode ends."""
     rng = np.random.default_rng(0)
@@ -177,7 +177,9 @@ KERNELS = {
 }
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    "kernel", ["random walk", pytest.param("langevin", marks=pytest.mark.slow), "dynamics"]
+)
 def test_a_hierarchical_model_in_non_centred_form_gets_its_scale_from_draws(kernel, capsys):
     """Its mode is proper, but one standard deviation of the curvature there is far from one of the posterior."""
     trace = non_centred(KERNELS[kernel](), steps=8_000, warmup=1_000)
