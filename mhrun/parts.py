@@ -337,6 +337,11 @@ class Kernel(ABC):
         return self.proposal is not None and self.proposal.follows
 
     @property
+    def takes_gradients(self) -> bool:
+        """Whether its moves are made with gradients of the log-likelihood."""
+        return self.dynamics is not None or (self.proposal is not None and self.proposal.gradients)
+
+    @property
     def decides(self) -> bool:
         """Whether a step ends in an acceptance test."""
         return False

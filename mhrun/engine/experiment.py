@@ -105,7 +105,7 @@ def _run(
     methods: list[Method],
     settings: Settings,
     watcher: Watcher,
-    stop: Callable[[], bool],
+    stop: _StopSignal,
     warn_last: bool,
 ) -> None:
     summary = _first_summary(config, folder)
@@ -122,14 +122,17 @@ def _run(
         with Workers(config, folder, methods, settings, digests, watcher, stop) as workers:
             for line in workers.do(PILOT, methods).refused.values():
                 raise UserError(line)
-            for place, method in enumerate(methods):
-                methods[place], pilots[method.name] = piloted(
-                    method, folder.method(method.name), watcher.note
-                )
+            with stop.at_once():  # a pilot that is stopped begins again
+                for place, method in enumerate(methods):
+                    methods[place], pilots[method.name] = piloted(
+                        method, folder.method(method.name), watcher.note
+                    )
             method_folders = [(method, folder.method(method.name)) for method in methods]
             if estimate_pays(method_folders, settings):
                 costs = workers.do(COST, methods).costs
-                for line in estimate(method_folders, settings, workers.count, costs):
+                with stop.at_once():
+                    lines = list(estimate(method_folders, settings, workers.count, costs))
+                for line in lines:
                     watcher.note(line)
                     log.info(line)
             refused = workers.do(RUN, methods).refused
@@ -334,22 +337,45 @@ def _thin_in_words(method: Method) -> int | list[int] | str | None:
     return list(thin) if method.plan.collected is None else COLLECTED  # which may be many
 
 
-@contextmanager
-def _stop_signal() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether Ctrl-C or SIGTERM was received; a second one stops immediately."""
-    requested = threading.Event()
+class _StopSignal:
+    """Says whether Ctrl-C or SIGTERM was received; a second one stops immediately."""
 
-    def request(number: int, frame: FrameType | None) -> None:
-        if requested.is_set():
+    def __init__(self) -> None:
+        self._requested = threading.Event()
+        self._at_once = False
+
+    def __call__(self) -> bool:
+        """Return whether a signal was received."""
+        return self._requested.is_set()
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Let the first signal stop what is done inside immediately, as none of it is kept."""
+        if self():  # it came just before
             raise KeyboardInterrupt
-        requested.set()
+        self._at_once = True
+        try:
+            yield
+        finally:
+            self._at_once = False
 
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        if self() or self._at_once:
+            raise KeyboardInterrupt
+        self._requested.set()
+
+
+@contextmanager
+def _stop_signal() -> Iterator[_StopSignal]:
+    """Yield what the signals of a run are received by."""
+    stop = _StopSignal()
     if threading.current_thread() is not threading.main_thread():
-        yield requested.is_set
+        yield stop
         return
-    before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop.receive) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield requested.is_set
+        yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not of Python

@@ -177,7 +177,8 @@ class Method:
             state = self.kernel.start(self.target, self.first_points(), draws)
         if state.evaluation.log_lik_mean is not None:
             check_start(self.target, state.evaluation.theta, state.evaluation.log_lik_mean)
-        check_model(self.target, self.first_points()[:1])
+        takes_gradients = self.kernel.of_a_chain.takes_gradients
+        check_model(self.target, self.first_points()[:1], takes_gradients=takes_gradients)
         return state
 
     def compiling_pays(self) -> bool:

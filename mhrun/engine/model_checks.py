@@ -19,6 +19,7 @@ from mhrun.models.module import ModuleModel
 from mhrun.native import native_form
 from mhrun.random import Draws, Purpose, Streams
 from mhrun.target import Target
+from mhrun.target.gradients import Gradients
 from mhrun.types import BUFFER, Model, Rows
 
 _ROWS = 5  # data that are evaluated alone and beside each other
@@ -29,10 +30,16 @@ _AWAY = 0.1  # by what the start is left, where zeros may hide what is wrong
 # Relative differences that rounding does not make: of values of float64 and others, and of finite differences.
 _VALUES, _FINITE = {True: 1e-9, False: 1e-3}, {True: 1e-4, False: 0.1}
 _STEPS = {True: 1e-5, False: 1e-2}  # of finite differences
+_TRIED, _HIDDEN = (1e-5, 1e-3), 0.1  # the same where a part may not be differentiated, and its least share
 
 
-def check_model(target: Target, theta: Tensor) -> None:
+def check_model(target: Target, theta: Tensor, *, takes_gradients: bool = True) -> None:
     """Check a model that is the user's at a starting point theta (1, D); those of mhrun have tests.
+
+    Args:
+        target: of the model.
+        theta: the starting point.
+        takes_gradients: whether the chains move by gradients; without them no derivative of a function is checked.
 
     Raises:
         Refusal: log-likelihoods depend on the rest of the minibatch, are rounded to the float32 of a field, or a
@@ -53,8 +60,11 @@ def check_model(target: Target, theta: Tensor) -> None:
     point = _near(model, theta, rows)
     _check_rows(target, point)
     _check_precision(target, theta + _NEAR / _AWAY * (point - theta))
+    both = native_form(model, "log_lik_and_grad", "log_lik")
+    if takes_gradients and (both is None or not is_theirs):
+        _check_derivatives(target, point, rows)
     if is_theirs:
-        if (both := native_form(model, "log_lik_and_grad", "log_lik")) is not None:
+        if both is not None:
             grad = both(point, rows)[1][0]
             _compare(
                 model, "log_lik_and_grad", grad, point, lambda at: model.log_lik(at, rows).double().mean(-1)
@@ -150,12 +160,60 @@ def _check_precision(target: Target, theta: Tensor) -> None:
 
 
 @torch.no_grad()
+def _check_derivatives(target: Target, point: Tensor, rows: Rows) -> None:
+    """Check that all of a log-likelihood is differentiated: `detach`, or a number taken out of a tensor, hides a part.
+
+    A part that is hidden changes a derivative by much, at steps of any size.
+    """
+    model, at = target.model, point.double()
+    coordinates = _some_coordinates(at)
+    try:
+        (grad,) = Gradients(model).log_lik_and_grad(at, rows)[1][:, coordinates].double()
+        several, rounding = [], []
+        narrow = any(field.is_floating_point() and field.dtype != torch.float64 for field in rows.values())
+        for step in _TRIED:
+            steps = step * (1 + at[0, coordinates].abs())
+            moves = torch.zeros(len(coordinates), at.shape[1], dtype=at.dtype, device=at.device)
+            moves[torch.arange(len(coordinates)), coordinates] = steps
+            up, down = (model.log_lik(at + sign * moves, rows).mean(-1) for sign in (1, -1))
+            type_of_terms = torch.float32 if narrow else up.dtype
+            several.append((up.double() - down.double()) / (2 * steps))
+            rounding.append(10 * torch.finfo(type_of_terms).eps * up.double().abs() / steps)
+    except Exception:  # of a model that is not for float64; what else fails does so in the run
+        return
+    differences = torch.stack(several)
+    if not differences.isfinite().all() or not grad.isfinite().all():
+        return
+    size = torch.maximum(differences.abs().amin(0), grad.abs())
+    tolerance = _HIDDEN * size + 1e-3 * size.max() + torch.stack(rounding)
+    wrong = ((differences - grad).abs() > tolerance).all(0)
+    if not bool(wrong.any()):
+        return
+    worst = int(((differences[0] - grad).abs() * wrong).argmax())
+    raise Refusal(
+        f"log_lik has the derivative {float(differences[0][worst]):.6g} by {_name(model, at, coordinates[worst])}, and "
+        f"torch finds {float(grad[worst]):.6g}: a part of it is not differentiated. Use torch operations throughout, "
+        "without detach, item, NumPy or conversion to integers."
+    )
+
+
+def _some_coordinates(point: Tensor) -> Tensor:
+    """Return the places of the coordinates of a point (1, D) in which derivatives are compared."""
+    dim = point.shape[1]
+    return torch.linspace(0, dim - 1, min(dim, _DERIVATIVES), device=point.device).round().long()
+
+
+def _name(model: Model, point: Tensor, place: Tensor) -> str:
+    return model.names[int(place)] if len(model.names) == point.shape[1] else f"theta[{int(place)}]"
+
+
+@torch.no_grad()
 def _compare(
     model: Model, method: str, grad: Tensor, point: Tensor, function: Callable[[Tensor], Tensor]
 ) -> None:
     """Compare a gradient (D,) at a point (1, D) with finite differences of its function, (P, D) -> (P,)."""
     dim, exact = point.shape[1], point.dtype == torch.float64
-    coordinates = torch.linspace(0, dim - 1, min(dim, _DERIVATIVES), device=point.device).round().long()
+    coordinates = _some_coordinates(point)
     steps = _STEPS[exact] * (1 + point[0, coordinates].abs())
     moves = torch.zeros(len(coordinates), dim, dtype=point.dtype, device=point.device)
     moves[torch.arange(len(coordinates)), coordinates] = steps
@@ -169,8 +227,7 @@ def _compare(
     if not bool((apart > 0).any()):
         return
     worst = int((apart / size.clamp_min(1e-300)).argmax())
-    place = int(coordinates[worst])
-    name = model.names[place] if len(model.names) == dim else f"theta[{place}]"
+    name = _name(model, point, coordinates[worst])
     of = "the mean of log_lik over the minibatch" if method == "log_lik_and_grad" else "log_prior"
     raise Refusal(
         f"{type(model).__name__}.{method} gives {name} the gradient {float(given[worst]):.6g}, and the derivative of "

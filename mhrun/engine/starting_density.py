@@ -104,5 +104,5 @@ def _not_a_number(name: str, field: Tensor) -> str:
             first = start + int(nans.nonzero()[0])
     if first is None:
         return ""
-    rows = f"row {first + 1:,}" if lacking == 1 else f"the first in row {first + 1:,}"
-    return f"field {name} has {lacking:,} NaN ({rows}); leave out its rows, or fill them."
+    rows = f"in row {first:,}" if lacking == 1 else f"the first in row {first:,}"
+    return f"field {name} has {lacking:,} NaN ({rows}, counted from 0); leave out its rows, or fill them."

@@ -39,7 +39,11 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
             f"{method.name}: {stopped} of {shape.chains} chains became non-finite and stopped where they "
             "were; lower the step size."
         )
-    elif stopped == shape.chains and np.sum(totals["sum_accepted"]) == 0:
+    elif (
+        stopped == shape.chains
+        and np.sum(totals["sum_accepted"]) == 0
+        and not method.kernel.of_a_chain.follows
+    ):
         yield f"{method.name}: no chain ever moved, because log-likelihoods are not finite at its starting point."
     elif method.kernel.decides and (unmoved := int((np.asarray(totals["sum_accepted"]) == 0).sum())):
         yield (
@@ -128,8 +132,8 @@ def _trajectory_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator
         )
         yield (
             f"{method.name}: {count:,} of {method.shape.chains * method.shape.steps:,} trajectories diverged: the step "
-            "size is too large where the density is narrow, and draws may lack that region. Aim at a higher acceptance "
-            f"rate.{'' if is_network(method.target.model) else groups}"
+            "size is too large where the density is narrow, or a log-likelihood is NaN where they lead. Draws may lack "
+            f"that region. Aim at a higher acceptance rate.{'' if is_network(method.target.model) else groups}"
         )
 
 

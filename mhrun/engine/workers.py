@@ -118,6 +118,8 @@ class Workers:
         outcome, stopped, stopping = Outcome({}, {}), list[str](), False
         while True:
             if self._stop() and not stopping:
+                if task != RUN:  # nothing of it is kept but what is complete
+                    raise Interrupted("stopped before the first step")
                 stopping = True
                 waiting.clear()
                 for worker in self._workers:

@@ -227,7 +227,12 @@ class MetropolisHastings(Kernel):
         # Diverging if a NaN caused the rejection; a log-ratio of -infinity is a valid rejection.
         diverging = verdict.log_ratio.isnan()
         if path is not None:  # a trajectory that is unstable where it leads
-            diverging = diverging | (verdict.log_ratio < -_DIVERGED)
+            lost = verdict.log_ratio < -_DIVERGED
+            if (
+                difference is None
+            ):  # a test that reads data one by one rejects with -infinity, whatever is lost
+                lost &= verdict.log_ratio.isfinite()
+            diverging = diverging | lost
         info = Info(
             accepted=verdict.accepted,
             log_ratio=verdict.log_ratio,

@@ -57,7 +57,10 @@ def test_what_came_out_is_reported():
 
 @pytest.mark.parametrize(
     ("lacking", "words"),
-    [([2], r"field y has 1 NaN \(row 3\)"), ([3, 7], r"field y has 2 NaN \(the first in row 4\)")],
+    [
+        ([2], r"field y has 1 NaN \(in row 2, counted from 0\)"),
+        ([3, 7], r"field y has 2 NaN \(the first in row 3, counted from 0\)"),
+    ],
 )
 def test_data_that_are_not_a_number_are_named(lacking, words):
     data = {"x": np.ones(9), "y": np.ones(9)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -199,3 +200,26 @@ def test_a_wide_step_keeps_all_cores(quiet, monkeypatch, outputs):
 def test_other_numbers_of_jobs_are_refused(outputs, value):
     with pytest.raises(UserError, match=r"runtime\.jobs = "):
         config(outputs, f"runtime.jobs={value}")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_ctrl_c_stops_a_pilot_at_once(tmp_path, monkeypatch, jobs):
+    """Nothing of a pilot is kept, so that there is nothing to wait for."""
+    words = [*WORDS, f"runtime.jobs={jobs}", "methods.mint.schedules.step_size.start=auto"]
+    waits = []
+
+    def press(*arguments):
+        os.kill(os.getpid(), signal.SIGINT)
+        waits.append(1)
+        time.sleep(0.1)
+
+    if jobs == 1:
+        monkeypatch.setattr("mhrun.engine.experiment.piloted", press)
+    else:
+        whole = workers._Worker.give_one
+        monkeypatch.setattr(workers._Worker, "give_one", lambda *about: (press(), whole(*about)))
+    with pytest.raises((KeyboardInterrupt, Interrupted)):
+        run_experiment(config(tmp_path, *words), Silent())
+    assert len(waits) == jobs - 1
+    folder = RunFolder(next(tmp_path.glob("*/*/config.yaml")).parent)
+    assert folder.summary()["status"] == "stopped"

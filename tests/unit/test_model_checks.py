@@ -9,7 +9,7 @@ from torch import nn
 
 import mhrun
 from mhrun.data import Dataset
-from mhrun.engine.model_checks import check_model
+from mhrun.engine.model_checks import _check_derivatives, check_model
 from mhrun.errors import Refusal
 from mhrun.models.function import FunctionModel
 from mhrun.models.module import ModuleModel
@@ -174,3 +174,79 @@ def test_float32_fields_that_round_a_parameter_are_refused(offset, refused):
                 check_model(target, theta)
         else:
             check_model(target, theta)
+
+
+def partly_detached(theta, b):
+    return torch.distributions.Normal(theta.m, theta.s.detach()).log_prob(b.y)
+
+
+NORMAL = {"m": "Normal(0, 1)", "s": "HalfNormal(1)"}
+KERNELS = {
+    "sgld": lambda: mhrun.Unadjusted(mhrun.SGLD(), 10),
+    "hmc": lambda: mhrun.MetropolisHastings(mhrun.HamiltonianProposal(3), mhrun.Full(), mhrun.Metropolis()),
+    "random walk": lambda: mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("step_size", [1e-3, "auto"])
+def test_a_function_of_which_a_part_is_not_differentiated_is_refused(kernel, step_size):
+    """Its draws would be those of the prior there, and nothing would show it; a random walk takes no gradient."""
+    call = {"parameters": NORMAL, "step_size": step_size, "steps": 20, "warmup": 1000, "progress": False}
+    if kernel == "random walk":
+        mhrun.sample(partly_detached, DATA, KERNELS[kernel](), **call)
+    else:
+        with pytest.raises(
+            Refusal, match=r"the derivative .* by s, and torch finds 0: .* not differentiated"
+        ):
+            mhrun.sample(partly_detached, DATA, KERNELS[kernel](), **call)
+
+
+class Detached(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.first(x)).detach())
+
+
+def test_a_module_or_class_of_which_a_part_is_not_differentiated_is_refused():
+    def log_lik(outputs, rows):
+        return -0.5 * (rows["y"] - outputs[:, 0]) ** 2
+
+    with pytest.raises(Refusal, match=r"by first\.weight\[\d+\], and torch finds 0"):
+        check(ModuleModel(Detached(), log_lik))
+
+    class Own2:
+        dim, names = 3, ("a", "b", "c")
+
+        def log_prior(self, theta):
+            return -0.5 * theta.square().sum(-1)
+
+        def log_lik(self, theta, rows):
+            parts = torch.cat([theta[:, :2], theta[:, 2:].detach()], 1)
+            return -0.5 * (rows["y"] - (rows["x"] @ parts[:, :, None])[..., 0]).square()
+
+    with pytest.raises(Refusal, match="by c, and torch finds 0"):
+        check(Own2())
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e3, 1e5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "log_lik",
+    [
+        lambda theta, b: -((b.y - theta.m).abs()) / theta.s - theta.s.log(),  # with a kink
+        lambda theta, b: torch.distributions.StudentT(4.0, theta.m, theta.s).log_prob(b.y),
+        lambda theta, b: -0.5 * (b.y - theta.m).clamp(-1.0, 1.0) ** 2 + 0 * theta.s,  # flat far away
+        lambda theta, b: torch.distributions.Normal(theta.m, 1e-3 + 0 * theta.s).log_prob(b.y),
+    ],
+)
+def test_functions_that_are_differentiated_pass(log_lik, dtype, offset):
+    """Also where terms are large, rounded, flat or have kinks."""
+    data = {"y": torch.from_numpy(DATA["y"] + offset).to(dtype)}
+    target = Target(FunctionModel(log_lik, parameters=NORMAL), Dataset.of(data))
+    for theta in ([0.3, 0.1], [0.0, 0.0], [50.0, -3.0]):
+        _check_derivatives(target, torch.tensor([theta], dtype=torch.float64), target.data.part(0, 5))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from mhrun.durations import in_words
 from mhrun.engine.defaults import gradients_of
 from mhrun.engine.method import Method
 from mhrun.engine.model_checks import check_model
@@ -26,6 +30,7 @@ from mhrun.kernels import AdaptiveBackward, MetropolisHastings, ZigZag
 from mhrun.kernels.preconditioned import Scale
 from mhrun.random import derive_key
 
+_SILENT, _BETWEEN = 15.0, 60.0  # seconds after which a pilot is first heard of, and between two lines
 _ZIG_ZAG = 1.0  # time between draws of the zig-zag sampler, in standard deviations
 
 
@@ -43,13 +48,35 @@ def piloted(
         return method, None
     result = load(method, folder)
     if result is None:
-        check_model(method.target, method.first_points()[:1])
-        with limited(1), method.exact_products():  # sums over threads round differently
+        takes_gradients = method.kernel.of_a_chain.takes_gradients
+        check_model(method.target, method.first_points()[:1], takes_gradients=takes_gradients)
+        # Sums over threads round differently.
+        with limited(1), method.exact_products(), _named_while_it_lasts(method.name, note):
             result = pilot(method)
         note(line(method.name, result.facts))
         if folder is not None:
             save(result, folder)
     return filled(method, result), result.facts
+
+
+@contextmanager
+def _named_while_it_lasts(name: str, note: Callable[[str], None]) -> Iterator[None]:
+    """Say after a while, and then every minute, that a pilot is at work."""
+    ended, began = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        pause = _SILENT
+        while not ended.wait(pause):
+            note(f"{name}: its pilot is at work, for {in_words(time.monotonic() - began)} so far.")
+            pause = _BETWEEN
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        teller.join()
 
 
 def pilot(method: Method) -> PilotResult:
