@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,14 +44,11 @@ def show_result(folder: RunFolder, width: int | None = None) -> None:
     summary = summary_of(run)
     console = Console(file=sys.stdout, width=width or (None if sys.stdout.isatty() else _PIPE))
 
-    def say(text: str, start: str = "") -> None:
-        print(textwrap.fill(text, console.width, initial_indent=start, subsequent_indent=" " * len(start)))
-
     status = summary.status
     verdicts = f"For verdicts: {status.command}" if status.command else ""
     for line in (summary.finding, " ".join(filter(None, (status.text, status.recorded))), verdicts):
         if line:
-            say(line)
+            _say(line, console)
     methods = marked(summary._replace(methods=_with_acceptance(run, summary.methods)))
     if len(methods) and len(methods.columns):
         print()
@@ -58,14 +56,23 @@ def show_result(folder: RunFolder, width: int | None = None) -> None:
         wide_console = Console(file=sys.stdout, width=_WHOLE) if piped else console
         wide_console.print(_table(methods, wide_console.width))
         for line in summary.footnotes:
-            say(line)
-    if summary.warnings:
-        print()
-    for warning in summary.warnings[:_WARNINGS]:
-        say(warning, "warning: ")
-    if (n_more := len(summary.warnings) - _WARNINGS) > 0:
-        say(f"{n_more} more in the report", "warning: ")
+            _say(line, console)
+    _warn(summary.warnings, console)
     print(flush=True)
+
+
+def _say(text: str, console: Console, start: str = "") -> None:
+    print(textwrap.fill(text, console.width, initial_indent=start, subsequent_indent=" " * len(start)))
+
+
+def _warn(warnings: Sequence[str], console: Console) -> None:
+    """Print the first warnings, and how many more there are."""
+    if warnings:
+        print()
+    for warning in warnings[:_WARNINGS]:
+        _say(warning, console, "warning: ")
+    if (n_more := len(warnings) - _WARNINGS) > 0:
+        _say(f"{n_more} more in the report", console, "warning: ")
 
 
 def show_sweep(place: Path, width: int | None = None) -> None:
@@ -83,7 +90,7 @@ def show_sweep(place: Path, width: int | None = None) -> None:
         return
     console = Console(file=sys.stdout, width=width or (None if sys.stdout.isatty() else _PIPE))
     if summary.finding:
-        print(textwrap.fill(summary.finding, console.width))
+        _say(summary.finding, console)
     print()
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in summary.table.columns:
@@ -105,6 +112,7 @@ def show_sweep(place: Path, width: int | None = None) -> None:
         print("mean ± standard deviation over the seeds; the report has every job")
     if (n_more := len(summary.table) - _ROWS) > 0:
         print(f"{n_more} more rows in the report")
+    _warn(summary.warnings, console)
     print(flush=True)
 
 

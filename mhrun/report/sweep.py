@@ -146,6 +146,7 @@ class SweepSummary(NamedTuple):
     # numbers that it names for sweeps, ESS, R-hat
     table: pd.DataFrame
     is_over_seeds: bool = False
+    warnings: Sequence[str] = ()  # of the runs, with the settings of the job that each is of
 
 
 def sweep_summary(place: Path) -> SweepSummary | None:
@@ -161,7 +162,8 @@ def sweep_summary(place: Path) -> SweepSummary | None:
     metrics = named if measure is None else [measure.metric, measure.floor]
     columns = [*keys, "method", *(name for name in (*metrics, "ess", "rhat") if name in frame)]
     table = frame.assign(method=marked(frame))[columns].rename(columns=headings_of(config, frame))
-    return SweepSummary(sweep_finding(config, frame, keys), keys, table, is_over_seeds)
+    warnings = [f"{where}: {line}" for where, lines in _warnings(jobs) for line in lines]
+    return SweepSummary(sweep_finding(config, frame, keys), keys, table, is_over_seeds, warnings)
 
 
 def _warnings(jobs: Sequence[Job]) -> Iterator[tuple[str, list[str]]]:

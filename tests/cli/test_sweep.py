@@ -316,12 +316,13 @@ def test_a_sweep_with_a_run_that_was_deleted(tmp_path, capsys):
     assert not (sweep / "sweep.csv").exists()
 
 
-def test_the_table_of_a_sweep(tmp_path):
+def test_the_table_of_a_sweep(tmp_path, capsys):
     """Equal labels are distinguished, methods without a test have no acceptance, and estimates have errors."""
     words = [word for word in WORDS if word != "~methods.sgld"]
     words += ["+method@methods.barker=mint", "rule@methods.barker.kernel.rule=barker"]
     words += [*QUICK, "report.sweep=[accept_rate,tv,chi2]"]
     assert run([*words, "lam=0.3,0.1"]) == 0
+    assert "warning: lam=0.3: mint: the log-ratio's minibatch noise has sd" in capsys.readouterr().out
     sweep = the_sweep(tmp_path)
     table = pd.read_csv(sweep / "sweep.csv").set_index("method")
     assert set(table.index) == {"MINT", "MINT (rule: barker)", "SGLD"}
