@@ -21,8 +21,10 @@ from mhrun.errors import UserError, nearest
 from mhrun.paths import CONF
 
 _FULL = 200_000  # rows up to which a method on all data is the reference of a model with bounds
+_WORK = 50 * _FULL  # numbers of a table up to which it is: HMC reads all of them thousands of times
 _NOISY = 20_000  # rows above which SGLD needs control variates: its effective draws fall as 1 / n
 _WIDE = 50  # parameters from which the bounds of SMH-2 are too wide to save data
+_WIDER = 64  # and those of zig-zag, which reads 52 data for a draw of 30 parameters, 430 of 60 and 2,150 of 90
 _EXACT = ("hmc", "mcmc", "mala", "smh2", "mh_ss", "zig_zag")
 _STEPS = 10_000  # at scale=quick
 _HMC = {"smoke": 100, "quick": 500, "long": 2000}  # steps of HMC, each a trajectory of gradients on all data
@@ -204,8 +206,8 @@ def _methods(has_bounds: bool, n: int, dim: int) -> list[str]:
     """
     exact = ["smh2"] * (dim < _WIDE)
     dynamics = "sgld" if n <= _NOISY else "sgld_cv"
-    if has_bounds and n > _FULL:
-        return [*exact, "zig_zag" if exact else "mh_ss", dynamics]
+    if has_bounds and (n > _FULL or n * dim > _WORK):
+        return [*exact, "zig_zag" if dim < _WIDER else "mh_ss", dynamics]
     walks = dim <= _FEW and (has_bounds or n <= _FULL)
     reference = "mcmc" if walks else "hmc" if dim <= _PILOTED else "mala"
     return [reference, *exact, "mint", "mhminibatch", dynamics] if has_bounds else [reference, dynamics]

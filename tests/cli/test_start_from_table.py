@@ -374,7 +374,9 @@ def test_hmc_is_the_reference_where_a_random_walk_is_too_short(capsys, features,
         (flags, 80, 60, ["hmc", "mint", "mhminibatch", "sgld"]),
         (flags, 700, 3, ["mcmc", "smh2", "mint", "mhminibatch", "sgld_cv"]),
         (flags, 3000, 3, ["smh2", "zig_zag", "sgld_cv"]),
-        (flags, 3000, 60, ["mh_ss", "sgld_cv"]),
+        (flags, 3000, 60, ["zig_zag", "sgld_cv"]),
+        (flags, 3000, 70, ["mh_ss", "sgld_cv"]),
+        (flags, 1800, 60, ["zig_zag", "sgld_cv"]),  # as many numbers as 2,160 rows of 50
         (numbers, 80, 3, ["mcmc", "sgld"]),
         (numbers, 700, 12, ["hmc", "sgld_cv"]),
         (numbers, 3000, 3, ["hmc", "sgld_cv"]),
@@ -384,6 +386,7 @@ def test_methods_by_rows_and_parameters(capsys, monkeypatch, outcome, rows, feat
     """Of more rows plain SGLD has too few effective draws, and random walks on all data take too long."""
     monkeypatch.setattr("mhrun.cli.starting_table._NOISY", 500)
     monkeypatch.setattr("mhrun.cli.starting_table._FULL", 2000)
+    monkeypatch.setattr("mhrun.cli.starting_table._WORK", 100_000)
     rng = np.random.default_rng(7)
     table(rows, **{f"f{j}": rng.normal(size=rows) for j in range(features - 2)}, y=outcome)
     assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y"]) == 0
