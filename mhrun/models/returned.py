@@ -25,6 +25,8 @@ def returned(value: Any, shape: tuple[int, ...], what: str) -> Tensor:
     per_datum = len(shape) > 1
     expected = f"one value per datum, ({shape[1]},)" if per_datum else "one number"
     hint = "do not sum or average over the data" if per_datum else "sum it up"
+    if per_datum and isinstance(value, Tensor) and value.dim() == 3 and shape[1] in value.shape[1:]:
+        hint = "a column (m, 1) beside a vector (m,) makes a matrix: give such a field as (n,), or write .squeeze(-1)"
     if not isinstance(value, Tensor):
         raise UserError(f"{what} must return {expected}, as a tensor, and returned a {type(value).__name__}.")
     if tuple(value.shape) != shape:
