@@ -433,7 +433,10 @@ def test_an_interrupted_run_goes_on_in_the_same_coordinates(tmp_path, monkeypatc
         ({"parameters": {}}, "at least one parameter"),
         ({"parameters": None}, "needs start=.*or parameters= with priors"),
         ({"parameters": None, "start": {"mu": 1}}, "goes with parameters="),
-        ({"data": {"x": torch.tensor([1.0, float("nan")])}}, r"field x has 1 NaN \(in row 1, counted from 0\)"),
+        (
+            {"data": {"x": torch.tensor([1.0, float("nan")])}},
+            r"field x has 1 NaN \(in row 1, counted from 0\)",
+        ),
         ({"start": {"sigma": -1.0}}, "start of sigma = -1 is not positive"),
     ],
 )

@@ -152,6 +152,39 @@ def test_a_likelihood_that_is_not_a_number_somewhere_is_warned_of(executor):
     assert re.match(r"\d+ of 1,200 candidates were rejected because their log-ratio was not a number", line)
 
 
+def of_trajectories(rule, step_size, pairing, **settings):
+    """Draws of HMC on 2,000 data of a logistic regression, and the warnings."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2_000, 3))
+    y = np.where(rng.random(2_000) < 1 / (1 + np.exp(-x.sum(1))), 1, -1)
+    moves = mhrun.MetropolisHastings(mhrun.HamiltonianProposal(leapfrog_steps=5), pairing, rule)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trace = mhrun.sample(
+            mhrun.Logistic(3, prior_variance=1.0, start="zeros"), {"x": x, "y": y}, moves, step_size=step_size,
+            steps=400, warmup=0, seed=1, progress=False, **settings,
+        )  # fmt: skip
+    return trace, [str(one.message) for one in caught]
+
+
+def test_what_a_test_of_single_data_rejects_is_no_divergence():
+    """SMH rejects with a log-ratio of minus infinity; the trajectory may have been as good as any."""
+    pairing = mhrun.Thinned(gradient_m=500)
+    trace, lines = of_trajectories(mhrun.SMH(), 0.02, pairing, surrogate="taylor2", start=[1.0, 1.0, 1.0])
+    rejected = ~trace["sample_stats"]["accepted"].to_numpy()
+    assert rejected.sum() > 10
+    assert np.isneginf(trace["sample_stats"]["log_ratio"].to_numpy()[rejected]).any()
+    assert not trace["sample_stats"]["diverging"].to_numpy().any()
+    assert not any("diverged" in line for line in lines)
+
+
+def test_a_step_too_large_for_any_trajectory_is_named():
+    trace, lines = of_trajectories(mhrun.Metropolis(), 5.0, mhrun.Full())
+    assert trace["sample_stats"]["diverging"].to_numpy().all()
+    assert any("chains never moved after burn-in" in line and "Lower the step size" in line for line in lines)
+    assert not any("not finite at its starting point" in line for line in lines)
+
+
 def test_few_valid_draws_of_a_tempered_dynamics_are_warned_of():
     """x of TACT-HMC moves through (-1, 1); theta is a draw for |x| < 0.085."""
     moves = mhrun.Unadjusted(mhrun.TACTHMC(step_of_x=1e-2), m=1)
