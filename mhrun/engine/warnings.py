@@ -132,8 +132,9 @@ def _trajectory_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator
         )
         yield (
             f"{method.name}: {count:,} of {method.shape.chains * method.shape.steps:,} trajectories diverged: the step "
-            "size is too large where the density is narrow, or a log-likelihood is NaN where they lead. Draws may lack "
-            f"that region. Aim at a higher acceptance rate.{'' if is_network(method.target.model) else groups}"
+            "size is too large where the density is narrow, or a log-likelihood is NaN or minus infinity where they "
+            "lead. Draws may lack that region. Aim at a higher acceptance rate."
+            f"{'' if is_network(method.target.model) else groups}"
         )
 
 

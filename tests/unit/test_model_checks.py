@@ -250,3 +250,70 @@ def test_functions_that_are_differentiated_pass(log_lik, dtype, offset):
     target = Target(FunctionModel(log_lik, parameters=NORMAL), Dataset.of(data))
     for theta in ([0.3, 0.1], [0.0, 0.0], [50.0, -3.0]):
         _check_derivatives(target, torch.tensor([theta], dtype=torch.float64), target.data.part(0, 5))
+
+
+T = torch.from_numpy(2.45e6 + 100 * RNG.random(40))
+COUNTS = torch.from_numpy(RNG.integers(0, 1000, 40)).float()
+ROUGH = {  # name -> function, data, a point
+    "periods of Julian dates": (
+        lambda theta, b: -0.5 * (b.y - theta[0] * torch.sin(2 * torch.pi * b.t / theta[1])) ** 2,
+        {"t": T, "y": DATA["y"]},
+        [0.3, 10.0],
+    ),
+    "an exponential of what is not standardised": (
+        lambda theta, b: -(theta[0] + theta[1] * b.x) - b.w * torch.exp(-theta[0] - theta[1] * b.x),
+        {"x": 2e5 * RNG.normal(size=40), "w": RNG.random(40)},
+        [0.05, 1e-4],
+    ),
+    "lgamma in float32": (
+        lambda theta, b: torch.lgamma(b.k + theta[0].float()) - torch.lgamma(1000 + b.k + theta[0].float()),
+        {"k": COUNTS},
+        [3.0],
+    ),
+    "bfloat16": (
+        lambda theta, b: -0.5 * (b.y - theta[0].to(torch.bfloat16)) ** 2,
+        {"y": torch.from_numpy(DATA["y"]).to(torch.bfloat16)},
+        [0.3],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROUGH)
+def test_what_differences_cannot_judge_passes(name):
+    log_lik, data, theta = ROUGH[name]
+    target = Target(FunctionModel(log_lik, theta), Dataset.of(data))
+    for factor in (1.0, 1.01, 0.93):
+        point = factor * torch.tensor([theta], dtype=torch.float64)
+        _check_derivatives(target, point, target.data.part(0, 5))
+
+
+def test_a_detached_layer_is_found_with_data_in_float32():
+    class Classifier(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.last(torch.relu(self.first(x).detach()))
+
+    data = {"x": torch.from_numpy(DATA["x"]).float(), "y": torch.arange(40) % 2}
+    model = ModuleModel(Classifier(), prior_variance=1.0)
+    with pytest.raises(Refusal, match=r"by first\..*, and torch finds 0"):
+        mhrun.sample(
+            model, data, mhrun.Unadjusted(mhrun.SGLD(), 10), step_size=1e-3, steps=20, progress=False
+        )
+
+
+def test_of_a_large_network_few_coordinates_are_compared(monkeypatch):
+    """One after another: each is a copy of all weights."""
+    moved = []
+    model = ModuleModel(nn.Sequential(nn.Linear(3, 50), nn.Tanh(), nn.Linear(50, 2)), prior_variance=1.0)
+    whole = model.log_lik
+    monkeypatch.setattr(
+        model, "log_lik", lambda theta, rows: (moved.append(len(theta)), whole(theta, rows))[1]
+    )
+    monkeypatch.setattr("mhrun.engine.model_checks._MOVED", 3 * model.dim)
+    target = Target(model, Dataset.of({"x": DATA["x"], "y": np.arange(40) % 2}))
+    _check_derivatives(target, torch.randn(1, model.dim, dtype=torch.float64), target.data.part(0, 5))
+    assert moved[-12:] == [1] * 12
+    assert len(moved) <= 13  # three coordinates, two steps, two signs; and the gradient

@@ -238,6 +238,42 @@ def test_a_minibatch_that_a_pilot_chooses_is_no_cause_of_a_warning(seed):
     assert (ratio < 1.14).all()  # 1.21 where the noise has a standard deviation of 1
 
 
+@pytest.mark.parametrize(
+    ("proposal", "pairing"),
+    [(mhrun.HamiltonianProposal(), mhrun.Shared("auto")), (mhrun.RandomWalk(), mhrun.Stored("auto"))],
+    ids=["trajectories", "stored"],
+)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_noise_is_measured_at_the_minibatch_that_a_pilot_chooses(proposal, pairing, seed):
+    trace = run(
+        mhrun.MetropolisHastings(proposal, pairing, mhrun.Metropolis()),
+        temperature=100.0,
+        seed=seed,
+        steps=1000,
+    )
+    sd = float(np.sqrt(trace["sample_stats"]["log_ratio_var"].mean()))
+    limit = 0.7 if pairing.__class__ is mhrun.Shared else 1.0
+    assert 0.3 * limit < sd < 1.15 * limit
+    assert found(trace)["noise_sd"] == pytest.approx(sd, rel=0.3)
+
+
+def test_a_minibatch_that_is_not_enlarged_ends_the_search(monkeypatch):
+    """The last size is one that was tried."""
+    tried = []
+
+    def noisy(chains, measured):
+        tried.append(chains.kernel.pairing.m)
+        return measured._replace(noise=4.0)
+
+    monkeypatch.setattr("mhrun.engine.pilot.acceptance._searched_again", noisy)
+    trace = run(
+        mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared("auto"), mhrun.Metropolis()),
+        temperature=50.0,
+    )
+    assert found(trace)["m"] == tried[-1]
+    assert len(tried) == 4
+
+
 def test_a_given_minibatch_limits_the_step():
     trace = run(mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(100), mhrun.Metropolis()))
     about = found(trace)

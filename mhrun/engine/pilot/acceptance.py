@@ -10,8 +10,8 @@ from torch import Tensor
 
 from mhrun.engine.method import Method
 from mhrun.engine.pilot.chains import MOST_LEAPFROG_STEPS, WINDOW, PilotChains
-from mhrun.engine.pilot.kernels import measuring_kernel, scaled_kernel, with_m
-from mhrun.engine.pilot.minibatch import NOISE, error_share, minibatch_size, noise_of_one
+from mhrun.engine.pilot.kernels import measuring_kernel, scaled_kernel, with_leapfrog_steps, with_m
+from mhrun.engine.pilot.minibatch import NOISE, minibatch_size
 from mhrun.kernels import MetropolisHastings
 from mhrun.kernels.acceptance import efficient_acceptance, noise_widening
 from mhrun.kernels.preconditioned import Scale
@@ -86,6 +86,7 @@ def tune(
         count, measured = _whole_steps(chains, length, measured, wanted_rate)
     m = None
     if base.pairing.m_is_open:
+        base = base if count is None else with_leapfrog_steps(base, count)
         m, chains, measured, error = _open_size(chains, base, scale, measured)
         facts |= error
     else:
@@ -156,40 +157,43 @@ def _open_size(
     """Return the minibatch size, the chains and step size at it, and the error that the noise makes, if it is known."""
     method, rule, keeps_batch = chains.method, base.rule, base.pairing.keeps_batch
     widens = not (rule.corrects_noise or rule.wants_terms or rule.exact or keeps_batch)
-    most = _QUIET * rule.noise_limit if widens else NOISE
+    most = _QUIET * (rule.noise_limit if widens else NOISE)
+    searches = method.plan.is_open and chains.length is None
+    chains.length = None  # the kernel has the number of leapfrog steps
     noise = chains.noise_of_points() if keeps_batch else measured.noise
     m = minibatch_size(method, chains.kernel, noise, most)
-    if method.plan.is_open and chains.length is None:
-        for _ in range(_ROUNDS):
-            chains, measured = _searched_again(
-                chains.with_kernel(scaled_kernel(with_m(base, m), scale)), measured
-            )
-            # Noise makes draws wider, and the step with the same acceptance rate longer: then there is more of it.
-            low, high = ((share * most) ** 2 for share in _NEARLY)
-            if keeps_batch or low <= measured.noise <= high or m == method.target.n:
-                break
-            m = minibatch_size(method, chains.kernel, measured.noise, most)
-    else:
-        measured = measured._replace(
-            noise=noise_of_one(method, chains.kernel, noise) * error_share(method, m) / m
-        )
+    for left in reversed(range(_ROUNDS)):
+        chains = chains.with_kernel(scaled_kernel(with_m(base, m), scale))
+        measured = _searched_again(chains, measured) if searches else _measured_again(chains, measured)
+        # Noise makes draws wider, and the step with the same acceptance rate longer: then there is more of it.
+        low, high = ((share * most) ** 2 for share in _NEARLY)
+        size = minibatch_size(method, chains.kernel, measured.noise, most)
+        if low <= measured.noise <= high or size == m or not left:
+            break
+        m = size
     sd = math.sqrt(measured.noise)
     reason = f"{measured.why}, and noise of the log-ratio with sd {sd:.2g} at m = {m:,}"
     error: dict[str, Any] = {}
-    if widens:
+    if widens and sd:
         reason += _wider(sd)
         error["variance_error"] = (1 + noise_widening(sd)) ** 2 - 1
     return m, chains, measured._replace(why=reason), error
 
 
-def _searched_again(chains: PilotChains, measured: _Step) -> tuple[PilotChains, _Step]:
-    """Return the chains, and what they find from the step size on that was measured with another minibatch."""
+def _searched_again(chains: PilotChains, measured: _Step) -> _Step:
+    """Return what the chains find from the step size on that was measured with another minibatch."""
     size_by_chain = _size_by_chain(chains)
     last = math.log(float((measured.step / size_by_chain)[0]))
     log_step, rate, noise, settled, more_windows = _search(chains, last, size_by_chain, measured.aim)
     step, reason = math.exp(log_step) * size_by_chain, _why(rate, measured.aim)
-    windows = measured.windows + more_windows
-    return chains, _Step(step, rate, measured.aim, noise, settled, windows, reason)
+    return _Step(step, rate, measured.aim, noise, settled, measured.windows + more_windows, reason)
+
+
+def _measured_again(chains: PilotChains, measured: _Step) -> _Step:
+    """Return what the chains have at the same step size."""
+    windows = [chains.window(measured.step) for _ in range(_POOLED)]
+    rate, noise = (sum(values) / _POOLED for values in zip(*windows, strict=True))
+    return measured._replace(rate=rate, noise=noise, windows=measured.windows + _POOLED)
 
 
 def _against_noise(chains: PilotChains, measured: _Step) -> _Step:

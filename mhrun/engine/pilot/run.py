@@ -67,7 +67,7 @@ def _named_while_it_lasts(name: str, note: Callable[[str], None]) -> Iterator[No
     def tell() -> None:
         pause = _SILENT
         while not ended.wait(pause):
-            note(f"{name}: its pilot is at work, for {in_words(time.monotonic() - began)} so far.")
+            note(f"{name}: the pilot is at work, for {in_words(time.monotonic() - began)} so far.")
             pause = _BETWEEN
 
     teller = threading.Thread(target=tell, daemon=True)
