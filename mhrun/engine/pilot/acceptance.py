@@ -61,7 +61,7 @@ def tune(
     log-ratio has a standard deviation above 1 in a test that does not correct for it, the step is made smaller. Where
     the minibatch size is open it is made so large that a run does not warn of noise (or, where the test corrects for
     it, has a standard deviation of 1): a size is found with a large minibatch for both points, the step size is tuned
-    again at it, and the size is raised if there is more noise then.
+    again at it, or the noise measured again for trajectories and a given step, and the size is changed accordingly.
 
     Args:
         method: whose kernel it is.
@@ -157,7 +157,7 @@ def _open_size(
     """Return the minibatch size, the chains and step size at it, and the error that the noise makes, if it is known."""
     method, rule, keeps_batch = chains.method, base.rule, base.pairing.keeps_batch
     widens = not (rule.corrects_noise or rule.wants_terms or rule.exact or keeps_batch)
-    most = _QUIET * (rule.noise_limit if widens else NOISE)
+    most = _QUIET * (rule.noise_limit if widens else NOISE) if widens or keeps_batch else NOISE
     searches = method.plan.is_open and chains.length is None
     chains.length = None  # the kernel has the number of leapfrog steps
     noise = chains.noise_of_points() if keeps_batch else measured.noise
