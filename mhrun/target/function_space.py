@@ -53,7 +53,7 @@ def that_vary(*several: Predictions) -> npt.NDArray[np.intp]:
     """Return the places of the predictions that are finite and vary in some of the samples; if none does, the finite.
 
     A probability is left out whose range is below a thousandth, such as one that is 1 to within rounding: nobody sees
-    whether chains agree on its last digits. An output has a unit of its own, and is left out if it is constant.
+    whether chains agree on its last digits. Each output has its unit, and is left out if it is constant.
 
     Raises:
         UserError: the samples have other predictions, or none is finite at all draws.
@@ -96,7 +96,7 @@ def predictions(model: Model, data: Dataset, draws: Draws) -> Predictions:
             except _TooCostly:
                 raise
             except Exception as error:
-                try:  # a module may make tensors of its own, in the type that it was written for
+                try:  # a module may make tensors in the one type that it was written for
                     return _predictions(model, data, draws, torch.float32)
                 except Exception:
                     raise UserError(f"the network cannot be evaluated on a CPU: {blame(error)}.") from error
