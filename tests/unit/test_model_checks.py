@@ -304,6 +304,28 @@ def test_a_detached_layer_is_found_with_data_in_float32():
         )
 
 
+class Centred(nn.Module):
+    """In training mode inputs are centred by their minibatch, in evaluation mode by a running mean."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(3, 2)
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, x):
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0).detach()
+            return self.last(torch.tanh(x - x.mean(0)))
+        return self.last(torch.tanh(x - self.mean))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_module_with_a_training_mode_of_its_own_passes():
+    model = ModuleModel(Centred(), prior_variance=1.0)
+    data = {"x": DATA["x"] + 1.0, "y": np.arange(40) % 2}
+    mhrun.sample(model, data, mhrun.Unadjusted(mhrun.SGLD(), 10), step_size=1e-3, steps=20, progress=False)
+
+
 def test_of_a_large_network_few_coordinates_are_compared(monkeypatch):
     """One after another: each is a copy of all weights."""
     moved = []

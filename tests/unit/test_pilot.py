@@ -214,7 +214,7 @@ def test_a_minibatch_is_as_large_as_the_noise_asks():
     assert found(hot)["m"] < 0.5 * N
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_minibatch_that_a_pilot_chooses_is_no_cause_of_a_warning(seed):
     """Noise makes the draws wider and the tuned step longer, which makes more noise: the pilot looks again at its m."""
     rng = np.random.default_rng(0)
@@ -243,7 +243,7 @@ def test_a_minibatch_that_a_pilot_chooses_is_no_cause_of_a_warning(seed):
     [(mhrun.HamiltonianProposal(), mhrun.Shared("auto")), (mhrun.RandomWalk(), mhrun.Stored("auto"))],
     ids=["trajectories", "stored"],
 )
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_noise_is_measured_at_the_minibatch_that_a_pilot_chooses(proposal, pairing, seed):
     trace = run(
         mhrun.MetropolisHastings(proposal, pairing, mhrun.Metropolis()),
