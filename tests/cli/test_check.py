@@ -343,14 +343,14 @@ def test_each_wrong_fails_the_distribution_that_it_breaks(name):
     assert must <= found <= may
 
 
-@pytest.mark.parametrize("rest", [0.5, 0.8])
+@pytest.mark.parametrize("rest", [pytest.param(0.5, marks=pytest.mark.slow), 0.8])
 def test_a_wrong_rule_that_mostly_rests_fails(rest):
     """Its acceptance rate is low at any step size; at steps of almost 0 every rule would hold."""
     assert "invariance: correlated Gaussian, D = 2" in failing(lazy(rest, 0.8), "invariance", chains=8000)
     assert "detailed balance" in failing(lazy(rest, 0.5), "balance", chains=8000)
 
 
-@pytest.mark.parametrize("rest", [0.5, 0.8])
+@pytest.mark.parametrize("rest", [pytest.param(0.5, marks=pytest.mark.slow), 0.8])
 def test_a_right_rule_that_mostly_rests_holds_at_steps_that_show_errors(rest):
     found = judged(lazy(rest, 1.0), "invariance", "coming", "balance", "geweke", chains=2000)
     assert {verdict.outcome for verdict in found.values()} == {"holds"}
@@ -402,7 +402,11 @@ def test_a_dynamics_with_too_little_noise_has_another_limit():
         pytest.param(  # one number for all coordinates
             lambda z: z[:, :1].expand_as(z), "in direction", marks=pytest.mark.slow
         ),
-        (lambda z: torch.cat([z[:, :2], torch.zeros_like(z[:, 2:])], 1), "in direction"),
+        pytest.param(
+            lambda z: torch.cat([z[:, :2], torch.zeros_like(z[:, 2:])], 1),
+            "in direction",
+            marks=pytest.mark.slow,
+        ),
         (lambda z: torch.cat([z[:, :1], 0.9 * z[:, 1:2] + 0.19**0.5 * z[:, :1], z[:, 2:]], 1), "of 3"),
     ],
 )

@@ -120,7 +120,7 @@ def hierarchical(kernel, **settings):
     )
 
 
-@pytest.mark.parametrize("rounds", [2, 4])
+@pytest.mark.parametrize("rounds", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_scale_is_taken_if_the_last_draws_fit_it(rounds, monkeypatch):
     """Also if that is so after the last change that is allowed: the second, here."""
     monkeypatch.setattr("mhrun.engine.pilot.adaptation.ROUNDS", rounds)
@@ -178,7 +178,8 @@ KERNELS = {
 
 
 @pytest.mark.parametrize(
-    "kernel", ["random walk", pytest.param("langevin", marks=pytest.mark.slow), "dynamics"]
+    "kernel",
+    [*(pytest.param(name, marks=pytest.mark.slow) for name in ("random walk", "langevin")), "dynamics"],
 )
 def test_a_hierarchical_model_in_non_centred_form_gets_its_scale_from_draws(kernel, capsys):
     """Its mode is proper, but one standard deviation of the curvature there is far from one of the posterior."""
