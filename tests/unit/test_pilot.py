@@ -257,6 +257,16 @@ def test_the_noise_is_measured_at_the_minibatch_that_a_pilot_chooses(proposal, p
     assert found(trace)["noise_sd"] == pytest.approx(sd, rel=0.3)
 
 
+def test_a_rule_without_a_limit_has_a_noise_of_1():
+    class Unlimited(mhrun.Metropolis):
+        noise_limit = float("inf")
+
+    trace = run(
+        mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared("auto"), Unlimited()), temperature=50.0
+    )
+    assert 0.6 < found(trace)["noise_sd"] < 1.2
+
+
 def test_a_minibatch_that_is_not_enlarged_ends_the_search(monkeypatch):
     """The last size is one that was tried."""
     tried = []

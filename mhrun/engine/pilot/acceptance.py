@@ -157,7 +157,9 @@ def _open_size(
     """Return the minibatch size, the chains and step size at it, and the error that the noise makes, if it is known."""
     method, rule, keeps_batch = chains.method, base.rule, base.pairing.keeps_batch
     widens = not (rule.corrects_noise or rule.wants_terms or rule.exact or keeps_batch)
-    most = _QUIET * (rule.noise_limit if widens else NOISE) if widens or keeps_batch else NOISE
+    most = NOISE
+    if widens or keeps_batch:  # a run warns of what is above
+        most = min(NOISE, _QUIET * (rule.noise_limit if widens else NOISE))
     searches = method.plan.is_open and chains.length is None
     chains.length = None  # the kernel has the number of leapfrog steps
     noise = chains.noise_of_points() if keeps_batch else measured.noise
