@@ -24,9 +24,7 @@ _FULL = 200_000  # rows up to which a method on all data is the reference of a m
 _WORK = 50 * _FULL  # numbers of a table up to which it is: HMC reads all of them thousands of times
 _NOISY = 20_000  # rows above which SGLD needs control variates: its effective draws fall as 1 / n
 _WIDE = 50  # parameters from which the bounds of SMH-2 are too wide to save data
-_WIDER = (
-    64  # and those of zig-zag, which reads 52 data for a draw of 30 parameters, 430 of 60 and 2,150 of 90
-)
+_WIDER = 64  # and those of zig-zag: a draw of 30 parameters reads 52 data, of 60 430, and of 90 2,150
 _EXACT = ("hmc", "mcmc", "mala", "smh2", "mh_ss", "zig_zag")
 _STEPS = 10_000  # at scale=quick
 _HMC = {"smoke": 100, "quick": 500, "long": 2000}  # steps of HMC, each a trajectory of gradients on all data

@@ -222,9 +222,7 @@ def _of_network(run: Run, method: str, draws: Draws) -> dict[str, Any]:
     except UserError:
         judged, what = draws, "weights"
     record = efficiency(run, method, judged) | {"draws": draws.shape[1], "judged": what}
-    if (
-        judged.shape[1] < draws.shape[1]
-    ):  # the effective sample size is that of some of the draws: a lower bound
+    if judged.shape[1] < draws.shape[1]:  # the effective sample size is of some of the draws: a lower bound
         record |= {"per_million": None, "per_second": None}
     return record
 
