@@ -1,8 +1,8 @@
 """mhrun: Metropolis-Hastings with minibatches and stochastic-gradient MCMC.
 
-From Python, `sample` runs any kernel on any model, `predict` gives the posterior predictive, and `load` opens a run of
-the command line; the other names are the parts that configurations name, and their base classes. They are imported on
-first use, so that ``import mhrun`` is quick.
+From Python, `sample` runs any kernel on any model, `predict` gives the posterior predictive, `compare` judges draws
+against a reference, and `load` opens a run of the command line; the other names are the parts that configurations
+name, and their base classes. They are imported on first use, so that ``import mhrun`` is quick.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ _WHERE = {
     "sample": "mhrun.engine.sample",
     "predict": "mhrun.engine.predict",
     "load": "mhrun.engine.loaded",
+    "compare": "mhrun.report.traces",
     "rung": "mhrun.diagnostics.ladders",
     "Target": "mhrun.target",
     "FunctionModel": "mhrun.models.function",

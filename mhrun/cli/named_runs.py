@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mhrun.errors import UserError, nearest
 from mhrun.store.folder import RunFolder, runs
+from mhrun.store.netcdf import TRACE
 
 
 def found_run(word: str, outputs: Path) -> tuple[RunFolder, str | None]:
@@ -21,6 +22,10 @@ def found_run(word: str, outputs: Path) -> tuple[RunFolder, str | None]:
         if text and (folder := run_at(text, outputs)) is not None:
             return folder, method or None
     for text in (word, word.rpartition(":")[0]):
+        if text and (Path(text) / TRACE).is_file():
+            raise UserError(
+                f"'{text}' holds a trace of mhrun.sample, not a run; compare it from Python, by mhrun.compare."
+            )
         if text and Path(text).is_dir():
             raise UserError(
                 f"'{text}' is not a run: it has no config.yaml. If it was one, the command of the run makes it again."

@@ -14,6 +14,7 @@ from mhrun.engine.model_checks import check_model
 from mhrun.engine.starting_density import check_start
 from mhrun.engine.starts import Starts
 from mhrun.errors import Refusal, UserError
+from mhrun.kernels.stationary import kind_in_words, samples
 from mhrun.models.module import ModuleModel
 from mhrun.monitors import Monitor
 from mhrun.native import available, native_form
@@ -21,7 +22,7 @@ from mhrun.pairing.full import Full
 from mhrun.parts import Kernel
 from mhrun.random import MANY, Draws, Streams, derive_key
 from mhrun.schedules import Plan
-from mhrun.store.netcdf import FIELDS, LAYERS, Shape
+from mhrun.store.netcdf import FIELDS, KIND, LAYERS, N_DATA, SEPARATE, TEMPERATURE, Shape
 from mhrun.store.sharing import DIGEST
 from mhrun.target import Target
 from mhrun.target.fields import fields_read
@@ -258,6 +259,17 @@ def model_attributes(target: Target) -> dict[str, str]:
     if isinstance(target.model, ModuleModel):
         attributes[LAYERS] = target.model.layers
     return prior_attribute(target.model) | attributes
+
+
+def target_attributes(method: Method) -> dict[str, Any]:
+    """Return what traces keep of how a method follows its target: kind, T, number of data, share of gradients."""
+    found = samples(method.kernel, method.plan)
+    return {
+        KIND: kind_in_words(found, method.target.energy_noise),
+        TEMPERATURE: found.temperature,
+        N_DATA: method.target.n,
+        SEPARATE: method.kernel.separate_gradients(),
+    }
 
 
 def trace_attributes(config: Mapping[str, Any], run: str, method: Method, digest: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ from mhrun.engine.evaluation import choose_evaluation
 from mhrun.engine.excess_variance import excess_variance
 from mhrun.engine.executors import COMPILED, Executor, choose_executor, measured_threads
 from mhrun.engine.machine import keep_memory
-from mhrun.engine.method import Method
+from mhrun.engine.method import Method, target_attributes
 from mhrun.engine.position import Position, position_after
 from mhrun.engine.settings import CHUNK_BYTES, Settings
 from mhrun.engine.threads import limited, torch_threads
@@ -73,7 +73,8 @@ def run_method(
         facts = _facts(method, position, executor)
         if DIGEST in attributes:
             facts[DIGEST] = attributes[DIGEST]
-        attributes = {**attributes, STEP_SIZE: facts["step_size"]} | _of_ladder(method, writer.totals)
+        attributes = {**attributes, **target_attributes(method), STEP_SIZE: facts["step_size"]}
+        attributes |= _of_ladder(method, writer.totals)
         writer.finish(attributes, facts | setup)
     watcher.end(method.name)
     summary = done(folder)

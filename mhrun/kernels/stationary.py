@@ -43,6 +43,17 @@ class Samples(NamedTuple):
         return EXACT if self.distribution == "tempered" and self.m is None else APPROXIMATE
 
 
+def kind_of(found: Samples, energy_noise: float) -> str:
+    """Return the kind of a method, see `Samples.kind`; none is exact on energies with noise of this variance."""
+    return APPROXIMATE if found.kind == EXACT and energy_noise else found.kind
+
+
+def kind_in_words(found: Samples, energy_noise: float) -> str:
+    """Return `kind_of` as tables show it: `DECLARED` if it is exact by what a part of the user's declares."""
+    kind = kind_of(found, energy_noise)
+    return DECLARED if kind == EXACT and found.declared else kind
+
+
 def samples(kernel: Kernel, plan: Plan) -> Samples:
     """Return the stationary distribution of a kernel under these schedules."""
     last = plan.controls(plan.start(), plan.total, 1).temperature

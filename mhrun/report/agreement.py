@@ -169,6 +169,41 @@ def rule_of(
     )
 
 
+class Judged(NamedTuple):
+    """The verdicts of a comparison, and their rule in words."""
+
+    verdicts: dict[str, Agreement]
+    rule: str
+
+
+def judge(
+    found: Mapping[str, Shifts],
+    names: Sequence[str],
+    worths: Mapping[str, Mapping[str, Any]],
+    reference: str,
+    of_reference: Mapping[str, Any],
+    another: Mapping[str, Sequence[str]],
+    tolerance: float | None = None,
+) -> Judged:
+    """Return the verdict of each method against the reference, and the rule.
+
+    Args:
+        found: method -> differences from the reference.
+        names: of the coordinates.
+        worths: method -> R-hat and effective sample size of its draws, see `problems_of`.
+        reference: its name.
+        of_reference: R-hat and effective sample size of its draws.
+        another: method -> what else than the method differs from the reference.
+        tolerance: see `agreement`.
+    """
+    reference_problems = problems_of(of_reference, "reference: ")
+    problems = {name: [*problems_of(worths[name]), *reference_problems] for name in found}
+    usable = [name for name in found if is_usable(worths[name]) and is_usable(of_reference)]
+    verdicts, limit, count = judged_draws(found, names, problems, another, usable, tolerance)
+    short_limit = short_limit_of(2 * len(names) * max(1, len(found)))
+    return Judged(verdicts, rule_of(count, len(names), limit, reference, short_limit, tolerance))
+
+
 def judged_draws(
     found: Mapping[str, Shifts],
     names: Sequence[str],

@@ -22,11 +22,7 @@ from mhrun.report.agreement import (
     REFERENCE,
     RELEVANT,
     UNKNOWN,
-    is_usable,
-    judged_draws,
-    problems_of,
-    rule_of,
-    short_limit_of,
+    judge,
 )
 from mhrun.report.compared_rows import Row, names_of_parameters, run_names, target_notes, undamaged, unlike
 from mhrun.report.convergence import convergence_warnings, number_of
@@ -312,12 +308,10 @@ def _judge(
         all_names = np.array(names_of_parameters(reference))
         columns = columns_of(reference.run, reference.method, len(all_names), width)
         names = [str(name) for name in all_names[columns]]
-    names = names or []
-    reference_problems = problems_of(reference_record, "reference: ")
-    problems = {name: [*problems_of(records[name]), *reference_problems] for name in shifts_by_name}
     other_targets = {row.name: _another(reference, row) for row in rows if row.name in shifts_by_name}
-    usable = [name for name in shifts_by_name if is_usable(records[name]) and is_usable(reference_record)]
-    verdicts, limit, count = judged_draws(shifts_by_name, names, problems, other_targets, usable, tolerance)
+    verdicts, rule = judge(
+        shifts_by_name, names or [], records, reference.name, reference_record, other_targets, tolerance
+    )
     reasons: dict[str, str] = {}
     for name, row in records.items():
         if name == reference.name:
@@ -327,8 +321,6 @@ def _judge(
         row["verdict"], row["verdict_reason"] = word, why
         if word != AGREES:
             reasons[name] = f"{word}{' than that of the reference' * (word == ANOTHER)}: {why}."
-    short_limit = short_limit_of(2 * len(names) * max(1, len(shifts_by_name)))
-    rule = rule_of(count, len(names), limit, reference.name, short_limit, tolerance)
     return _by_reason(reasons), rule if shifts_by_name else ""
 
 

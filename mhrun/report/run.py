@@ -18,7 +18,7 @@ import xarray as xr
 from mhrun.build import build
 from mhrun.diagnostics.ladders import ReplicaFlow, replica_flow
 from mhrun.errors import UserError
-from mhrun.kernels.stationary import APPROXIMATE, DECLARED, EXACT, Samples
+from mhrun.kernels.stationary import Samples, kind_in_words, kind_of
 from mhrun.schedules.plan import Plan
 from mhrun.store.blocks import damage
 from mhrun.store.draws import places_of_draws, steps_of_draws, validity
@@ -94,15 +94,16 @@ class Run:
         return Samples(**self.methods[method]["samples"])
 
     def kind(self, method: str) -> str:
-        """The kind of a method, see `Samples.kind`; none is exact on energies with noise."""
-        kind = self.samples(method).kind
-        target = parts_of(self.config, method)["target"] or {}
-        return APPROXIMATE if kind == EXACT and target.get("energy_noise") else kind
+        """The kind of a method, see `kind_of`."""
+        return kind_of(self.samples(method), self._energy_noise(method))
 
     def kind_in_words(self, method: str) -> str:
-        """The kind of a method as tables show it: `DECLARED` if it is exact by what a part of the user's declares."""
-        kind = self.kind(method)
-        return DECLARED if kind == EXACT and self.samples(method).declared else kind
+        """The kind of a method as tables show it, see `kind_in_words`."""
+        return kind_in_words(self.samples(method), self._energy_noise(method))
+
+    def _energy_noise(self, method: str) -> float:
+        target = parts_of(self.config, method)["target"] or {}
+        return float(target.get("energy_noise") or 0.0)
 
     def expected_error(self, method: str) -> str:
         """How far off sds are by the settings that the pilot chose, in words; empty if unknown."""

@@ -54,7 +54,7 @@ def validity(trace: xr.DataTree) -> npt.NDArray[np.bool_]:
         UserError: only some do, and the statistics of some draws were not kept.
     """
     shape = (trace["posterior"].sizes["chain"], trace["posterior"].sizes["draw"])
-    if "sample_stats" not in trace.children:  # of another library
+    if "sample_stats" not in trace.children or "valid" not in trace["sample_stats"]:  # of another library
         return np.ones(shape, bool)
     valid: npt.NDArray[np.bool_] = trace["sample_stats"]["valid"].to_numpy().astype(bool)
     return np.ones(shape, bool) if valid.all() else valid[:, places_of_draws(trace)]

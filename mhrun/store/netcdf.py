@@ -30,6 +30,10 @@ WARMUP, THIN, THIN_STATS = "warmup", "thin", "thin_stats"  # attributes of a tra
 STEP_SIZE = "step_size"  # attribute of a trace: the step size of each chain in the last step
 LAYERS = "layers"  # attribute of a trace: the layers of its torch module, as text
 FIELDS = "fields"  # attribute of a trace: the fields of the data that its model read
+KIND = "target"  # attribute of a trace: exact or approximate, see `mhrun.kernels.stationary.Samples.kind`
+TEMPERATURE = "temperature"  # attribute of a trace: T at the last step; of a ladder, that of its coldest rung
+N_DATA = "n_data"  # attribute of a trace: the number of data of its target
+SEPARATE = "separate_gradients"  # attribute of a trace: n_lik + this times n_grad are its evaluations
 COLLECTED = "collected"  # in a summary: the steps that a schedule collects
 
 

@@ -622,3 +622,11 @@ def test_a_trace_names_its_parameters_as_the_model_does(tmp_path):
                          step_size=0.1, steps=10, warmup=0, chains=2)  # fmt: skip
     assert parameter_names(trace["posterior"].to_dataset()) == list(model.names)
     assert "slopes[dose]" in model.names
+
+
+def test_a_folder_of_sample_is_for_python(there, tmp_path, capsys):
+    place = tmp_path / "sampled"
+    place.mkdir()
+    (place / "trace.nc").touch()
+    assert run(["compare", str(place)]) == 2
+    assert "holds a trace of mhrun.sample, not a run; compare it from Python" in capsys.readouterr().err

@@ -1,0 +1,224 @@
+"""`mhrun.compare`: draws of this library and of others against a reference."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+from kit import short_run
+
+import mhrun
+from mhrun import UserError
+from mhrun.cli.main import run
+
+ROWS = 3 + torch.from_numpy(np.random.default_rng(0).normal(size=400))
+MEAN, SD = float(ROWS.mean()), 1 / 20
+"""Of the posterior of the mean of a normal with variance 1, with a flat prior."""
+
+
+def log_lik(theta, batch):
+    return -0.5 * (batch - theta[0]) ** 2
+
+
+def trace_of(kernel, **settings):
+    return mhrun.sample(log_lik, ROWS, kernel, start=[MEAN], seed=1, progress=False, **settings)
+
+
+def metropolis(pairing=None):
+    return mhrun.MetropolisHastings(mhrun.RandomWalk(), pairing or mhrun.Full(), mhrun.Metropolis())
+
+
+def normal(chains=4, draws=2_000, dim=1, mean=0.0, sd=1.0, seed=0):
+    return mean + sd * np.random.default_rng(seed).normal(size=(chains, draws, dim))
+
+
+def exact():
+    return {"theta": normal(mean=MEAN, sd=SD)}
+
+
+def tree(**variables):
+    """A trace as other libraries write it."""
+    return xr.DataTree.from_dict(
+        {"posterior": xr.Dataset(variables), "sample_stats": xr.Dataset({"lp": 0.0})}
+    )
+
+
+def test_draws_of_the_posterior_agree_and_shifted_or_wider_ones_differ():
+    trace = trace_of(metropolis(), step_size=0.12, steps=8_000, warmup=500)
+    found = mhrun.compare({"walk": trace}, exact())
+    assert list(found.index) == ["walk", "reference"]
+    assert dict(found["verdict"]) == {"walk": "agrees", "reference": "reference"}
+    assert found.loc["walk", "target"] == "exact"
+    assert found.loc["walk", "evaluations"] == 4 * 8_000 * 400
+    assert found.loc["walk", "ess_per_million"] == pytest.approx(found.loc["walk", "ess"] / 12.8)
+    assert "differs: at least one is more than 2.8 Monte Carlo errors off" in found.attrs["rule"]
+    for wrong, why in (
+        (normal(mean=MEAN + 0.3 * SD, sd=SD, seed=1), "the mean of theta[0] is off by 0."),
+        (normal(mean=MEAN, sd=1.2 * SD, seed=1), "the sd of theta[0] is 1."),
+    ):
+        found = mhrun.compare({"wrong": {"theta": wrong}}, exact())
+        assert found.loc["wrong", "verdict"] == "differs"
+        assert why in found.loc["wrong", "why"]
+
+
+def test_the_numbers_are_those_of_their_definitions():
+    mine, reference = normal(dim=2, seed=1), normal(dim=2, mean=0.1, sd=2.0, seed=2)
+    found = mhrun.compare({"mine": {"beta": mine}, "nuts": {"beta": reference}}, "nuts").loc["mine"]
+    sd = reference.std(axis=(0, 1), ddof=1)
+    off = (mine.mean(axis=(0, 1)) - reference.mean(axis=(0, 1))) / sd
+    assert found["mean_off"] == pytest.approx(off[np.abs(off).argmax()])
+    assert found["mean_off_se"] == pytest.approx(np.sqrt((0.25 + 1) / 8_000), rel=0.15)  # independent draws
+    ratios = mine.std(axis=(0, 1), ddof=1) / sd
+    assert found["sd_ratio"] == pytest.approx(ratios[np.abs(np.log(ratios)).argmax()])
+    assert found["ess"] == pytest.approx(8_000, rel=0.15)
+
+
+def test_a_tolerance_decides_instead_of_significance():
+    wrong = {"theta": normal(draws=50_000, mean=MEAN + 0.05 * SD, sd=SD, seed=1)}
+    truth = {"theta": normal(draws=50_000, mean=MEAN, sd=SD)}
+    assert mhrun.compare({"wrong": wrong}, truth).loc["wrong", "verdict"] == "differs"
+    assert mhrun.compare({"wrong": wrong}, truth, tolerance=0.1).loc["wrong", "verdict"] == "agrees"
+    with pytest.raises(UserError, match=re.escape("tolerance = -1 must be a positive number")):
+        mhrun.compare({"wrong": wrong}, truth, tolerance=-1)
+
+
+@short_run
+def test_another_temperature_number_of_data_or_prior_is_another_distribution():
+    settings = {"step_size": 0.12, "steps": 3_000, "warmup": 200}
+    traces = {
+        "at 1": trace_of(metropolis(), **settings),
+        "at 4": trace_of(metropolis(), temperature=4.0, **settings),
+    }
+    half = mhrun.sample(log_lik, ROWS[:200], metropolis(), start=[MEAN], seed=1, progress=False, **settings)
+    prior = trace_of(metropolis(), log_prior=lambda theta: -(theta[0] ** 2), **settings)
+    found = mhrun.compare({**traces, "half": half, "prior": prior}, "at 1")
+    assert list(found["verdict"]) == ["reference", *["another distribution"] * 3]
+    assert found.loc["at 4", "why"] == "T = 4 (reference: 1)"
+    assert found.loc["half", "why"] == "200 data (reference: 400)"
+    assert "another prior" in found.loc["prior", "why"]
+    assert mhrun.compare(traces["at 4"], exact()).loc["draws", "why"] == "T = 4 (reference: 1)"
+
+
+@short_run
+def test_a_ladder_is_compared_by_its_coldest_rung_at_the_cost_of_all():
+    kernel = mhrun.ReplicaExchange(metropolis(), mhrun.Full(), mhrun.Metropolis(), rungs=2)
+    trace = trace_of(kernel, temperature=[1.0, 9.0], step_size=0.12, steps=8_000, warmup=200)
+    found = mhrun.compare({"ladder": trace}, exact()).loc["ladder"]
+    assert found["chains"] == 4
+    assert found["verdict"] == "agrees"
+    assert 0.9 < found["sd_ratio"] < 1.1
+    assert found["evaluations"] >= 8 * 8_000 * 400
+
+
+@short_run
+def test_draws_that_are_not_valid_are_left_out():
+    kernel = mhrun.Unadjusted(mhrun.TACTHMC(), m=100)
+    trace = trace_of(kernel, step_size=1e-3, steps=4_000, warmup=0)
+    valid = trace["sample_stats"]["valid"].to_numpy()
+    assert not valid.all()
+    assert mhrun.compare(trace).loc["draws", "draws"] == valid.sum(axis=1).min()
+
+
+def test_labels_are_matched_whatever_their_order():
+    draws = normal(dim=2, seed=1) * [1.0, 5.0] + [0.0, 40.0]
+    mine = xr.DataArray(draws, dims=["chain", "draw", "feature"], coords={"feature": ["age", "dose"]})
+    other = normal(dim=2, seed=2) * [1.0, 5.0] + [0.0, 40.0]
+    swapped = xr.DataArray(
+        other[..., ::-1], dims=["chain", "draw", "feature"], coords={"feature": ["dose", "age"]}
+    )
+    unnamed = xr.DataArray(other.transpose(2, 0, 1), dims=["beta_dim_0", "chain", "draw"])
+    for reference in (tree(beta=swapped), tree(beta=unnamed), {"beta": other}):
+        assert mhrun.compare({"mine": tree(beta=mine)}, reference).loc["mine", "verdict"] == "agrees"
+
+
+def test_variables_that_are_not_everywhere_are_named_and_left_out():
+    mine = {"beta": normal(dim=2), "scale": normal(seed=3)[..., 0]}
+    reference = {"scale": normal(seed=4)[..., 0], "beta": normal(dim=2, seed=5), "lp": normal(seed=6)[..., 0]}
+    with pytest.warns(UserWarning, match="Not in all traces, and not compared: lp of reference"):
+        found = mhrun.compare({"mine": mine}, reference)
+    assert found.loc["mine", "verdict"] == "agrees"
+    with pytest.raises(UserError, match="no variable in common: mine has beta, scale; reference has alpha"):
+        mhrun.compare({"mine": mine}, {"alpha": normal()})
+    with pytest.raises(UserError, match="beta has 2 numbers in mine and 3 in reference"):
+        mhrun.compare({"mine": mine}, {"beta": normal(dim=3)})
+
+
+def test_constant_coordinates_have_no_part_in_the_verdict():
+    mine, reference = ({"L": np.concatenate([np.ones((4, 2_000, 1)), normal(seed=s)], -1)} for s in (1, 2))
+    assert mhrun.compare({"mine": mine}, reference).loc["mine", "verdict"] == "agrees"
+    stuck = {"L": np.concatenate([normal(seed=3), normal(seed=4)], -1)}
+    assert mhrun.compare({"mine": stuck}, reference).loc["mine", "verdict"] == "cannot tell"
+
+
+def test_draws_that_are_few_or_not_finite_have_no_verdict():
+    broken = normal()
+    broken[0, 5] = np.nan
+    found = mhrun.compare({"broken": {"x": broken}, "few": {"x": normal(draws=5)}}, {"x": normal(seed=1)})
+    assert list(found["verdict"]) == ["cannot tell", "cannot tell", "reference"]
+    assert found.loc["broken", "why"] == "some of its draws are no finite numbers."
+    assert found.loc["few", "why"] == "it has 5 valid draws of one chain, and 10 of each are needed."
+    with pytest.raises(UserError, match="reference is no reference: it has 5 valid draws"):
+        mhrun.compare({"mine": {"x": normal()}}, {"x": normal(draws=5)})
+    apart = normal() + np.arange(4)[:, None, None]
+    found = mhrun.compare({"mine": {"x": apart}}, {"x": normal(seed=1)})
+    assert found.loc["mine", "verdict"] == "cannot tell"
+    assert found.loc["mine", "why"].startswith("R-hat")
+
+
+def test_networks_are_compared_by_predictions():
+    mine, reference = (xr.DataArray(normal(dim=3, seed=s), dims=["chain", "draw", "datum"]) for s in (1, 2))
+    mine[:, ::2] = np.nan  # not valid
+    found = mhrun.compare({"sghmc": mine}, reference).loc["sghmc"]
+    assert (found["verdict"], found["draws"]) == ("agrees", 1_000)
+    weights = tree(theta=(["chain", "draw", "parameter"], normal()))
+    weights.attrs["layers"] = "Linear(1, 1)"
+    with pytest.warns(UserWarning, match="weights of a network differ by symmetries"):
+        mhrun.compare({"net": weights}, {"theta": normal(seed=1)})
+
+
+@pytest.mark.parametrize(
+    ("traces", "reference", "message"),
+    [
+        ({}, None, "compare needs traces"),
+        ({"beta": normal()}, None, "compare takes traces by name, and arrays as a mapping for each"),
+        ({"mine": exact()}, "hmc", "reference = 'hmc' is not one of the traces, mine"),
+        (
+            {"mine": {"x": np.zeros(3)}},
+            None,
+            "mine: x is float64 of shape (3,); draws are numbers (chain, draw, ...)",
+        ),
+        (
+            {"mine": {"x": normal(), "y": normal(draws=3)}},
+            None,
+            "mine: its variables have different chains and draws",
+        ),
+        ({"mine": xr.DataTree()}, None, "mine is a trace without draws"),
+        ({"mine": 3.0}, None, "mine is a float; compare takes traces"),
+        ({"mine": {"x": np.ones((4, 20))}}, {"x": np.ones((4, 20))}, "All draws of all traces are equal"),
+        ({"reference": exact()}, exact(), "A trace is named 'reference'"),
+    ],
+)
+def test_what_is_no_trace_is_refused(traces, reference, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        mhrun.compare(traces, reference)
+
+
+@short_run
+def test_python_and_the_command_line_compare_alike(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["experiment=tunamh_mixture", "scale=smoke", "steps=600", "runtime.report=false"]
+    assert run(words) == 0
+    loaded = mhrun.load(next(tmp_path.glob("outputs/tunamh_mixture/*/config.yaml")).parent)
+    first, second = loaded.methods[:2]
+    capsys.readouterr()
+    assert run(["compare", f"{loaded.path}:{first}", "--reference", f"{loaded.path}:{second}", "--json"]) == 0
+
+    printed = json.loads(capsys.readouterr().out)["methods"][first]
+    traces = {name: loaded.trace(name) for name in (first, second)}
+    found = mhrun.compare(traces, second).loc[first]
+    for key in ("verdict", "target", "rhat", "ess", "ess_tail", "evaluations", "draws", "chains"):
+        assert found[key] == printed[key], key
+    for key, column in (("mean", "mean_off"), ("spread", "sd_ratio"), ("energy", "energy_distance")):
+        assert found[column] == pytest.approx(printed[key]["value"])
