@@ -27,9 +27,9 @@ from mhrun.check.results import (
     unless_still,
 )
 from mhrun.check.subject import Subject, of_the_target
-from mhrun.check.targets import Known, gaussian_mean, three_means
+from mhrun.check.targets import DIM, Known, correlated, gaussian_mean
 from mhrun.compiled import compile_loop
-from mhrun.kernels import MetropolisHastings, Unadjusted
+from mhrun.kernels import Unadjusted
 from mhrun.parts import Kernel
 from mhrun.random import Draws, Streams, derive_key
 from mhrun.target import Target
@@ -61,7 +61,7 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     kernel = subject.made(subject.n, subject.m, target)
     base = subject.n / subject.effective if kernel.decides else 1.0
     step = subject.step_for(kernel, known, target, base) / (1 if kernel.decides else _LEVELS[1])
-    if not kernel.decides and _still(subject, kernel, target, known, step):
+    if not kernel.decides and subject.adds_no_noise(kernel, known, step):
         yield CheckResult(check_name, NONE, "it adds no noise: an optimiser")
         return
     chains = subject.whole(subject.chains // (20 if kernel.is_sequential else 8))
@@ -80,6 +80,7 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[CheckResult]:
         return
     mean, mean_error = mean_and_error(np.nanmean(scaled, axis=1))
     ratio, error = mean_and_error(np.nanmean(scaled**2, axis=1))
+    error, mean_error = max(error, 1e-300), max(mean_error, 1e-300)
     deviation = max(abs(ratio - 1) / error, abs(mean) / mean_error)
     finding = "biased" if deviation > Z else "perhaps biased" if deviation > _DOUBTFUL else "no bias seen"
     where = f"c = n/T = {subject.n / base:g} data" if base != 1 else "T = 1"
@@ -106,7 +107,7 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[CheckResult]:
 def nearing(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     """A dynamics on all data has the target as its stationary distribution in the limit of small steps.
 
-    The target is a correlated normal distribution in three dimensions, and variances and covariances are judged. A
+    The target is a correlated normal distribution in six dimensions, and variances and covariances are judged. A
     variance may be off by up to the `small_step_bias` that the dynamics declares, and all of them by 2 % beyond. The
     error at the shortest steps must also be less than half of that at the longest, which are four times as long: an
     error that steps do not change is seen with less noise than in the limit.
@@ -125,7 +126,7 @@ def temperature(subject: Subject, check_name: str) -> Iterator[CheckResult]:
 
 def _small_steps(subject: Subject, check_name: str, temperature: float) -> CheckResult:
     """Judge the covariance of a dynamics in the limit of small steps, at a noise temperature."""
-    known = three_means()
+    known = correlated()
     kernel, target = subject.exact(known), subject.target(known)
     if reason := _no_dynamics(subject, kernel, known, target):
         return CheckResult(check_name, NONE, reason)
@@ -182,27 +183,28 @@ def _small_steps(subject: Subject, check_name: str, temperature: float) -> Check
     return unless_still(verdict, min(moves), _INDEPENDENT, "in a run")
 
 
+_PAIRS = np.triu_indices(DIM, 1)
 _MOMENTS = (
     "variance",
-    *(f"variance in direction {d} of 3" for d in (1, 2, 3)),
-    *(f"covariance of directions {pair} of 3" for pair in ("1 and 2", "1 and 3", "2 and 3")),
+    *(f"variance in direction {d + 1} of {DIM}" for d in range(DIM)),
+    *(f"covariance of directions {i + 1} and {j + 1} of {DIM}" for i, j in zip(*_PAIRS, strict=True)),
 )
 # By how much of its `small_step_bias` a dynamics may be off in each: in a direction between two principal axes, the
 # covariance is half of what their variances differ by.
-_PER_VARIANCE = np.array([1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
+_PER_VARIANCE = np.repeat([1.0, 0.0], [1 + DIM, len(_PAIRS[0])])
 
 
 def _moments(draws: _Draws, is_cold: np.ndarray, known: Known, temperature: float) -> np.ndarray:
-    """Return for each cold chain by how much second moments are off, (C, 7), relative to the variances of the target.
+    """Return for each cold chain by how much second moments are off, (C, K), relative to the variances of the target.
 
-    Those of the principal axes of the target: the mean variance, three variances and three covariances.
+    Those of the principal axes of the target: the mean variance, the variances and the covariances, as in `_MOMENTS`.
     """
     assert known.covariance is not None
     values, vectors = np.linalg.eigh(known.covariance * temperature)
     z = ((draws.theta[is_cold] - known.centre) @ vectors) / values**0.5
-    products = np.nanmean(z[..., :, None] * z[..., None, :], axis=1)  # (C, 3, 3)
+    products = np.nanmean(z[..., :, None] * z[..., None, :], axis=1)  # (C, D, D)
     variances = np.einsum("cdd->cd", products) - 1
-    covariances = products[:, [0, 0, 1], [1, 2, 2]]
+    covariances = products[:, *_PAIRS]
     moments = np.column_stack([variances.mean(1), variances, covariances])
     return moments[np.isfinite(moments).all(1)]
 
@@ -254,7 +256,7 @@ def _no_dynamics(subject: Subject, kernel: Kernel, known: Known, target: Target)
     """Return why a check of a dynamics does not apply to a kernel, or None."""
     if kernel.decides:
         return "its kernel has an acceptance test"
-    if _still(subject, kernel, target, known, subject.step_for(kernel, known, target)):
+    if subject.adds_no_noise(kernel, known, subject.step_for(kernel, known, target)):
         return "it adds no noise: an optimiser"
     return None
 
@@ -298,15 +300,6 @@ def _by_excess(
     p = min(1.0, statistics * 2 * float(stats.norm.sf(excess)))
     unseen = tolerated + float(stats.norm.isf(DOUBTFUL / (2 * statistics))) * error
     return CheckResult(check_name, HOLDS if p > ALPHA else FAILS, detail, excess, p, unseen)
-
-
-def _still(subject: Subject, kernel: Kernel, target: Target, known: Known, step: float) -> bool:
-    """Return whether chains with a common start stay together on all data, as without noise."""
-    exact = subject.make(known.n, known.n) if isinstance(kernel, MetropolisHastings) else subject.exact(known)
-    chains = subject.whole(4)
-    theta = np.tile(known.centre + known.scale, (chains, 1))
-    trajectory = subject.follow(exact, subject.target(known), theta, 5, step, subject.temperatures(chains))
-    return bool((trajectory.theta == trajectory.theta[:, :1]).all())
 
 
 class _Draws(NamedTuple):

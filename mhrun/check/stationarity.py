@@ -28,8 +28,11 @@ from mhrun.random import derive_key
 _STEPS = 15
 _PLACES = 8  # along a path, in its second half, that are judged
 _TOSSED = 4  # the same in a round of Geweke's test
-_FAR = 4.0  # distance of the starting points from the mean, in standard deviations
+_FAR = 4.0  # distance of the starting points from the mean, in standard deviations of each direction
 _COMING = 200  # number of steps for that
+_REACHED = (
+    0.3  # standard deviations of the target that the ends of chains from one point spread over, at least
+)
 _ACROSS = 0.5  # standard deviations that chains must move in these steps: less shows no error
 _MOVE = 0.2  # the same of a single move
 _BINS = 8
@@ -108,19 +111,33 @@ def invariance(subject: Subject, check_name: str) -> Iterator[CheckResult]:
 
 @of_the_target("goes there")
 def coming(subject: Subject, check_name: str) -> Iterator[CheckResult]:
-    """Chains that start far out approach the mean: otherwise a kernel that never moves would pass all checks."""
-    known = gaussian_mean(30)
+    """Chains that start far out approach the mean and spread in all directions.
+
+    Otherwise a kernel that never moves would pass all checks, and so would one that moves along a line.
+    """
+    known = correlated()
+    assert known.covariance is not None
+    values, vectors = np.linalg.eigh(known.covariance)
     kernel, target = subject.exact(known), subject.target(known)
     chains = subject.whole(400)
     temperature = subject.temperatures(chains)
     step = subject.step_for(kernel, known, target) / (1 if kernel.decides else 8)
-    begin = np.tile(known.centre + _FAR * known.scale, (chains, 1))
+    begin = np.tile(known.centre + _FAR * (values**0.5) @ vectors.T, (chains, 1))
     steps = _COMING * subject.times(kernel, known, target)
     trajectory = subject.follow(kernel, target, begin, steps, step, temperature)
     cold = np.arange(chains) % subject.rungs() == 0
-    end_distance = abs(float(trajectory.theta[-1, cold].mean() - known.centre[0])) / known.scale
-    detail = f"from {_FAR:g} standard deviations off to {end_distance:.3g} of them in {steps} steps of size {step:.2g}"
-    yield CheckResult(check_name, HOLDS if end_distance < _FAR / 2 else FAILS, detail, end_distance)
+    ends = ((trajectory.theta[-1, cold].numpy() - known.centre) @ vectors) / values**0.5
+    end_distance, spread = float(np.abs(ends.mean(0)).max()), float(ends.std(0).min())
+    detail = (
+        f"from {_FAR:g} standard deviations off in each of {known.model.dim} directions to {end_distance:.3g} of them "
+        f"or less in {steps} steps of size {step:.2g}"
+    )
+    is_still = not kernel.decides and subject.adds_no_noise(kernel, known, step)
+    reaches = spread >= _REACHED or is_still
+    if not reaches:
+        detail += f"; in one direction they end as they began, together ({spread:.2g}): moves do not reach it"
+    holds = end_distance < _FAR / 2 and reaches
+    yield CheckResult(check_name, HOLDS if holds else FAILS, detail, end_distance)
 
 
 @of_the_target("detailed balance")

@@ -15,6 +15,7 @@ from torch import Tensor
 from mhrun.check.results import NONE, CheckResult
 from mhrun.check.targets import Known
 from mhrun.errors import Refusal, UserError
+from mhrun.kernels import MetropolisHastings
 from mhrun.native import available
 from mhrun.parts import Kernel
 from mhrun.random import Draws, Streams, derive_key
@@ -29,6 +30,7 @@ _USUAL = 0.5  # acceptance rate of the smallest step for which the checks' numbe
 _MOST_TIMES = 10  # as many steps, at most, for a kernel that accepts less
 _STEPS = 2.0 ** np.arange(-24, 9)  # step sizes that are tried
 _RATE = 1e-2  # learning rate of a fit, whose draws are stable at any step size
+_TOGETHER = 1e-9  # standard deviations that chains may be apart by rounding
 _HEALTHY = (0.5, 2.0)  # of a dynamics: largest ratio of the variance to the target's
 
 
@@ -169,6 +171,15 @@ class Subject:
         theta, temperature = self._begin(known, 1.0)
         trajectory = self.follow(kernel, target, theta, 6, float(_STEPS[0]), temperature)
         return not bool(trajectory.stat("accepted").any())
+
+    def adds_no_noise(self, kernel: Kernel, known: Known, step: float) -> bool:
+        """Return whether chains with a common start stay together on all data, to rounding: an optimiser's do."""
+        exact = self.make(known.n, known.n) if isinstance(kernel, MetropolisHastings) else self.exact(known)
+        chains = self.whole(4)
+        theta = np.tile(known.centre + known.scale, (chains, 1))
+        trajectory = self.follow(exact, self.target(known), theta, 5, step, self.temperatures(chains))
+        apart = (trajectory.theta - trajectory.theta[:, :1]).abs()
+        return bool((apart <= _TOGETHER * known.scale).all())
 
     def _limit(self, kernel: Kernel, known: Known, target: Target, base: float) -> float:
         """Return the acceptance rate of the smallest step, the limit where r = 1; 1 if it cannot be measured."""

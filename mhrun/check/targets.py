@@ -16,6 +16,7 @@ from mhrun.data import Dataset
 from mhrun.models.bounds import constant_bounds
 from mhrun.models.function import FunctionModel
 from mhrun.models.gaussian_mean import GaussianMean
+from mhrun.models.logistic import Logistic
 from mhrun.target import Target
 from mhrun.types import Bounds, Model, Reference, Rows
 
@@ -145,24 +146,31 @@ def mixture() -> Known:
     return Known("mixture with two modes", model, Dataset.of(x), draw, uniforms, np.array([0.0]), scale)
 
 
+DIM = 6
+"""Coordinates of `correlated` and `regression`: more than the four normals of a block of random numbers."""
+
+
 def correlated() -> Known:
-    """The mean of 20 draws from a normal distribution in the plane, correlation 0.8; a flat prior."""
+    """The mean of 20 draws from a normal distribution in six dimensions, all correlations different; a flat prior."""
+    n = 20
     rng = np.random.default_rng(7)
-    root = np.linalg.cholesky(np.array([[1.0, 0.8], [0.8, 1.0]]))
-    x = rng.standard_normal((20, 2)) @ root.T + np.array([0.5, -0.3])
+    root = np.tril(rng.normal(0.0, 0.25, (DIM, DIM)), -1) + np.eye(DIM)
+    root /= np.linalg.norm(root, axis=1, keepdims=True)  # of a correlation matrix with condition number 7
+    x = rng.standard_normal((n, DIM)) @ root.T + rng.normal(0.0, 0.5, DIM)
     half = torch.from_numpy(np.linalg.inv(root))
-    mean, spread = x.mean(0), root / 20**0.5
+    mean, spread = x.mean(0), root / n**0.5
 
     def log_lik(theta: Tensor, rows: Any) -> Tensor:
         return -0.5 * ((rows["x"] - theta[:, None]) @ half.T).square().sum(-1)
 
     def uniforms(theta: Array, temperature: Array) -> Array:
+        """Of independent normals, of their sums in pairs, and of their square sum."""
         z = np.linalg.solve(spread, (theta - mean).T).T / (temperature**0.5)[:, None]
-        rotated = z @ np.array([[1.0, 1.0], [1.0, -1.0]]) * 0.5**0.5
-        return np.column_stack([special.ndtr(z), special.ndtr(rotated), -np.expm1(-0.5 * (z**2).sum(1))])
+        sums = (z + np.roll(z, 1, axis=1)) * 0.5**0.5
+        return np.column_stack([special.ndtr(z), special.ndtr(sums), special.chdtr(DIM, (z**2).sum(1))])
 
     def draw(rng: np.random.Generator, t: Array) -> Array:
-        drawn: Array = mean + (t**0.5)[:, None] * (rng.standard_normal((len(t), 2)) @ spread.T)
+        drawn: Array = mean + (t**0.5)[:, None] * (rng.standard_normal((len(t), DIM)) @ spread.T)
         return drawn
 
     def bounds(data: Rows, kind: str, reference: Reference | None) -> Bounds:
@@ -178,52 +186,50 @@ def correlated() -> Known:
         residual = (rows["x"] - theta[:, None]) @ half.T
         return log_lik(theta, rows) - _gap(residual).sum(-1)
 
-    model = BoundedFunction(log_lik, [0.0, 0.0], bounds=bounds, lower_bound=lower_bound)
-    return Known("correlated Gaussian, D = 2", model, Dataset.of(x), draw, uniforms, mean, 20**-0.5)
-
-
-_CORRELATIONS = np.array([[1.0, 0.5, 0.2], [0.5, 1.0, -0.3], [0.2, -0.3, 1.0]])
-
-
-def three_means() -> Known:
-    """The mean of 10 draws from a normal distribution in space, with three different correlations; a flat prior."""
-    n = 10
-    root = np.linalg.cholesky(_CORRELATIONS)
-    x = np.random.default_rng(17).standard_normal((n, 3)) @ root.T + np.array([0.5, -0.3, 0.2])
-    half = torch.from_numpy(np.linalg.inv(root))
-
-    def log_lik(theta: Tensor, rows: Any) -> Tensor:
-        return -0.5 * ((rows["x"] - theta[:, None]) @ half.T).square().sum(-1)
-
-    def draw(rng: np.random.Generator, t: Array) -> Array:
-        drawn: Array = x.mean(0) + ((t / n) ** 0.5)[:, None] * (rng.standard_normal((len(t), 3)) @ root.T)
-        return drawn
-
-    def uniforms(theta: Array, temperature: Array) -> Array:
-        z = np.linalg.solve(root, (theta - x.mean(0)).T).T * ((n / temperature) ** 0.5)[:, None]
-        return np.asarray(special.ndtr(z))
-
-    def lower_bound(theta: Tensor, rows: Any, anchor: Tensor | None) -> Tensor:
-        residual = (rows["x"] - theta[:, None]) @ half.T
-        return log_lik(theta, rows) - _gap(residual).sum(-1)
-
-    def bounds(data: Rows, kind: str, reference: Reference | None) -> Bounds:
-        def width(theta: Tensor, to: Tensor) -> Tensor:
-            size = torch.maximum((theta @ half.T).norm(dim=-1), (to @ half.T).norm(dim=-1))
-            return ((to - theta) @ half.T).norm(dim=-1) * size.clamp_min(1.0)
-
-        return Bounds(1 + (data["x"] @ half.T).norm(dim=-1), width)
-
-    model = BoundedFunction(log_lik, [0.0, 0.0, 0.0], bounds=bounds, lower_bound=lower_bound)
+    model = BoundedFunction(log_lik, [0.0] * DIM, bounds=bounds, lower_bound=lower_bound)
     return Known(
-        "correlated Gaussian, D = 3",
+        f"correlated Gaussian, D = {DIM}",
         model,
         Dataset.of(x),
         draw,
         uniforms,
-        x.mean(0),
+        mean,
         n**-0.5,
-        _CORRELATIONS / n,
+        spread @ spread.T,
+    )
+
+
+def regression(n: int) -> Known:
+    """A logistic regression in six dimensions, whose model has compiled pieces; its posterior is nearly normal."""
+    rng = np.random.default_rng(19)
+    x = rng.standard_normal((n, DIM)) * np.linspace(0.6, 1.4, DIM)
+    y = np.where(rng.random(n) < special.expit(x @ np.linspace(-0.5, 0.5, DIM)), 1.0, -1.0)
+    mode, precision = np.zeros(DIM), np.eye(DIM)
+    for _ in range(20):  # Newton's method
+        p = special.expit(x @ mode)
+        precision = np.eye(DIM) + (x * (p * (1 - p))[:, None]).T @ x
+        mode += np.linalg.solve(precision, x.T @ (0.5 * (y + 1) - p) - mode)
+    covariance = np.linalg.inv(precision)
+    root = np.linalg.cholesky(covariance)
+
+    def draw(rng: np.random.Generator, t: Array) -> Array:
+        drawn: Array = mode + (t**0.5)[:, None] * (rng.standard_normal((len(t), DIM)) @ root.T)
+        return drawn
+
+    def uniforms(theta: Array, temperature: Array) -> Array:
+        raise NotImplementedError("its distribution function is not known")
+
+    data = Dataset({"x": torch.from_numpy(x), "y": torch.from_numpy(y)})
+    scale = float(np.sqrt(np.diag(covariance).min()))
+    return Known(
+        f"logistic regression, D = {DIM}",
+        Logistic(DIM, prior_variance=1.0),
+        data,
+        draw,
+        uniforms,
+        mode,
+        scale,
+        covariance,
     )
 
 

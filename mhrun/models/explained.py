@@ -18,7 +18,7 @@ from mhrun.errors import UserError
 def explained(what: str, given: Mapping[str, Tensor]) -> Iterator[None]:
     """Convert an error of a user's function into one line with its location and the shapes of its arguments."""
     try:
-        with _unvalidated():
+        with unvalidated():
             yield
     except UserError:
         raise
@@ -43,6 +43,16 @@ _READS = (  # parts of torch's errors where values are read under vmap, or by Nu
 )
 
 
+_IN_C = {
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.int64: "long",
+    torch.int32: "int",
+    torch.bool: "bool",
+}
+"""What torch calls its types in errors of products."""
+
+
 def _remedy(message: str, arguments: Mapping[str, Tensor]) -> str:
     """Return what is wrong and what to do for the usual errors of a log-density in torch, else nothing."""
     if any(text in message for text in _READS):
@@ -50,9 +60,16 @@ def _remedy(message: str, arguments: Mapping[str, Tensor]) -> str:
             "reads the value of a tensor (if, float, .item() or NumPy), which chains that are computed together do "
             "not allow; use torch.where and torch's own functions"
         )
-    kinds = {name: value.dtype for name, value in arguments.items() if value.is_floating_point()}
+    if "randomness" in message and "vmap" in message:
+        return "draws random numbers; a log-likelihood is a function of its arguments alone"
+    if "two bool tensors" in message and (
+        flags := [name for name, value in arguments.items() if value.dtype == torch.bool]
+    ):
+        return f"subtracts with {', '.join(flags)}, of type bool; write batch.{flags[0]}.double()"
+    kinds = {name: value.dtype for name, value in arguments.items()}
     theta = kinds.get("theta", torch.float64)
     others = [name for name, kind in kinds.items() if kind != theta and name != "theta"]
+    others = [name for name in others if _IN_C.get(kinds[name], "?") in message] or others
     if others and ("dtype" in message or "scalar type" in message):
         names, cast = ", ".join(others), "double" if theta == torch.float64 else "float"
         return (
@@ -70,8 +87,11 @@ _inside, _validates, _lock = 0, True, threading.Lock()
 
 
 @contextmanager
-def _unvalidated() -> Iterator[None]:
+def unvalidated() -> Iterator[None]:
     """Switch off the validation of torch's distributions, which reads values, as vmap cannot.
+
+    A parameter that is out of range, as where a scale underflows to 0, then gives a log-density that is not finite: the
+    candidate is rejected, or the chain stops, where an error would end all chains.
 
     The switch is the process's: it is off while any thread is inside, and afterwards as it was.
     """

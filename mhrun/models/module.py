@@ -15,6 +15,7 @@ from torch.nn.modules.conv import _ConvNd
 from mhrun.build import blame
 from mhrun.errors import Refusal, UserError, nearest
 from mhrun.models.block_priors import block_variances, in_words, precisions
+from mhrun.models.explained import unvalidated
 from mhrun.models.module_bound import Bound
 from mhrun.models.module_copy import initialised, prepared, reset
 from mhrun.models.module_evaluation import BOUND, VMAPPED, Evaluator, Likelihood
@@ -397,7 +398,8 @@ def _made(make: Callable[[], nn.Module], seed: int) -> nn.Module:
 def _explained(rows: Rows) -> Iterator[None]:
     """Convert an error of the module or its likelihood into one line with the shapes of the data."""
     try:
-        yield
+        with unvalidated():
+            yield
     except (RuntimeError, KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         if "alloc" in str(error) and "memory" in str(error):  # the command line reports this in detail
             raise

@@ -39,7 +39,7 @@ def philox(block: Any, purpose: Any, draw: Any) -> Any:
     """Philox4x32-10 of the counter (block, step, purpose, chain): four words."""
     k0, k1 = draw.key
     step = draw.step
-    c0, c1, c2, c3 = block, step & LOW, purpose | ((step >> S32) & u64(0xFFFFF)), draw.chain
+    c0, c1, c2, c3 = u64(block), step & LOW, purpose | ((step >> S32) & u64(0xFFFFF)), draw.chain
     for _ in range(10):
         p0 = (c0 & LOW) * MUL_0
         p1 = (c2 & LOW) * MUL_1

@@ -84,7 +84,8 @@ class Tuned(Schedule):
         """Return the schedule with its burn-in set to that of the method."""
         if warmup < self.window:
             raise Refusal(
-                f"warmup = {warmup} is too short to tune a step size in; make it {20 * self.window} or more."
+                f"warmup = {warmup} is too short to tune a step size in, which takes {self.window} steps at least; "
+                f"{20 * self.window} settle it."
             )
         placed = copy.copy(self)
         placed.windows = warmup // self.window

@@ -169,14 +169,24 @@ _READS = r"log_lik \(test_mistakes_in_python.py, line \d+\) reads the value of a
         (lambda theta, batch: batch.x[:, 0] * theta[0].item(), _READS),
         (lambda theta, batch: batch.x[:, 0] if theta[0] > 0 else batch.x[:, 1], _READS),
         (lambda theta, batch: batch.x[:, 0] * np.exp(theta[0]), _READS),
+        (lambda theta, batch: theta[0] * torch.randn(len(batch.x)), "draws random numbers"),
+        (
+            lambda theta, batch: batch.k @ theta,
+            r"multiplies float64 and int64: theta is float64 and k is not; write batch.k.double\(\)",
+        ),
+        (
+            lambda theta, batch: torch.distributions.Bernoulli(logits=theta[0]).log_prob(batch.b),
+            r"subtracts with b, of type bool; write batch.b.double\(\)",
+        ),
     ],
 )
 @pytest.mark.parametrize("proposal", [mhrun.RandomWalk, mhrun.LangevinProposal])
 @pytest.mark.filterwarnings("ignore:__array_wrap__")
 def test_the_usual_mistakes_of_a_log_likelihood_have_a_remedy(log_lik, words, proposal):
     kernel = mhrun.MetropolisHastings(proposal(), mhrun.Full(), mhrun.Metropolis())
+    data = {"x": np.ones((5, 2), np.float32), "k": np.ones((5, 2), np.int64), "b": np.ones(5, bool)}
     with pytest.raises(UserError, match=words) as error:
-        sampled(log_lik, {"x": np.ones((5, 2), np.float32)}, kernel=kernel)
+        sampled(log_lik, data, kernel=kernel)
     assert "file a" not in str(error.value)
 
 

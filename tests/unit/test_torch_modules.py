@@ -197,3 +197,25 @@ def test_a_module_that_returns_no_tensor_is_refused_in_words(kind):
         UserError, match=r"the module returns a (tuple|list|dict), and must return one tensor"
     ):
         mhrun.sample(Two(), data, mhrun.Unadjusted(mhrun.SGLD(), m=4), step_size=1e-4, steps=2, warmup=0)
+
+
+@pytest.mark.parametrize("evaluation", ["bound", "vmapped"])
+def test_a_scale_that_underflows_stops_a_chain_and_not_the_run(evaluation):
+    """`torch.distributions` refuses a scale of 0 by an error; a chain whose step is too large gets there."""
+
+    def log_density(outputs, rows):
+        return torch.distributions.Normal(outputs[:, 0], outputs[:, 1].exp()).log_prob(rows["y"])
+
+    net = nn.Linear(1, 2)
+    x = torch.linspace(-1, 1, 50)[:, None]
+    model = mhrun.ModuleModel(net, likelihood=log_density, prior_variance=1.0, evaluation=evaluation)
+    with pytest.warns(UserWarning, match="4 of 4 chains became non-finite and stopped"):
+        mhrun.sample(
+            model,
+            {"x": x, "y": x[:, 0]},
+            mhrun.Unadjusted(mhrun.SGLD(), m=10),
+            step_size=1e3,
+            steps=50,
+            warmup=0,
+            dtype=torch.float32,
+        )
