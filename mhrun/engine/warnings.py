@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mhrun.data.no_data import has_no_data
 from mhrun.diagnostics.chains import ESS, LEAST_DRAWS, RHAT, diagnoses, is_apart
 from mhrun.diagnostics.ladders import exchange_rates
 from mhrun.engine.method import Method
@@ -17,6 +18,7 @@ from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.stationary import samples
 from mhrun.numbers import rounded
 from mhrun.target.function_space import is_network
+from mhrun.types import prior_summary_of
 
 _MUCH = 0.1  # share of decisions on all data above which a run warns
 # Difference of logit(acceptance) from the rate that tuning aimed at, above which it had not settled.
@@ -97,6 +99,14 @@ def _validity_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[s
         )
 
 
+def _or_temper(method: Method) -> str:
+    """Return the other remedy for a ladder whose hot chains leave the prior behind, if it has one."""
+    target = method.target
+    if target.temper != "posterior" or has_no_data(target.data) or prior_summary_of(target.model) == "flat":
+        return ""
+    return ", or temper the likelihood alone (temper=likelihood), so that the prior holds hot chains"
+
+
 def _exchange_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line if two rungs of a ladder hardly ever exchange their states."""
     if not isinstance(method.kernel, ReplicaExchange):
@@ -117,7 +127,8 @@ def _exchange_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[s
     )
     yield (
         f"{method.name}: rungs {j} and {j + 1} (T = {low} and {high}) made {found.made[j]:,} of {found.proposed[j]:,} "
-        f"exchanges: colder chains gain nothing from hotter ones. Put temperatures between them.{others}"
+        f"exchanges: colder chains gain nothing from hotter ones. Put temperatures between them{_or_temper(method)}."
+        f"{others}"
     )
 
 

@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from kit import FEW, config, gaussian
+from kit import FEW, config, gaussian, short_run
 
 import mhrun
 from mhrun.diagnostics.chains import Diagnosis, worth
@@ -314,3 +314,19 @@ def test_rungs_that_hardly_ever_exchange_are_warned_of(hot, rare):
         assert re.match(
             rf"rungs 1 and 2 \(T = 1\.5 and {1.5 * hot:,.0f}\) made 0 of [\d,]+ exchanges: ", line
         )
+
+
+@short_run
+@pytest.mark.parametrize(
+    ("temper", "prior", "named"),
+    [("posterior", 3.0, True), ("likelihood", 3.0, False), ("posterior", None, False)],
+)
+def test_a_tempered_prior_is_named_as_a_cause_of_rare_exchanges(temper, prior, named):
+    ladder = mhrun.ReplicaExchange(kernel(), mhrun.Full(), mhrun.Metropolis(), rungs=2)
+    model = mhrun.GaussianLocation(20, prior)
+    data = np.random.default_rng(1).normal(size=(500, 20))
+    settings = {"step_size": 0.02, "temperature": [1.0, 1e6], "steps": 600, "warmup": 0, "temper": temper}
+    with pytest.warns(UserWarning, match="Put temperatures between them") as found:
+        mhrun.sample(model, data, ladder, start=data.mean(0), **settings)
+    (line,) = (str(one.message) for one in found if "exchanges" in str(one.message))
+    assert ("temper the likelihood alone (temper=likelihood)" in line) == named

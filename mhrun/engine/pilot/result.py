@@ -78,6 +78,8 @@ def line(name: str, facts: dict[str, Any]) -> str:
         if facts.get(key)
     )
     doubt = _DOUBTS.get(facts.get("doubt") or "", "")
+    if "moved" in facts:
+        doubt += f" {moved(*facts['moved'])}"
     if "flat_along" in facts:
         doubt = f" {improper(facts['flat_along'])}"
     return f"{name}: pilot: {', '.join(words)}: {facts['why'].strip()} It took {cost}.{doubt}"
@@ -89,6 +91,20 @@ def improper(direction: str) -> str:
         f"The log posterior does not fall off along {direction}: it may be improper, and chains wander without end. "
         "Give these parameters priors, or leave one of them out."
     )
+
+
+def moved(chains: int, below: float) -> str:
+    """Return what became of chains whose ascents ended at modes without a share of the posterior, as a sentence."""
+    return (
+        f"The search for a mode ended {_in_nats(below)} nats below the highest mode from the starting points of "
+        f"{chains} chain{'s' * (chains > 1)}: such a mode has no share of the posterior, and these chains begin at the "
+        "highest one."
+    )
+
+
+def _in_nats(value: float) -> str:
+    """Return nats as a number for people."""
+    return f"{value:,.0f}" if value < 1e6 else f"{value:.1e}"
 
 
 def save(result: PilotResult, folder: Path) -> None:

@@ -128,6 +128,8 @@ def _begun(
         start, facts["why"] = ScaledStart(theta), f"{reason}, so that there is no scale; "
     if start.flat_along is not None:
         facts["flat_along"] = start.flat_along
+    if start.moved is not None:
+        facts["moved"] = list(start.moved)
     if start.doubt is not None and allows_trajectories(method):
         start, rounds, facts["n_grad"] = judged(method, start, temperature, key)
         facts |= {"rounds": rounds} if rounds else {}
