@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from mhrun.data.no_data import has_no_data
 from mhrun.diagnostics.chains import ESS, LEAST_DRAWS, RHAT, diagnoses, is_apart
@@ -18,7 +19,6 @@ from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.stationary import samples
 from mhrun.numbers import rounded
 from mhrun.target.function_space import is_network
-from mhrun.types import prior_summary_of
 
 _MUCH = 0.1  # share of decisions on all data above which a run warns
 # Difference of logit(acceptance) from the rate that tuning aimed at, above which it had not settled.
@@ -102,7 +102,10 @@ def _validity_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[s
 def _or_temper(method: Method) -> str:
     """Return the other remedy for a ladder whose hot chains leave the prior behind, if it has one."""
     target = method.target
-    if target.temper != "posterior" or has_no_data(target.data) or prior_summary_of(target.model) == "flat":
+    if target.temper != "posterior" or has_no_data(target.data):
+        return ""
+    theta = method.first_points(1)
+    if torch.equal(target.model.log_prior(theta), target.model.log_prior(theta + 1)):  # a flat prior
         return ""
     return ", or temper the likelihood alone (temper=likelihood), so that the prior holds hot chains"
 
