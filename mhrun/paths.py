@@ -42,6 +42,13 @@ def import_from_folders() -> None:
     sys.path += [str(folder) for folder in user_folders() if str(folder) not in sys.path]
 
 
+def claims_path(paper: str) -> Path | None:
+    """Return the claims of a paper, in ``experiments/<paper>/claims.yaml`` of a user's folder or of mhrun, or None."""
+    places = [folder / "experiments" for folder in user_folders()] + [EXPERIMENTS]
+    paths = [place / paper / "claims.yaml" for place in places]
+    return next((path for path in paths if paper and path.is_file()), None)
+
+
 def located(name: str) -> Path:
     """Return the path of a data file: absolute, or relative to the user's folders or the working directory.
 

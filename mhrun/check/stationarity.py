@@ -81,7 +81,7 @@ def invariance(subject: Subject, check_name: str) -> Iterator[CheckResult]:
         rng = np.random.default_rng(derive_key(subject.seed, known.name))
         theta = known.draw(rng, temperature)
         step = subject.step_for(kernel, known, target)
-        steps = _STEPS * subject.times(kernel, known, target)
+        steps = _STEPS * (1 if known.model.dim == 1 else 2) * subject.times(kernel, known, target)
         short = subject.shorter(chains)
         sizes = step * np.where(short, _SHORTER, 1.0)
         trajectory = subject.follow(kernel, target, theta, steps, sizes, temperature, name=known.name)
@@ -116,6 +116,9 @@ def coming(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     Otherwise a kernel that never moves would pass all checks, and so would one that moves along a line.
     """
     known = correlated()
+    kernel = subject.exact(known)
+    if kernel.decides and subject.refuses_all(kernel, known, subject.target(known)):
+        known = positive()
     assert known.covariance is not None
     values, vectors = np.linalg.eigh(known.covariance)
     kernel, target = subject.exact(known), subject.target(known)

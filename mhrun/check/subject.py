@@ -24,8 +24,9 @@ from mhrun.types import Controls, Info, State
 
 Array = npt.NDArray[np.floating]
 
-_ACCEPTED = 0.35  # the step size is the largest with this acceptance rate,
-_OF_LIMIT = 0.7  # or with this share of the acceptance rate of the smallest step, if that is less
+# The step size is the largest with this acceptance rate, or with this share of that of the smallest step, if that is
+# less; the second numbers are for targets in several dimensions.
+_ACCEPTED, _OF_LIMIT = (0.35, 0.25), (0.7, 0.5)
 _USUAL = 0.5  # acceptance rate of the smallest step for which the checks' numbers of steps are meant
 _MOST_TIMES = 10  # as many steps, at most, for a kernel that accepts less
 _STEPS = 2.0 ** np.arange(-24, 9)  # step sizes that are tried
@@ -146,7 +147,8 @@ class Subject:
         """Return the step size for a kernel on a target: the largest with a moderate acceptance, or stable.
 
         Moderate is 0.35, or 0.7 of the acceptance rate of the smallest step if that is less: a lazy rule, which
-        rests with some probability whatever the move, would otherwise be checked at steps of almost 0.
+        rests with some probability whatever the move, would otherwise be checked at steps of almost 0. In several
+        dimensions it is 0.25, or 0.5 of that rate.
 
         Raises:
             UserError: it runs at no step size.
@@ -201,7 +203,9 @@ class Subject:
 
     def _search(self, kernel: Kernel, known: Known, target: Target, base: float) -> float:
         theta, temperature = self._begin(known, base)
-        enough = min(_ACCEPTED, _OF_LIMIT * self._limit(kernel, known, target, base)) if kernel.decides else 0
+        place = int(known.model.dim > 1)
+        limit = _OF_LIMIT[place] * self._limit(kernel, known, target, base) if kernel.decides else 0.0
+        enough = min(_ACCEPTED[place], limit)
         best, most, error = 0.0, -1.0, None
         for step in _STEPS[::-1]:
             try:
@@ -220,7 +224,8 @@ class Subject:
             else:
                 ends = trajectory.theta[30:, :: self.rungs()].numpy()  # the coldest rung of each ladder
                 ratio = float(np.mean((ends - known.centre) ** 2)) / (known.scale**2 * base)
-                if _HEALTHY[0] < ratio < _HEALTHY[1] and not trajectory.stat("diverging").any():
+                least = 0.0 if self.adds_no_noise(kernel, known, float(step)) else _HEALTHY[0]
+                if least <= ratio < _HEALTHY[1] and not trajectory.stat("diverging").any():
                     return float(step)
         if most < 0 and error is not None:
             raise error

@@ -33,7 +33,7 @@ class Known(NamedTuple):
     uniforms: Callable[[Array, Array], Array]  # draws (C, D) and T (C,) -> (C, k), uniform under the target
     centre: Array  # (D,) mean at T = 1
     scale: float  # a standard deviation at T = 1, of a mode where there are two
-    covariance: Array | None = None  # (D, D) at T = 1, of a normal target in several dimensions
+    covariance: Array | None = None  # (D, D) at T = 1, of a target in several dimensions
 
     @property
     def n(self) -> int:
@@ -260,7 +260,9 @@ def positive() -> Known:
 
     model = FunctionModel(log_lik, [1.0, 1.0], log_prior, batched=True)
     data, sd = Dataset.of(x), shape**0.5 / rate
-    return Known("two positive rates", model, data, draw, uniforms, shape / rate, float(sd.min()))
+    return Known(
+        "two positive rates", model, data, draw, uniforms, shape / rate, float(sd.min()), np.diag(sd**2)
+    )
 
 
 N_TOSSED = 10

@@ -23,6 +23,7 @@ from mhrun.cli.settings import check_known, check_settings
 from mhrun.cli.unread import check_read
 from mhrun.errors import UserError, nearest, reason
 from mhrun.names import checked_name
+from mhrun.paths import EXPERIMENTS, claims_path
 from mhrun.store.identity import departures
 from mhrun.store.sources import sources
 
@@ -51,10 +52,22 @@ def compose_config(
         plain = resolved(config, NAME if own else config.hydra.runtime.choices.get("experiment"))
         if check:
             check_read(words, config, lambda overrides: composed(overrides, folders))
+            _check_paper(plain)
         check_runtime_of_files(plain["runtime"], words)
     except (HydraException, OmegaConfBaseException) as error:
         raise explained(error, words, folders) from error
     return compared(plain, reference_of(plain, folders)) if compare else plain
+
+
+def _check_paper(config: Mapping[str, Any]) -> None:
+    """Refuse a paper that has no claims: a run would end without a word on them."""
+    paper = (config.get("report") or {}).get("paper")
+    if paper and claims_path(str(paper)) is None:
+        known = sorted(path.parent.name for path in EXPERIMENTS.glob("*/claims.yaml"))
+        raise UserError(
+            f"report.paper = '{paper}' has no claims: write experiments/{paper}/claims.yaml in your project "
+            f"(--project), or leave it out.{nearest(str(paper), known)}"
+        )
 
 
 def reference_of(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ from mhrun.cli.outline import outline, paper, seconds_at_paper_scale
 from mhrun.cli.run_status import columns, status_of
 from mhrun.durations import in_words
 from mhrun.errors import UserError, cut
+from mhrun.paths import claims_path
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import COUNTS
 
@@ -134,10 +135,7 @@ def _plain(value: Any) -> str:
 
 def _claims(name: str, key: str, run_folders: Sequence[RunFolder]) -> list[str]:
     """Return a line for each claim, with the verdict of the newest run that gave one."""
-    from mhrun.paths import EXPERIMENTS
-
-    path = EXPERIMENTS / key / "claims.yaml"
-    if not key or not path.is_file():
+    if (path := claims_path(key)) is None:
         return []
     from mhrun.report.claims import claims_of, read_claims, without_run
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from mhrun import yaml_file
 from mhrun.errors import UserError
-from mhrun.paths import CONF, EXPERIMENTS
+from mhrun.paths import CONF, claims_path
 
 _COMMENT = re.compile(r"^(\w+):(?:[ \t][^#\n]*)?[ \t]#[ \t]*(.+)$", re.MULTILINE)
 _OWN_KEYS = (
@@ -151,9 +151,8 @@ def method_parts(file: str) -> list[tuple[str, str]]:
 
 @cache
 def paper(key: str) -> Paper | None:
-    """Return the paper of a folder in experiments/, or None."""
-    path = EXPERIMENTS / key / "claims.yaml"
-    if not key or not path.is_file():
+    """Return the paper of a folder in experiments/, of mhrun or of the user, or None."""
+    if (path := claims_path(key)) is None:
         return None
     head = re.split(
         r"^(?:experiments|sweeps):", path.read_text(encoding="utf-8"), maxsplit=1, flags=re.MULTILINE

@@ -14,7 +14,7 @@ import yaml
 from mhrun import yaml_file
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError, nearest, reason
-from mhrun.paths import CONF, EXPERIMENTS
+from mhrun.paths import CONF, EXPERIMENTS, claims_path, user_folders
 from mhrun.report.metrics import Metric, short_address
 
 REPRODUCED, NOT_REPRODUCED, NOT_AT_SCALE = "reproduced", "not reproduced", "not run at paper scale"
@@ -155,9 +155,9 @@ def paper_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def claims_file(config: Mapping[str, Any]) -> Path | None:
-    """Return the path of the claims of the run's paper, or None without a paper."""
+    """Return the path of the claims of the run's paper, which may not be there, or None without a paper."""
     paper = (config.get("report") or {}).get("paper")
-    return EXPERIMENTS / str(paper) / "claims.yaml" if paper else None
+    return (claims_path(str(paper)) or EXPERIMENTS / str(paper) / "claims.yaml") if paper else None
 
 
 def _claims_of_paper(config: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -185,7 +185,8 @@ def read_claims(path: Path) -> dict[str, Any]:
             hint = nearest(str(name), allowed)
             raise UserError(f"the claims of {path.parent.name}: {complaint}.{hint} Mend {path}.")
 
-    experiments = {file.stem for file in (CONF / "experiment").glob("*.yaml")}
+    roots = [CONF, *(place for folder in user_folders() for place in (folder, folder / "conf"))]
+    experiments = {file.stem for root in roots for file in (root / "experiment").glob("*.yaml")}
     for key in declared:
         check(key, {"paper", *_GROUPS}, f"there is no group '{key}'")
     for group, keys in _GROUPS.items():

@@ -21,7 +21,10 @@ from mhrun.store.blocks import load_block
 from mhrun.store.files import write_whole
 from mhrun.store.sharing import PILOT
 
+NETWORK = "network"
 _DOUBTS = {
+    NETWORK: " The posterior of a network is far from normal, and this scale is a guess: judge predictions, and "
+    "give a step size where they do not settle.",
     "flat": " Some directions have no curvature at the mode that was found, as in a hierarchical model in centred form "
     "or with parameters that nothing determines: the scale may be far off in them. hmc takes its scale from draws.",
     "skewed": " The posterior is far from normal about the mode that was found, as of a hierarchical model in "

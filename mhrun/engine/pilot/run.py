@@ -20,7 +20,7 @@ from mhrun.engine.pilot.acceptance import tune
 from mhrun.engine.pilot.adaptation import adapt
 from mhrun.engine.pilot.dynamics import step_of_dynamics
 from mhrun.engine.pilot.open_settings import is_open, leapfrog_is_open
-from mhrun.engine.pilot.result import PilotResult, filled, line, load, save
+from mhrun.engine.pilot.result import NETWORK, PilotResult, filled, line, load, save
 from mhrun.engine.pilot.start import ScaledStart, scaled_start
 from mhrun.engine.pilot.surface import Surface
 from mhrun.engine.pilot.trajectories import allows_trajectories, judged, quarter_period
@@ -29,6 +29,7 @@ from mhrun.errors import UserError
 from mhrun.kernels import AdaptiveBackward, MetropolisHastings, ZigZag
 from mhrun.kernels.preconditioned import Scale
 from mhrun.random import derive_key
+from mhrun.target.function_space import is_network
 
 _SILENT, _BETWEEN = 15.0, 60.0  # seconds after which a pilot is first heard of, and between two lines
 _ZIG_ZAG = 1.0  # time between draws of the zig-zag sampler, in standard deviations
@@ -130,7 +131,11 @@ def _begun(
         facts["flat_along"] = start.flat_along
     if start.moved is not None:
         facts["moved"] = list(start.moved)
-    if start.doubt is not None and allows_trajectories(method):
+    if start.doubt is not None and is_network(method.target.model):
+        start = start._replace(
+            doubt=NETWORK
+        )  # draws would change nothing: weights have no scale that fits all modes
+    elif start.doubt is not None and allows_trajectories(method):
         start, rounds, facts["n_grad"] = judged(method, start, temperature, key)
         facts |= {"rounds": rounds} if rounds else {}
     facts |= {} if start.condition is None else {"condition": start.condition}
