@@ -129,6 +129,8 @@ def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path], name: 
             return f" All methods have the experiment's {method_setting}; for one with another, write +{key}=VALUE."
         if of_others := [k for k in same_leaf if _of_methods(k) == method_setting]:
             return f" '{of_others[0]}' is one; to set it here too, write +{key}=VALUE."
+        if deeper := _deeper(method_setting, [k for k in keys if k.startswith(f"methods.{method}.")]):
+            return f" Did you mean '{deeper}'?"
         if "." not in method_setting and (
             close := difflib.get_close_matches(method_setting, OF_A_METHOD, 1, 0.6)
         ):
@@ -168,6 +170,20 @@ def _of_methods(key: str) -> str | None:
     group, _, rest = key.partition(".")
     _, _, setting = rest.partition(".")
     return setting if group == "methods" and setting else None
+
+
+def _deeper(setting: str, keys: Sequence[str]) -> str | None:
+    """Return the key of a method that a setting is a part of, as ``schedules.step_size.start`` of ``stepsize``."""
+    wanted = setting.replace("_", "").lower()
+    found = [
+        key
+        for key in keys
+        if wanted in (part.replace("_", "").lower() for part in key.split(".")[2:])
+        and not key.endswith("._target_")
+        and not any(other.startswith(f"{key}.") for other in keys)  # a group
+    ]
+    values = [key for key in found if key.rpartition(".")[2] in (setting, "step_size", "start")]
+    return next(iter(values or found), None)
 
 
 def _members(key: str, words: Sequence[str], folders: Sequence[Path], name: str) -> str:

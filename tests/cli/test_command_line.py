@@ -45,6 +45,14 @@ def mistakes(outputs, *extra):
             "'gmm_tied_mean' is not a command, an experiment or KEY=VALUE. Did you mean 'gmm_tied_means'?",
         ),
         (["gmm_tied_means", "smoke"], "Did you mean 'scale=smoke'?"),
+        (
+            ["gmm_tied_means", "methods.mcmc.stepsize=1"],
+            "Did you mean 'methods.mcmc.schedules.step_size.start'?",
+        ),
+        (
+            ["gmm_tied_means", "methods.sghmc.friction=1"],
+            "Did you mean 'methods.sghmc.kernel.dynamics.friction'?",
+        ),
         (["gmm_tied_means", "lemmas"], "experiment=gmm_tied_means and experiment=lemmas are two experiments"),
         (["gmm_tied_means", "scale=smke"], "choose smoke, quick, paper. Did you mean 'smoke'?"),
         (

@@ -110,7 +110,10 @@ def test_the_worked_example(tmp_path, monkeypatch, capsys):
     assert "could not be" not in capsys.readouterr().err
     summary = json.loads((next(Path("outputs/waiting").glob("*/report")).parent / "summary.json").read_text())
 
-    for words in (["rule=confident", "checks=[costs,balance]"], ["ours.svrg.SVRG", "checks=[costs,resuming]"]):
+    for words in (
+        ["rule=confident", "checks=[costs,balance]"],
+        ["ours.svrg.SVRG", "checks=[costs,resuming]"],
+    ):
         assert run(["check", "--project", "mine", *words]) == 0
     assert "no check fails" in capsys.readouterr().out
 
