@@ -232,10 +232,10 @@ TWO = (*SLOW, "~methods.mint_stored", "~methods.tempered_mcmc")  # one of each t
     [
         pytest.param((*SHORT, *SLOW), 3, id="short"),
         pytest.param(("thin=20", "steps=400", "warmup=60", *TWO), 3, id="thinned"),
-        pytest.param((*SHORT, "steps=1", *TWO), 3, id="one step"),
+        pytest.param((*SHORT, "steps=1", *TWO), 3, id="one step", marks=pytest.mark.slow),
         pytest.param((*SHORT, "chains=1", *TWO), 3, id="one chain"),
         pytest.param((*SHORT, "chains=2", *TWO), 3, id="two chains", marks=pytest.mark.slow),
-        pytest.param((*SHORT, "temperature=1", *SLOW), 1, id="not tempered"),
+        pytest.param((*SHORT, "temperature=1", *SLOW), 1, id="not tempered", marks=pytest.mark.slow),
         pytest.param((*SHORT, *TEMPERED, *SLOW), 1, id="without tempered methods"),
         pytest.param((*SHORT, *SLOW, "~methods.mcmc"), 2, id="tempered methods alone"),
         pytest.param(

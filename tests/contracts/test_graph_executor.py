@@ -168,8 +168,8 @@ def images(module, precision="fp32"):
     [
         ("group norm", "sghmc"),
         ("group norm", "walk"),
-        ("group norm", "langevin"),
-        ("batch norm", "sgld"),
+        pytest.param("group norm", "langevin", marks=pytest.mark.slow),
+        pytest.param("batch norm", "sgld", marks=pytest.mark.slow),
         ("batch norm", "ladder"),
         ("own buffers", "sghmc"),
         ("lstm", "sgld"),

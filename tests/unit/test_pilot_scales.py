@@ -142,6 +142,7 @@ def test_what_the_trajectories_cost_is_counted(monkeypatch):
     assert with_draws["n_lik"] < 2 * without["n_lik"] + 160 * 4 * 2000
 
 
+@pytest.mark.slow
 def test_a_ladder_gets_a_scale_at_its_temperatures():
     kernel = mhrun.ReplicaExchange(
         mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()),
