@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from torch import Tensor
@@ -310,6 +310,13 @@ class Dynamics(ABC):
         self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the next theta (C, D) and aux; `grad` (C, D) estimates the full-data log-posterior gradient."""
+
+    def kinetic_temperature(self, aux: Mapping[str, Tensor], controls: Controls) -> Tensor | None:
+        """Return the temperature (C,) that the momenta in `aux` have; None without momenta that would show it.
+
+        In small steps and without gradient noise its mean is that of the noise, `controls.noise_temperature`.
+        """
+        return None
 
     def native(self) -> NativeDynamics | None:
         """Return the piece of a compiled loop, or None."""

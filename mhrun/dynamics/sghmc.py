@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,10 @@ class SGHMC(Dynamics):
             (1 - self.friction) * momentum + controls.step_size[:, None] * grad + spread.sqrt()[:, None] * z
         )
         return theta + momentum, {"momentum": momentum}
+
+    def kinetic_temperature(self, aux: Mapping[str, Tensor], controls: Controls) -> Tensor:
+        """Return (1 - a/2) |v|^2 / (D e), (C,): momenta have the variance e T / (1 - a/2) where all forces are 0."""
+        return (1 - self.friction / 2) * aux["momentum"].square().mean(-1) / controls.step_size
 
     def native(self) -> NativeDynamics:
         """Return the pieces of a compiled loop."""

@@ -12,6 +12,7 @@ from mhrun.engine.method import Method
 from mhrun.kernels.acceptance import noise_widening
 from mhrun.numbers import rounded
 from mhrun.store.blocks import SKEW_EDGES
+from mhrun.store.netcdf import KINETIC
 
 _MOST_SHOWN = 1000  # per cent that a standard deviation is too large, above which the number says nothing
 _OF_KEPT = 1.0  # noise of a log-ratio of points that keep their minibatches above which a run warns
@@ -106,6 +107,17 @@ def excess_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
         f"{method.name}: minibatch noise of its gradients makes draws too wide, variances {size} in the direction "
         f"where it is largest (m = {m}). {remedy}"
     )
+
+
+def kinetic_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if the momenta of a network have a higher temperature than the noise gives them."""
+    kinetic = summary.get(KINETIC)
+    if kinetic is not None and kinetic > 1 + _EXCESS:
+        yield (
+            f"{method.name}: the kinetic temperature of its momenta is {rounded(kinetic)} times that of the noise it "
+            "adds, by minibatch noise of the gradients or by too large a step, and draws are of a higher temperature. "
+            "Lower the step size, or raise m."
+        )
 
 
 def decision_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:

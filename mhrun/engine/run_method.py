@@ -16,6 +16,7 @@ from mhrun.diagnostics.ladders import EXCHANGE_RATES, RUNGS, exchange_rates
 from mhrun.engine.evaluation import choose_evaluation
 from mhrun.engine.excess_variance import excess_variance
 from mhrun.engine.executors import COMPILED, Executor, choose_executor, measured_threads
+from mhrun.engine.kinetic import kinetic_temperature
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method, target_attributes
 from mhrun.engine.position import Position, position_after
@@ -27,7 +28,7 @@ from mhrun.kernels import ReplicaExchange
 from mhrun.random import MANY
 from mhrun.store.blocks import TraceWriter, clear, damage, done
 from mhrun.store.files import read_json, remove, write_json
-from mhrun.store.netcdf import STEP_SIZE, TRACE
+from mhrun.store.netcdf import KINETIC, STEP_SIZE, TRACE
 from mhrun.store.reference import prepare_reference
 from mhrun.store.sharing import DIGEST, EXECUTOR
 from mhrun.types import INFO_DTYPES, Record
@@ -74,6 +75,7 @@ def run_method(
         if DIGEST in attributes:
             facts[DIGEST] = attributes[DIGEST]
         attributes = {**attributes, **target_attributes(method), STEP_SIZE: facts["step_size"]}
+        attributes |= {name: facts[name] for name in (KINETIC,) if name in facts}
         attributes |= _of_ladder(method, writer.totals)
         writer.finish(attributes, facts | setup)
     watcher.end(method.name)
@@ -93,6 +95,8 @@ def _facts(method: Method, position: Position, executor: Executor) -> dict[str, 
     }
     if (excess := excess_variance(method, position.state.evaluation.theta)) is not None:
         facts["excess_variance"] = excess
+    if (kinetic := kinetic_temperature(method, position.state, last)) is not None:
+        facts[KINETIC] = kinetic
     return facts
 
 

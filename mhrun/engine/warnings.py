@@ -13,7 +13,12 @@ from mhrun.data.no_data import has_no_data
 from mhrun.diagnostics.chains import ESS, LEAST_DRAWS, RHAT, diagnoses, is_apart
 from mhrun.diagnostics.ladders import exchange_rates
 from mhrun.engine.method import Method
-from mhrun.engine.noise_warnings import decision_warnings, excess_warnings, noise_warnings
+from mhrun.engine.noise_warnings import (
+    decision_warnings,
+    excess_warnings,
+    kinetic_warnings,
+    noise_warnings,
+)
 from mhrun.kernels import ReplicaExchange
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.stationary import samples
@@ -61,6 +66,7 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     yield from _tuning_warnings(method, summary)
     yield from noise_warnings(method, summary)
     yield from excess_warnings(method, summary)
+    yield from kinetic_warnings(method, summary)
     yield from decision_warnings(method, summary)
     if not stopped:
         yield from _validity_warnings(method, summary)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import torch
@@ -236,6 +236,10 @@ class PreconditionedDynamics(Dynamics):
         """Return the next theta (C, D) and aux."""
         phi, aux = self.dynamics.move(self.scale.to_phi(theta), self.scale.pull(grad), aux, controls, draws)
         return self.scale.to_theta(phi), aux
+
+    def kinetic_temperature(self, aux: Mapping[str, Tensor], controls: Controls) -> Tensor | None:
+        """Return that of the momenta of phi (C,)."""
+        return self.dynamics.kinetic_temperature(aux, controls)
 
     def native(self) -> NativeDynamics | None:
         """Return the piece of a compiled loop, or None if the dynamics has none."""

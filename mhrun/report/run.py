@@ -95,15 +95,12 @@ class Run:
 
     def kind(self, method: str) -> str:
         """The kind of a method, see `kind_of`."""
-        return kind_of(self.samples(method), self._energy_noise(method))
+        target = parts_of(self.config, method)["target"] or {}
+        return kind_of(self.samples(method), float(target.get("energy_noise") or 0.0))
 
     def kind_in_words(self, method: str) -> str:
         """The kind of a method as tables show it, see `kind_in_words`."""
-        return kind_in_words(self.samples(method), self._energy_noise(method))
-
-    def _energy_noise(self, method: str) -> float:
-        target = parts_of(self.config, method)["target"] or {}
-        return float(target.get("energy_noise") or 0.0)
+        return kind_in_words(self.samples(method), self.kind(method))
 
     def expected_error(self, method: str) -> str:
         """How far off sds are by the settings that the pilot chose, in words; empty if unknown."""

@@ -33,6 +33,7 @@ FIELDS = "fields"  # attribute of a trace: the fields of the data that its model
 KIND = "target"  # attribute of a trace: exact or approximate, see `mhrun.kernels.stationary.Samples.kind`
 TEMPERATURE = "temperature"  # attribute of a trace: T at the last step; of a ladder, that of its coldest rung
 N_DATA = "n_data"  # attribute of a trace: the number of data of its target
+KINETIC = "kinetic_temperature"  # attribute of a trace and in a summary, see `mhrun.engine.kinetic`
 SEPARATE = "separate_gradients"  # attribute of a trace: n_lik + this times n_grad are its evaluations
 COLLECTED = "collected"  # in a summary: the steps that a schedule collects
 
