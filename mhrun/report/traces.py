@@ -28,6 +28,9 @@ from mhrun.store.netcdf import KIND, LAYERS, N_DATA, SEPARATE, TEMPERATURE
 Draws = npt.NDArray[np.float64]
 
 _WORTH = ("rhat", "ess", "ess_tail")
+_VERDICT = ("verdict", "why")
+_DISTANCES = ("mean_off", "mean_off_se", "sd_ratio", "sd_ratio_se", "energy_distance", "energy_distance_se")
+_COST = (*_WORTH, "chains", "draws", "evaluations", "ess_per_million")
 _MILLION = 1e6
 _REFERENCE = "reference"  # the name of a reference that is not one of the traces
 _PREDICTIONS = "prediction"  # the name of the quantity of an array without one
@@ -52,19 +55,15 @@ def compare(
             significant, and agree where none is and one of 0.25 would have been seen.
 
     Returns:
-        A row for each trace and these columns; ``attrs["rule"]`` is the rule of the verdicts.
-
-        - ``verdict`` (agrees, differs, cannot tell, differs (short run), another distribution, reference) and ``why``;
-        - ``target``: exact or approximate, where the trace says so;
-        - ``mean_off``, ``mean_off_se``: the mean that is furthest off, in standard deviations of the reference;
-        - ``sd_ratio``, ``sd_ratio_se``: the standard deviation that is furthest off, over the reference's;
-        - ``energy_distance``, ``energy_distance_se``: 0 where distributions agree, and free of bias;
-        - ``rhat``, ``ess``, ``ess_tail``: of the coordinate where each is worst;
-        - ``chains``, ``draws``: valid ones of each chain;
-        - ``evaluations``, ``ess_per_million``: log-likelihoods and gradients of single data after burn-in, of traces of
-          this library.
-
-        At most 64 coordinates are compared, evenly over all; constant ones are left out.
+        A row for each trace; ``attrs["rule"]`` is the rule of the verdicts. Against a reference, the columns are
+        ``verdict`` (agrees, differs, cannot tell, differs (short run), another distribution, reference) and ``why``;
+        ``mean_off``, the mean that is furthest off, in standard deviations of the reference; ``sd_ratio``, the standard
+        deviation that is furthest off, over the reference's; ``energy_distance``, 0 where distributions agree and free
+        of bias; and their standard errors with ``_se``. Always there are ``target`` (exact or approximate, where the
+        trace says so); ``rhat``, ``ess`` and ``ess_tail`` of the coordinate where each is worst; ``chains`` and
+        ``draws``, the valid ones of each chain; and of traces of this library ``evaluations``, log-likelihoods and
+        gradients of single data after burn-in, and ``ess_per_million`` of them. At most 64 coordinates are compared,
+        evenly over all; those that are constant are left out.
 
     Raises:
         UserError: no variable is in all traces, a variable has another shape, or an argument that has no meaning.
@@ -93,8 +92,13 @@ def compare(
         }
         cost = found[key].evaluations
         rows[key]["ess_per_million"] = worths[key]["ess"] * _MILLION / cost if cost else None
-    frame = pd.DataFrame.from_dict(rows, orient="index").loc[list(draws)]
-    frame = frame.loc[:, frame.notna().any()]
+    columns = [
+        *(_VERDICT if name is not None else ()),
+        "target",
+        *(_DISTANCES if name is not None else ()),
+        *_COST,
+    ]
+    frame = pd.DataFrame.from_dict(rows, orient="index").reindex(index=list(draws), columns=columns)
     frame.attrs["rule"] = rule if name is not None else ""
     if layers := [key for key, trace in found.items() if LAYERS in trace.attributes]:
         warnings.warn(
