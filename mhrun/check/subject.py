@@ -223,7 +223,7 @@ class Subject:
                     best, most = float(step), share
             else:
                 ends = trajectory.theta[30:, :: self.rungs()].numpy()  # the coldest rung of each ladder
-                ratio = float(np.mean((ends - known.centre) ** 2)) / (known.scale**2 * base)
+                ratio = float(np.mean(((ends - known.centre) / known.sds) ** 2)) / base
                 least = 0.0 if self.adds_no_noise(kernel, known, float(step)) else _HEALTHY[0]
                 if least <= ratio < _HEALTHY[1] and not trajectory.stat("diverging").any():
                     return float(step)

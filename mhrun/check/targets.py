@@ -40,6 +40,14 @@ class Known(NamedTuple):
         """The number of data."""
         return self.data.n
 
+    @property
+    def sds(self) -> Array:
+        """The standard deviation of each coordinate at T = 1, (D,); the scale of all where they are alike."""
+        if self.covariance is None:
+            return np.full(self.model.dim, self.scale)
+        sds: Array = np.sqrt(np.diag(self.covariance))
+        return sds
+
     def target(self, surrogate: str = "none") -> Target:
         """Return the target, without cached values."""
         return Target(self.model, self.data, surrogate=surrogate)
@@ -217,7 +225,9 @@ def regression(n: int) -> Known:
         return drawn
 
     def uniforms(theta: Array, temperature: Array) -> Array:
-        raise NotImplementedError("its distribution function is not known")
+        """Of the normal approximation."""
+        z = np.linalg.solve(root, (theta - mode).T).T / (temperature**0.5)[:, None]
+        return np.asarray(special.ndtr(z))
 
     data = Dataset({"x": torch.from_numpy(x), "y": torch.from_numpy(y)})
     scale = float(np.sqrt(np.diag(covariance).min()))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Protocol
 
-from mhrun.errors import UserError
+from mhrun.errors import UserError, cut
 from mhrun.kernels.stationary import own_parts
 from mhrun.parts import Kernel
+from mhrun.paths import PACKAGE
 from mhrun.target import Target
 from mhrun.types import Controls, Record, State
 
@@ -48,13 +49,21 @@ def compile_loop(kernel: Kernel, target: Target, key: int, threads: int) -> Loop
         key: of the random numbers, 64 bits.
         threads: number of threads for the chains.
     """
-    builder = _BUILDERS.get(type(kernel))
-    loop = None if builder is None else builder(kernel, target, key, threads)
+    loop = built_loop(kernel, target, key, threads)
     own = [
         *own_parts(kernel),
         *([] if type(target.model).__module__.startswith("mhrun.") else [target.model]),
     ]
-    return loop if loop is None or not own else _OfOwnPieces(loop, own)
+    # A kernel of the user's has a builder of the user's, which makes what it likes.
+    if loop is None or not own or kernel in own:
+        return loop
+    return _OfOwnPieces(loop, own)
+
+
+def built_loop(kernel: Kernel, target: Target, key: int, threads: int) -> Loop | None:
+    """Return the loop as its builder makes it, for loops that have another inside, see `compile_loop`."""
+    builder = _BUILDERS.get(type(kernel))
+    return None if builder is None else builder(kernel, target, key, threads)
 
 
 class _OfOwnPieces:
@@ -75,30 +84,46 @@ class _OfOwnPieces:
         except Exception as error:
             if not type(error).__module__.startswith("numba."):
                 raise
+            failed = _FAILED.findall(str(error))
             names = ", ".join(type(part).__name__ for part in self._own)
             raise UserError(
-                f"the compiled form of {names} does not compile: {_reason(str(error))}. executor=torch runs without it."
+                f"the compiled form of {names} does not compile: {_reason(str(error), failed)}. executor=torch runs "
+                "without it."
             ) from error
 
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_PLACE = re.compile(r"(?:at |File \")([^\s\"]+\.py)\"?(?: \(|, line )(\d+)")
-_REASON = re.compile(
-    r"^\s*(?:>>> (.+)|(Unknown attribute .+)|(\w+Error: (?!Failed in).+)|(Cannot .+))$", re.MULTILINE
+_FAILED = re.compile(r"resolving callee type: Function\(<function (?:[\w.<>]+\.)?(\w+) at")
+_PLACE = re.compile(
+    r"(?:typing of [a-z -]+ at|File) \"?(.+?\.py)\"?(?: \(|, line )(\d+)"  # paths may have spaces
 )
-_SIGNATURE = re.compile(r"\w+\(.*\)")
-_OURS = str(Path(__file__).parents[1])
+_REASONS = (  # of numba, the most telling first
+    re.compile(r"^\s*(\w+Error: (?!Failed in|No implementation).+)$", re.MULTILINE),
+    re.compile(
+        r"^\s*(Untyped global name .+?|Unknown attribute .+?|Use of unsupported .+?|Cannot .+?)[:.]?$",
+        re.MULTILINE,
+    ),
+    re.compile(r"^\s*>>> (.+)$", re.MULTILINE),
+)
 
 
-def _reason(message: str) -> str:
-    """Return what numba says of a piece: the innermost reason, and the first place outside of this package."""
+def _reason(message: str, pieces: Collection[str]) -> str:
+    """Return what numba says of a piece: the innermost reason, and the first place outside of this package.
+
+    Args:
+        message: numba's.
+        pieces: names of functions that cannot be compiled, which say nothing: the reason is in them.
+    """
     text = _COLOUR.sub("", message)
-    found = [next(filter(None, groups)) for groups in _REASON.findall(text)]
-    reason = found[-1].strip().rstrip(".") if found else "no reason is given"
-    reason = f"there is no {reason}" if _SIGNATURE.fullmatch(reason) else reason
-    places = [
-        (Path(file).name, line)
-        for file, line in _PLACE.findall(text)
-        if not str(Path(file).resolve()).startswith(_OURS)
-    ]
-    return f"{reason} ({places[0][0]}, line {places[0][1]})" if places else reason
+    reason = "numba gives no reason"
+    for kind in _REASONS:
+        found = [one.strip().rstrip(".") for one in kind.findall(text)]
+        found = [one for one in found if one.partition("(")[0] not in pieces]
+        if found:
+            reason = found[-1]
+            break
+    reason = cut(reason, 200)
+    reason = f"there is no {reason}" if re.fullmatch(r"[\w.]+\(.*\)", reason) else reason
+    places = [(Path(file), line) for file, line in _PLACE.findall(text)]
+    others = [(file.name, line) for file, line in places if not file.resolve().is_relative_to(PACKAGE)]
+    return f"{reason} ({others[0][0]}, line {others[0][1]})" if others else reason

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from mhrun.compiled.loop import Loop, compile_loop, register
+from mhrun.compiled.loop import Loop, built_loop, register
 from mhrun.compiled.loop_inputs import Range
 from mhrun.compiled.metropolis import MetropolisLoop
 from mhrun.compiled.part_forms import decision_of
@@ -40,7 +40,7 @@ def exchange_loop(kernel: ReplicaExchange, target: Target, key: int, threads: in
 
     If only the rungs have one, the loop stops for each exchange.
     """
-    inner = compile_loop(kernel.kernel, target, key, threads)
+    inner = built_loop(kernel.kernel, target, key, threads)
     if inner is None:
         return None
     form = native_form(kernel.pairing, "native", "start", "current", "compare")

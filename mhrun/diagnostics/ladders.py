@@ -120,4 +120,6 @@ def rung(trace: xr.DataTree, number: int = 0) -> xr.DataTree:
         groups[group.path] = data
     rung_trace = type(trace).from_dict(groups, name=trace.name)
     del rung_trace.attrs[RUNGS]
+    if number:  # the attribute is the temperature of the coldest
+        rung_trace.attrs.pop("temperature", None)
     return rung_trace

@@ -13,6 +13,7 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
+from mhrun.engine.support import check_support
 from mhrun.errors import Refusal
 from mhrun.models.function import FunctionModel
 from mhrun.models.module import ModuleModel
@@ -59,6 +60,7 @@ def check_model(target: Target, theta: Tensor, *, takes_gradients: bool = True) 
             _warn_of_constant_buffers(model, theta, rows)
     if not (is_theirs or isinstance(model, FunctionModel | ModuleModel)):
         return
+    check_support(target, theta)
     point = _near(model, theta, rows)
     _check_rows(target, point)
     _check_precision(target, theta + _NEAR / _AWAY * (point - theta))

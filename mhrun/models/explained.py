@@ -90,8 +90,9 @@ _inside, _validates, _lock = 0, True, threading.Lock()
 def unvalidated() -> Iterator[None]:
     """Switch off the validation of torch's distributions, which reads values, as vmap cannot.
 
-    A parameter that is out of range, as where a scale underflows to 0, then gives a log-density that is not finite: the
-    candidate is rejected, or the chain stops, where an error would end all chains.
+    A scale that underflows to 0 at some point then gives a log-density that is not finite: the candidate is rejected,
+    or the chain stops, where an error would end all chains. Data outside of the support are refused before a run, see
+    `mhrun.engine.support`.
 
     The switch is the process's: it is off while any thread is inside, and afterwards as it was.
     """

@@ -278,6 +278,14 @@ class FunctionModel:
     def _one(self, theta: Any, fields: dict[str, Tensor]) -> Tensor:
         return self._log_lik(self._received(theta), fields["x"] if self._single else Named(fields))
 
+    def log_lik_of_one(self, theta: Tensor, rows: Rows) -> Tensor:
+        """Return the function's value at theta (1, D) and rows (1, m, ...), without vmap and with its own errors."""
+        if self._batched:
+            return self._log_lik(theta, rows["x"] if self._single else Named(rows))
+        given = self._given(theta)
+        one = {name: value[0] for name, value in given.items()} if isinstance(given, dict) else given[0]
+        return self._one(one, {name: field[0] for name, field in rows.items()})
+
     def _given(self, theta: Tensor) -> Any:
         """Return what is vectorised over chains: theta, or the parameters by name."""
         return theta if self.parameters is None else self.parameters.values(theta)

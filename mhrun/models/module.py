@@ -220,6 +220,10 @@ class ModuleModel:
         with _explained(rows):
             return self._evaluator.log_lik(theta, buffers, rows)
 
+    def log_lik_of_one(self, theta: Tensor, rows: Rows) -> Tensor:
+        """Return `log_lik` at theta (1, D) by the module itself, with its own errors."""
+        return self._bound.log_lik(*self._split(theta), rows)
+
     def log_lik_and_grad(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return log-likelihoods (C, m) and the gradient (C, D) of their mean, in training mode."""
         theta, buffers = self._split(theta)

@@ -9,9 +9,12 @@ import torch
 import mhrun
 from mhrun.check.subject import Subject
 from mhrun.check.suite import run_suite
+from mhrun.compiled import compile_loop
+from mhrun.data import Dataset
 from mhrun.errors import UserError
 from mhrun.native import NativeDynamics, NativeProposal, piece
 from mhrun.native.philox import NOISE, PROPOSAL, fill_normals, normals
+from mhrun.target import Target
 
 
 def with_pieces(base, form):
@@ -69,6 +72,24 @@ def other_temperature(args, theta, grad, vectors, scalars, controls, draw):
 
 
 @piece
+def no_drift(args, theta, grad, vectors, scalars, controls, draw):
+    noise = math.sqrt(2 * controls.step_size * controls.noise_temperature)
+    z = np.empty_like(theta)
+    fill_normals(z, NOISE, draw)
+    for d in range(len(theta)):
+        theta[d] += noise * z[d]
+
+
+def helper(value):
+    return 2 * value
+
+
+@piece
+def with_a_plain_function(args, theta, grad, vectors, scalars, controls, draw):
+    theta[0] = helper(theta[0])
+
+
+@piece
 def misspelt(args, theta, grad, vectors, scalars, controls, draw):
     for d in range(len(theta)):
         theta[d] += controls.step_sizes * grad[d]
@@ -98,7 +119,13 @@ def dynamics(move):
 
 @pytest.mark.parametrize(
     ("move", "outcome"),
-    [(right, "holds"), (one_number, "fails"), (first_block, "fails"), (other_temperature, "fails")],
+    [
+        (right, "holds"),
+        (one_number, "fails"),
+        (first_block, "fails"),
+        (other_temperature, "fails"),
+        (no_drift, "fails"),
+    ],
 )
 def test_the_moves_of_six_coordinates_are_compared_at_another_temperature_of_the_noise(move, outcome):
     assert verdict(dynamics(move)).outcome == outcome
@@ -125,3 +152,21 @@ def test_a_piece_that_does_not_compile_is_named_with_its_line():
             steps=100,
             executor="compiled",
         )
+
+
+def test_a_plain_function_in_a_piece_is_named():
+    found = verdict(dynamics(with_a_plain_function))
+    assert "Untyped global name 'helper'" in found.detail
+
+
+def test_a_ladder_of_an_own_part_keeps_its_compiled_loop():
+    """The loop of a ladder looks at the loop of its rungs."""
+    part = with_pieces(mhrun.RandomWalk, NativeProposal((), walk, None))
+    rung = mhrun.MetropolisHastings(part(), mhrun.Full(), mhrun.Metropolis())
+    ladders = [
+        mhrun.ReplicaExchange(kernel, mhrun.Full(), mhrun.Metropolis(), rungs=2)
+        for kernel in (rung, mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()))
+    ]
+    target = Target(mhrun.GaussianMean(1.0), Dataset.of(torch.zeros(10, dtype=torch.float64)))
+    own, ours = (compile_loop(ladder, target, 1, 1) for ladder in ladders)
+    assert type(own._loop) is type(ours)

@@ -436,7 +436,7 @@ def test_a_page_is_made_again_when_what_it_depends_on_changes(author, tmp_path, 
 
     # And the claims.
     shutil.copytree(EXPERIMENTS / "mint", tmp_path / "papers" / "mint")
-    monkeypatch.setattr("mhrun.report.claims.EXPERIMENTS", tmp_path / "papers")
+    monkeypatch.setattr("mhrun.paths.EXPERIMENTS", tmp_path / "papers")
     assert is_reported(folder)
     claims = tmp_path / "papers" / "mint" / "claims.yaml"
     claims.write_text(claims.read_text().replace("below: 0.02", "below: 0.9"))

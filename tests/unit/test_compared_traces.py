@@ -133,6 +133,46 @@ def test_labels_are_matched_whatever_their_order():
         assert mhrun.compare({"mine": tree(beta=mine)}, reference).loc["mine", "verdict"] == "agrees"
 
 
+def test_dimensions_are_matched_whatever_their_order():
+    """The same array with its dimensions swapped was compared transposed."""
+    scales = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    mine, other = (
+        xr.DataArray(normal(dim=6, seed=s).reshape(4, 2_000, 2, 3) * scales, dims=["chain", "draw", "i", "j"])
+        for s in (1, 2)
+    )
+    swapped = other.transpose("j", "draw", "chain", "i")
+    for reference in (
+        tree(b=swapped),
+        {"b": swapped},
+        xr.Dataset({"b": swapped, "name": ("chain", list("abcd"))}),
+    ):
+        assert mhrun.compare({"mine": tree(b=mine)}, reference).loc["mine", "verdict"] == "agrees"
+    with pytest.raises(UserError, match=re.escape("b is (2, 3) in mine and (6,) in reference")):
+        mhrun.compare({"mine": tree(b=mine)}, {"b": normal(dim=6)})
+
+
+@short_run
+def test_evaluations_are_those_of_the_draws_or_unknown():
+    settings = {"step_size": 0.12, "steps": 1_000, "warmup": 100}
+    trace = trace_of(metropolis(), **settings)
+    halves = {"first": trace.isel(draw=slice(0, 500)), "second": trace.isel(draw=slice(500, None))}
+    found = mhrun.compare({"all": trace, **halves})["evaluations"]
+    assert found["all"] == 4 * 1_000 * 400
+    assert np.isnan(found["second"])  # the counts of the end of burn-in went with the first draws
+    coarse = trace_of(metropolis(), **settings | {"warmup": 150, "thin": 100})
+    assert np.isnan(mhrun.compare(coarse).loc["draws", "evaluations"])
+
+
+@short_run
+def test_hot_rungs_and_hot_references_are_other_distributions():
+    kernel = mhrun.ReplicaExchange(metropolis(), mhrun.Full(), mhrun.Metropolis(), rungs=2)
+    ladder = trace_of(kernel, temperature=[1.0, 9.0], step_size=0.12, steps=2_000, warmup=200)
+    assert "temperature" not in mhrun.rung(ladder, 1).attrs
+    hot = trace_of(metropolis(), temperature=4.0, step_size=0.12, steps=3_000, warmup=200)
+    found = mhrun.compare({"mine": exact()}, hot)
+    assert found.loc["mine", "why"] == "T = 1 (reference: 4)"
+
+
 def test_variables_that_are_not_everywhere_are_named_and_left_out():
     mine = {"beta": normal(dim=2), "scale": normal(seed=3)[..., 0]}
     reference = {"scale": normal(seed=4)[..., 0], "beta": normal(dim=2, seed=5), "lp": normal(seed=6)[..., 0]}
@@ -141,7 +181,7 @@ def test_variables_that_are_not_everywhere_are_named_and_left_out():
     assert found.loc["mine", "verdict"] == "agrees"
     with pytest.raises(UserError, match="no variable in common: mine has beta, scale; reference has alpha"):
         mhrun.compare({"mine": mine}, {"alpha": normal()})
-    with pytest.raises(UserError, match="beta has 2 numbers in mine and 3 in reference"):
+    with pytest.raises(UserError, match=re.escape("beta is (2,) in mine and (3,) in reference")):
         mhrun.compare({"mine": mine}, {"beta": normal(dim=3)})
 
 
@@ -150,6 +190,8 @@ def test_constant_coordinates_have_no_part_in_the_verdict():
     assert mhrun.compare({"mine": mine}, reference).loc["mine", "verdict"] == "agrees"
     stuck = {"L": np.concatenate([normal(seed=3), normal(seed=4)], -1)}
     assert mhrun.compare({"mine": stuck}, reference).loc["mine", "verdict"] == "cannot tell"
+    reference["L"][..., 0] += 1e-12 * normal(seed=7)[..., 0]  # rounding
+    assert mhrun.compare({"mine": mine}, reference).loc["mine", "verdict"] == "agrees"
 
 
 def test_draws_that_are_few_or_not_finite_have_no_verdict():

@@ -1,8 +1,10 @@
 """Pilots whose ascents end at modes that have no share of the posterior."""
 
 import json
+import math
 import re
 
+import numpy as np
 import pytest
 import torch
 from kit import short_run
@@ -25,20 +27,19 @@ def sampled(gap, **settings):
 
 
 @short_run
-def test_chains_begin_at_the_highest_mode_where_theirs_has_no_share(capsys):
-    """56 nats are e^-56 of the posterior, and 54 are below what is judged: 50, and 5 for the coordinate."""
-    trace = sampled(56.0)
+def test_chains_begin_at_the_highest_mode_where_theirs_has_hardly_a_share(capsys):
+    """51 nats are e^-51 of the posterior, and 49 are below what is judged."""
+    trace = sampled(51.0)
     draws = trace["posterior"]["theta"].to_numpy()
     assert abs(draws).max() < 6
-    assert json.loads(trace.attrs["pilot"])["moved"] == pytest.approx([2, 56.0])
-    words = (
-        "ended 56 nats below the highest mode from the starting points of 2 chains: such a mode has no share"
-    )
+    found = json.loads(trace.attrs["pilot"])["moved"]
+    assert found == {"ascents": 2, "of": 4, "nats": pytest.approx(51.0, abs=0.1)}
+    words = r"2 of 4 searches ended at a mode with a share of about e\^-51 of the posterior"
     assert re.search(words, capsys.readouterr().err)
 
 
 @short_run
-@pytest.mark.parametrize(("gap", "temperature"), [(54.0, 1.0), (560.0, 11.0)])
+@pytest.mark.parametrize(("gap", "temperature"), [(49.0, 1.0), (540.0, 11.0)])
 def test_modes_that_may_have_a_share_keep_their_chains(gap, temperature):
     trace = sampled(gap, temperature=temperature)
     last = trace["posterior"]["theta"].to_numpy()[:, -1, 0]
@@ -70,4 +71,41 @@ def test_an_ordered_mixture_of_regressions_is_sampled_from_draws_of_the_prior():
     trace = mhrun.sample(log_lik, data, parameters=parameters, steps=300, warmup=200, seed=1)
     means = trace["posterior"].mean("draw")
     assert (abs(means["slopes"].to_numpy() - [-0.8, 1.0]) < 0.3).all()
-    assert json.loads(trace.attrs["pilot"])["moved"][0] >= 1
+    assert json.loads(trace.attrs["pilot"])["moved"]["ascents"] >= 1
+
+
+@short_run
+@pytest.mark.parametrize(("sd", "stays"), [(1e-3, True), (0.5, False)])
+def test_a_broad_mode_below_a_narrow_one_keeps_its_chains(sd, stays):
+    """In 20 dimensions N(20, sd^2) with a share of e^-90 or so is 50 nats higher than N(0, 1), or 110."""
+    dim, share = 20, {1e-3: -90.0, 0.5: 94.0}[sd]
+
+    def log_density(theta):
+        broad = -0.5 * theta.square().sum()
+        narrow = share - dim * math.log(sd) - 0.5 * ((theta - 20) / sd).square().sum()
+        return torch.logaddexp(broad, narrow)
+
+    starts = torch.stack([torch.zeros(dim), torch.full((dim,), 20.0)] * 2)
+    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
+    trace = mhrun.sample(log_density, None, kernel, start=starts, steps=200, warmup=100, seed=1)
+    last = trace["posterior"]["theta"].to_numpy()[:, -1].mean(-1)
+    assert list(last > 10) == ([False, True, False, True] if stays else [True] * 4)
+
+
+@short_run
+@pytest.mark.parametrize("seed", [6, 9, 12])
+def test_modes_are_compared_on_all_data(seed):
+    """The mode at -3 is 199 nats higher, and on the 20,000 data of these seeds more than 50 lower."""
+    n = 100_000
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=n))
+    x = x - x.mean() - 199 / (2 * 0.3 * math.tanh(3) * n)
+
+    def log_lik(theta, x):
+        return -0.5 * ((theta[0] ** 2 - 9) / 3) ** 2 + 0.3 * torch.tanh(theta[0]) * x
+
+    starts = torch.tensor([[3.0], [-3.0], [2.9], [-2.9]])
+    trace = mhrun.sample(
+        log_lik, x, mhrun.Unadjusted(mhrun.SGLD(), m=100), start=starts, steps=20, warmup=10, seed=seed
+    )
+    first = trace["posterior"]["theta"].to_numpy()[:, 0, 0]
+    assert (first[[1, 3]] < 0).all()

@@ -23,7 +23,6 @@ _LOST = 1e3  # nats per datum below the highest end, at which an ascent has not 
 _OFF = 0.5  # standard deviations of the tempered target that the mode of a part of the data may be off
 # Steps towards the mode of all data, and how many times the expected distance one may be
 _NEWTON, _FARTHEST = 3, 20.0
-_NO_SHARE = 50.0, 5.0  # nats, and nats for each coordinate, that a mode without a share is below the highest
 _SCALINGS = 2  # restarts of ascents in coordinates scaled by the curvature
 # How far below its mode, as a quadratic, an end is at most; and as a share of its height
 _NATS, _RELATIVE = 0.05, 1e-8
@@ -36,7 +35,9 @@ class Mode(NamedTuple):
     best: int  # the chain with the highest one
     height: float  # there
     gradient: Tensor  # (D,) there, float64
-    heights: Tensor  # (C,) of all of them
+    heights: list[
+        float
+    ]  # where each of the ascents ended, of which chain c has the one numbered c mod their number
 
 
 def find_modes(surface: Surface, theta: Tensor, units: Tensor | None = None) -> Mode:
@@ -61,31 +62,7 @@ def find_modes(surface: Surface, theta: Tensor, units: Tensor | None = None) -> 
     least = heights[best] - _LOST * surface.target.n
     ends = [end if height >= least else ends[best] for end, height in zip(ends, heights, strict=True)]
     modes = torch.stack(ends)[torch.arange(len(theta)) % len(ends)]
-    of_chains = torch.tensor([max(height, least) for height in heights])[torch.arange(len(theta)) % len(ends)]
-    return Mode(modes.to(theta.device), best, heights[best], gradients[best], of_chains)
-
-
-def without_low_modes(modes: Mode, temperature: float) -> tuple[Mode, int, float]:
-    """Return modes with those that have no share of the posterior replaced by the highest one.
-
-    The share of a mode is exp(height / T) times the volume of its surroundings. One that is 50 + 5 D nats below another
-    would need one that is e^50 e^(5 D) times as large to have an equal share. Ascents end there from poor starting
-    points, such as draws from a prior: chains would stay there, apart from the others.
-
-    Args:
-        modes: where ascents ended.
-        temperature: T, of the target.
-
-    Returns:
-        The modes, how many chains were at a low one, and how many nats the lowest was below, at temperature 1.
-    """
-    below = modes.height - modes.heights
-    is_low = below > _NO_SHARE[0] * temperature + _NO_SHARE[1] * temperature * modes.theta.shape[1]
-    if not bool(is_low.any()):
-        return modes, 0, 0.0
-    theta = torch.where(is_low[:, None].to(modes.theta.device), modes.theta[modes.best], modes.theta)
-    heights = torch.where(is_low, modes.height, modes.heights)
-    return modes._replace(theta=theta, heights=heights), int(is_low.sum()), float(below.max())
+    return Mode(modes.to(theta.device), best, heights[best], gradients[best], heights)
 
 
 def _ascent(

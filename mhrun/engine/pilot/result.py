@@ -82,7 +82,7 @@ def line(name: str, facts: dict[str, Any]) -> str:
     )
     doubt = _DOUBTS.get(facts.get("doubt") or "", "")
     if "moved" in facts:
-        doubt += f" {moved(*facts['moved'])}"
+        doubt += f" {moved(**facts['moved'])}"
     if "flat_along" in facts:
         doubt = f" {improper(facts['flat_along'])}"
     return f"{name}: pilot: {', '.join(words)}: {facts['why'].strip()} It took {cost}.{doubt}"
@@ -96,18 +96,12 @@ def improper(direction: str) -> str:
     )
 
 
-def moved(chains: int, below: float) -> str:
-    """Return what became of chains whose ascents ended at modes without a share of the posterior, as a sentence."""
+def moved(ascents: int, of: int, nats: float) -> str:
+    """Return what became of ascents that ended at modes with hardly a share of the posterior, as a sentence."""
     return (
-        f"The search for a mode ended {_in_nats(below)} nats below the highest mode from the starting points of "
-        f"{chains} chain{'s' * (chains > 1)}: such a mode has no share of the posterior, and these chains begin at the "
-        "highest one."
+        f"{ascents} of {of} searches ended at a mode with a share of about e^-{nats:,.0f} of the posterior, by its "
+        "height and curvature: chains that would begin there begin at the highest one."
     )
-
-
-def _in_nats(value: float) -> str:
-    """Return nats as a number for people."""
-    return f"{value:,.0f}" if value < 1e6 else f"{value:.1e}"
 
 
 def save(result: PilotResult, folder: Path) -> None:

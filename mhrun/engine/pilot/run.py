@@ -130,11 +130,10 @@ def _begun(
     if start.flat_along is not None:
         facts["flat_along"] = start.flat_along
     if start.moved is not None:
-        facts["moved"] = list(start.moved)
+        facts["moved"] = start.moved._asdict()
     if start.doubt is not None and is_network(method.target.model):
-        start = start._replace(
-            doubt=NETWORK
-        )  # draws would change nothing: weights have no scale that fits all modes
+        # Draws would change nothing: weights have no scale that fits all modes.
+        start = start._replace(doubt=NETWORK)
     elif start.doubt is not None and allows_trajectories(method):
         start, rounds, facts["n_grad"] = judged(method, start, temperature, key)
         facts |= {"rounds": rounds} if rounds else {}

@@ -10,12 +10,12 @@ from torch import Tensor
 from mhrun.engine.method import Method
 from mhrun.engine.pilot.curvature import spectrum
 from mhrun.engine.pilot.impropriety import direction_in_words, flat_direction
+from mhrun.engine.pilot.low_modes import Moved, without_low_modes
 from mhrun.engine.pilot.modes import (
     CurvedModes,
     find_curved_modes,
     find_modes,
     on_all_data,
-    without_low_modes,
 )
 from mhrun.engine.pilot.normality import spread_of_log_ratio
 from mhrun.engine.pilot.open_settings import MOST_SCALED
@@ -42,9 +42,7 @@ class ScaledStart(NamedTuple):
     condition: float | None = None  # the condition number of the curvature that the scale is from
     doubt: str | None = None  # why the scale may be far off: "flat" or "skewed"
     flat_along: str | None = None  # a direction in which the log posterior does not fall off
-    moved: tuple[int, float] | None = (
-        None  # chains that were at a mode without a share, and nats that it is below
-    )
+    moved: Moved | None = None  # what became of ascents to modes that have hardly a share of the posterior
 
 
 def scaled_start(
@@ -66,16 +64,15 @@ def scaled_start(
     modes, curvature, proper = found
     if not bool(modes.theta.isfinite().all()):
         return ScaledStart(theta)
-    n_low = 0
-    if proper:  # the highest point of a ridge without an end is no mode
-        modes, n_low, below = without_low_modes(modes, surface.temperature)
+    moved = None
+    if proper and curvature is not None:  # the highest point of a ridge without an end is no mode
+        modes, moved = without_low_modes(surface, modes, curvature)
         found = found._replace(modes=modes)
     direction = flat_direction(surface, modes.theta[modes.best], curvature, proper=proper)
     start = ScaledStart(modes.theta.to(theta.dtype))
     if curvature is not None:
         start = _with_scale(method, surface, found, theta, temperature, key)
-    if n_low:
-        start = start._replace(moved=(n_low, below))
+    start = start._replace(moved=moved)
     if direction is not None:
         start = start._replace(flat_along=direction_in_words(direction, method.target.model.names))
     return start

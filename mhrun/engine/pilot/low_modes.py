@@ -1,0 +1,87 @@
+"""Modes that have hardly a share of the posterior, where ascents from poor starting points end."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mhrun.engine.pilot.curvature import hessian
+from mhrun.engine.pilot.modes import Mode
+from mhrun.engine.pilot.surface import Surface
+
+_NO_SHARE = 50.0  # nats of the mass of a mode below that of the highest from which chains do not begin there
+_WIDEST = 1e3  # standard deviations of a direction without curvature, in those of the widest one of the highest mode
+
+
+class Moved(NamedTuple):
+    """What became of ascents to modes that have hardly a share of the posterior."""
+
+    ascents: int  # that ended at one
+    of: int  # ascents
+    nats: float  # minus the log of the share of the largest of them
+
+
+def without_low_modes(surface: Surface, modes: Mode, curvature: Tensor) -> tuple[Mode, Moved | None]:
+    """Return modes with those that have hardly a share of the posterior replaced by the highest one.
+
+    The mass of a mode is exp(f / T) det(H / T)^(-1/2), by Laplace's approximation, with f on all data: chains stay at
+    the mode where they begin, and e^-50 of the posterior is worth none of them. A direction in which a low mode has no
+    curvature, as at the edge of a constraint, counts as a thousand times as wide as the widest of the highest mode.
+    Ascents end at such modes from poor starting points, such as draws from a prior.
+
+    Args:
+        surface: on which the ascents were; what is evaluated is added to its count.
+        modes: where they ended.
+        curvature: minus the Hessian (D, D) at the highest one.
+
+    Returns:
+        The modes, and what became of the low ones, if there are any.
+    """
+    temperature, count = surface.temperature, min(len(modes.heights), len(modes.theta))
+    ends = modes.theta[:count]
+    # A mode of less height than this has less mass unless it is far wider: its curvature decides.
+    low = [c for c in range(count) if modes.height - modes.heights[c] > _NO_SHARE * temperature]
+    if not low:
+        return modes, None
+    heights = _on_all_data(surface, ends[[modes.best, *low]])
+    best, floor = (
+        _log_width(curvature, None),
+        float(torch.linalg.eigvalsh(curvature.double()).min()) / _WIDEST**2,
+    )
+    without, shares = [], []
+    for c, height in zip(low, heights[1:], strict=True):
+        at_end = hessian(surface, ends[c].to(modes.theta.dtype))
+        if not bool(at_end.isfinite().all()):
+            continue
+        # T enters both volumes alike.
+        below = (heights[0] - height) / temperature + best - _log_width(at_end, floor)
+        if below > _NO_SHARE:
+            without.append(c)
+            shares.append(below)
+    if not without:
+        return modes, None
+    is_low = torch.tensor([c % count in without for c in range(len(modes.theta))], device=modes.theta.device)
+    theta = torch.where(is_low[:, None], modes.theta[modes.best], modes.theta)
+    return modes._replace(theta=theta), Moved(len(without), count, min(shares))
+
+
+def _log_width(curvature: Tensor, floor: float | None) -> float:
+    """Return -1/2 log det H, with eigenvalues of `floor` at least."""
+    eigenvalues = torch.linalg.eigvalsh(curvature.double())
+    eigenvalues = eigenvalues.abs() if floor is None else eigenvalues.clamp_min(floor)
+    return -0.5 * float(eigenvalues.log().sum())
+
+
+def _on_all_data(surface: Surface, points: Tensor) -> list[float]:
+    """Return f at points (P, D) on all data, as `Surface.value_and_grad` does on a part."""
+    target = surface.target
+    temperature = torch.full((len(points),), surface.temperature, dtype=torch.float64, device=points.device)
+    if surface.size == target.n:
+        return [float(value) for value in surface.value_and_grad(points)[0]]
+    found = target.evaluate_full(points, temperature)
+    assert found.log_lik_mean is not None
+    surface.n_grad += len(points) * target.n
+    prior = target.prior_power(temperature) * temperature * found.log_prior
+    return [float(value) for value in (target.n * found.log_lik_mean + prior).double()]

@@ -1,0 +1,81 @@
+"""Data outside of the support of a model's `torch.distributions`, which are refused before a run.
+
+During a run their arguments are not validated (`mhrun.models.explained.unvalidated`), and some densities are finite for
+values that they exclude: that of a Bernoulli outcome of -1 has no bound.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.target import Target
+
+_SECONDS, _MOST, _FIRST = (
+    0.5,
+    65_536,
+    256,
+)  # for which data are looked at, how many at most, and at once at first
+_VALUE = re.compile(r"within the support \((.+?)\) of the distribution (\w+)")
+_PARAMETER = re.compile(
+    r"Expected parameter (\w+) .*?of distribution (\w+)\(.*?satisfy the constraint (.+?), but", re.DOTALL
+)
+
+
+@torch.no_grad()
+def check_support(target: Target, theta: Tensor) -> None:
+    """Check the data, and the parameters of the distributions at theta (1, D), by one chain's log-likelihood.
+
+    At most 65,536 data, evenly over all, are looked at, or as many as half a second allows.
+
+    Raises:
+        Refusal: a value is outside of the support of its distribution, or a parameter out of its range.
+    """
+    log_lik: Callable[[Tensor, object], Tensor] | None = getattr(target.model, "log_lik_of_one", None)
+    if log_lik is None:
+        return
+    index = np.linspace(0, target.n - 1, min(target.n, _MOST)).astype(np.int64)
+
+    def fault(places: np.ndarray) -> str | None:
+        rows = target.data.rows(torch.from_numpy(places)[None].to(target.data.device))
+        try:
+            log_lik(theta, rows)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    began, start, size = time.monotonic(), 0, _FIRST
+    while start < len(index) and time.monotonic() - began < _SECONDS:
+        part = index[start : start + size]
+        try:
+            message = fault(part)
+        except Exception:  # what fails otherwise does so in the run, with its own words
+            return
+        if message is not None and (text := _in_words(message)):
+            while len(part) > 1:
+                half = part[: len(part) // 2]
+                part = half if fault(half) is not None else part[len(part) // 2 :]
+            raise Refusal(text.format(row=f"{int(part[0]):,} (counted from 0)"))
+        start, size = start + size, 2 * size
+
+
+def _in_words(message: str) -> str:
+    """Return what torch says of an argument of a distribution, with a place for the row; empty for other errors."""
+    if found := _VALUE.search(message):
+        hint = " Labels of -1 and 1 become 0 and 1 by (y + 1) / 2." if found[1].startswith("Boolean") else ""
+        return (
+            f"log_lik: a value of the data is outside of the support of {found[2]}, {found[1]}, in row {{row}}. "
+            f"Correct the data, or take another distribution.{hint}"
+        )
+    if found := _PARAMETER.search(message):
+        return (
+            f"log_lik: {found[1]} of {found[2]} must be {found[3]}, and is not at the starting point, first in row "
+            "{row}. Take a function that keeps it there, such as exp, softplus or sigmoid, or start elsewhere."
+        )
+    return ""
