@@ -30,6 +30,7 @@ _PLACES = 8  # along a path, in its second half, that are judged
 _TOSSED = 4  # the same in a round of Geweke's test
 _FAR = 4.0  # distance of the starting points from the mean, in standard deviations of each direction
 _COMING = 200  # number of steps for that
+_NEARER = 0.9  # share of the distance below which chains are on their way
 _MORE = (1, 8)  # times as many steps, where they are too few
 _REACHED = (
     0.3  # standard deviations of the target that the ends of chains from one point spread over, at least
@@ -144,8 +145,13 @@ def coming(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     reaches = spread >= _REACHED or is_still
     if not reaches:
         detail += f"; in one direction they end as they began, together ({spread:.2g}): moves do not reach it"
-    holds = end_distance < _FAR / 2 and reaches
-    yield CheckResult(check_name, HOLDS if holds else FAILS, detail, end_distance)
+    outcome = HOLDS if end_distance < _FAR / 2 and reaches else FAILS
+    if outcome == FAILS and end_distance < _NEARER * _FAR:
+        outcome, detail = (
+            NO_POWER,
+            f"{detail}; it is on its way, slowly in one direction: set a larger step_size",
+        )
+    yield CheckResult(check_name, outcome, detail, end_distance)
 
 
 @of_the_target("detailed balance")

@@ -969,3 +969,17 @@ def test_settings_that_a_part_refers_to_are_read(own_dynamics, capsys):
     ):
         assert run([*own_dynamics, *words, "checks=repeatable", "chains=200"]) == 0, capsys.readouterr().err
     capsys.readouterr()
+
+
+def test_a_right_walk_that_is_slow_in_one_direction_has_no_power():
+    """Its scales are 1 to 0.01: chains are on their way, and not there yet."""
+
+    class Scaled(RandomWalk):
+        def sample(self, origin, controls, draws):
+            dim = origin.theta.shape[1]
+            scales = torch.logspace(0, -2, dim, dtype=torch.float64)
+            return origin.theta + controls.step_size[:, None] * scales * draws.normal(Purpose.PROPOSAL, dim)
+
+    found = judged(of_parts(Scaled), "coming")["goes there"]
+    assert found.outcome == "no power"
+    assert "it is on its way, slowly in one direction" in found.detail
