@@ -128,6 +128,7 @@ def test_the_scale_is_taken_if_the_last_draws_fit_it(rounds, monkeypatch):
     assert found(hierarchical(kernel))["rounds"] == 2
 
 
+@pytest.mark.slow
 def test_what_the_trajectories_cost_is_counted(monkeypatch):
     """A method without gradients has those of the trajectories, and no likelihoods besides its own."""
     kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
