@@ -215,6 +215,7 @@ def test_a_variance_that_is_a_few_per_cent_off_fails_when_repeated():
     assert {verdict.outcome for verdict in again} == {"fails"}
 
 
+@pytest.mark.slow
 def test_the_compiled_loop_is_checked():
     assert judged(of_parts(), "compiled")["compiled equals plain"].outcome == "holds"
     assert judged(of_parts(LangevinMove), "compiled")["compiled equals plain"].outcome == "does not apply"

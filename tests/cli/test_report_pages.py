@@ -231,7 +231,7 @@ TWO = (*SLOW, "~methods.mint_stored", "~methods.tempered_mcmc")  # one of each t
     ("words", "figures"),
     [
         pytest.param((*SHORT, *SLOW), 3, id="short"),
-        pytest.param(("thin=20", "steps=400", "warmup=60", *TWO), 3, id="thinned"),
+        pytest.param(("thin=20", "steps=400", "warmup=60", *TWO), 3, id="thinned", marks=pytest.mark.slow),
         pytest.param((*SHORT, "steps=1", *TWO), 3, id="one step", marks=pytest.mark.slow),
         pytest.param((*SHORT, "chains=1", *TWO), 3, id="one chain"),
         pytest.param((*SHORT, "chains=2", *TWO), 3, id="two chains", marks=pytest.mark.slow),

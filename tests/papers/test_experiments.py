@@ -453,6 +453,7 @@ AS_OTHERS = {
     *("logistic_ess_readings", "mint_network_moving", "out_of_distribution_t1"),
     *("arena_mixture", "arena_logistic_million", "bnn_truth_cnn", "exchange_step_sizes"),
     *("five_modes_variants", "logistic_ess_grid", "gaussian_grid", "compensation"),
+    *("lemmas", "exchange_rates", "arena_growth", "flymc_mnist"),
 }
 SWEPT = {"logistic_ess_priors", "logistic_ess_readings"}  # whose claims are all of a sweep
 

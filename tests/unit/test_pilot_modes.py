@@ -93,7 +93,7 @@ def test_a_broad_mode_below_a_narrow_one_keeps_its_chains(sd, stays):
 
 
 @short_run
-@pytest.mark.parametrize("seed", [6, 9, 12])
+@pytest.mark.parametrize("seed", [6, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (9, 12))])
 def test_modes_are_compared_on_all_data(seed):
     """The mode at -3 is 199 nats higher, and on the 20,000 data of these seeds more than 50 lower."""
     n = 100_000

@@ -158,7 +158,9 @@ def test_a_ladder_s_product_distribution_is_kept(rule, compiled_loop):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("dynamics", [SGHMC(0.2, refresh=10), SGNHT(0.1, refresh=10), SGLD()])
+@pytest.mark.parametrize(
+    "dynamics", [SGHMC(0.2, refresh=10), pytest.param(SGNHT(0.1, refresh=10), marks=pytest.mark.slow), SGLD()]
+)
 def test_compiled_ladders_are_the_plain_ones(request, dynamics):
     """The thermostat, which has most of a state, in machine code; the others as plain Python."""
     if not isinstance(dynamics, SGNHT):
