@@ -32,9 +32,8 @@ _FAR = 4.0  # distance of the starting points from the mean, in standard deviati
 _COMING = 200  # number of steps for that
 _NEARER = 0.9  # share of the distance below which chains are on their way
 _MORE = (1, 8)  # times as many steps, where they are too few
-_REACHED = (
-    0.3  # standard deviations of the target that the ends of chains from one point spread over, at least
-)
+# Standard deviations of the target that the ends of chains from one point spread over, at least
+_REACHED = 0.3
 _ACROSS = 0.5  # standard deviations that chains must move in these steps: less shows no error
 _MOVE = 0.2  # the same of a single move
 _BINS = 8
@@ -147,10 +146,8 @@ def coming(subject: Subject, check_name: str) -> Iterator[CheckResult]:
         detail += f"; in one direction they end as they began, together ({spread:.2g}): moves do not reach it"
     outcome = HOLDS if end_distance < _FAR / 2 and reaches else FAILS
     if outcome == FAILS and end_distance < _NEARER * _FAR:
-        outcome, detail = (
-            NO_POWER,
-            f"{detail}; it is on its way, slowly in one direction: set a larger step_size",
-        )
+        outcome = NO_POWER
+        detail += "; it is on its way, slowly in one direction: set a larger step_size"
     yield CheckResult(check_name, outcome, detail, end_distance)
 
 

@@ -108,11 +108,11 @@ _REASONS = (  # of numba, the most telling first
 
 
 def _reason(message: str, pieces: Collection[str]) -> str:
-    """Return what numba says of a piece: the innermost reason, and the first place outside of this package.
+    """Return why numba cannot compile a piece: the innermost reason, and the first place outside of this package.
 
     Args:
         message: numba's.
-        pieces: names of functions that cannot be compiled, which say nothing: the reason is in them.
+        pieces: names of functions that cannot be compiled, which are no reason: the reason is inside them.
     """
     text = _COLOUR.sub("", message)
     reason = "numba gives no reason"

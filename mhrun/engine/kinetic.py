@@ -36,7 +36,8 @@ def kinetic_temperature(method: Method, state: State, controls: Controls) -> flo
     step_size, temperature = at_kept_steps(method)
     if not (temperature > 0).all() or not bool((step_size == step_size[0]).all()):
         return None
-    found = kernel.dynamics.kinetic_temperature(state.aux, controls.each(lambda value: value[0]))
+    device = method.target.device  # controls are on the host
+    found = kernel.dynamics.kinetic_temperature(state.aux, controls.each(lambda value: value[0].to(device)))
     if found is None or len(found) * method.target.dim < _FEWEST:
         return None
     ratio = found.double().cpu().numpy() / temperature

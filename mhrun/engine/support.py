@@ -55,7 +55,9 @@ def check_support(target: Target, theta: Tensor) -> None:
         part = index[start : start + size]
         try:
             message = fault(part)
-        except Exception:  # what fails otherwise does so in the run, with its own words
+        except (
+            Exception
+        ):  # the function cannot be called outside of vmap; any other error comes again in the run
             return
         if message is not None and (text := _in_words(message)):
             while len(part) > 1:
@@ -66,7 +68,7 @@ def check_support(target: Target, theta: Tensor) -> None:
 
 
 def _in_words(message: str) -> str:
-    """Return what torch says of an argument of a distribution, with a place for the row; empty for other errors."""
+    """Return a line on an argument of a distribution that torch refuses, with a place for the row; empty for others."""
     if found := _VALUE.search(message):
         hint = " Labels of -1 and 1 become 0 and 1 by (y + 1) / 2." if found[1].startswith("Boolean") else ""
         return (
