@@ -28,9 +28,10 @@ def hints_of(data: Dataset, word: str) -> Iterator[str]:
     """
     if dropped := data.facts["dropped"]:
         yield f"{dropped:,} of {data.n + dropped:,} rows lack a value and are left out"
-    yield from _whole_numbers(data)
-    yield from _collinear(data)
-    if word == "Poisson":
+    if "x" in data.fields:  # which groups alone are not
+        yield from _whole_numbers(data)
+        yield from _collinear(data)
+    if word == "Poisson" and not data.facts.get("groups"):  # whose effects may be why counts differ
         yield from _overdispersed(data)
 
 

@@ -91,15 +91,16 @@ def _built_in(name: str, base: str, comment: str, data: Dataset, outcome: str, *
     comments = [comment, "The prior of each weight is normal with mean 0 and variance prior_variance."]
     names = weight_names(data.facts)
     settings = {"dim": len(names), "prior_variance": _VARIANCE, **extra, "names": names}
-    return Fitted({_place(name): part_text(comments, base, settings)}, len(names), _prior(name), outcome)
+    return Fitted({place_of(name): part_text(comments, base, settings)}, len(names), _prior(name), outcome)
 
 
-def _place(name: str) -> str:
+def place_of(name: str) -> str:
+    """Return the place of a model's file in the project."""
     return f"conf/model/{name}.yaml"
 
 
 def _prior(name: str) -> str:
-    return f"each weight and the intercept Normal(0, sd {_VARIANCE**0.5:.2f}): wide; prior_variance in {_place(name)}"
+    return f"each weight and the intercept Normal(0, sd {_VARIANCE**0.5:.2f}): wide; prior_variance in {place_of(name)}"
 
 
 def _logistic(name: str, target: str, data: Dataset, levels: Sequence[Any]) -> Fitted:
@@ -127,7 +128,7 @@ def _softmax(name: str, target: str, data: Dataset, levels: Sequence[Any]) -> Fi
     prior = f"{_prior(name)}; the data tell of differences between classes, the prior alone of a common shift"
     class_names = ", ".join(map(repr, data.facts["classes"][:_NAMED])) + ", ..." * (len(classes) > _NAMED)
     return Fitted(
-        {_place(name): text}, len(names), prior, f"{target}, {len(classes)} classes ({class_names})"
+        {place_of(name): text}, len(names), prior, f"{target}, {len(classes)} classes ({class_names})"
     )
 
 
@@ -155,7 +156,7 @@ def _linear(name: str, target: str, data: Dataset, levels: Sequence[Any]) -> Fit
     comment = f"{target} = intercept + x.weights + scale * N(0, 1); {target} is standardised."
     files = {
         f"{name}_model.py": _LINEAR,
-        _place(name): part_text([comment], "user_function", functions | {"parameters": parameters}),
+        place_of(name): part_text([comment], "user_function", functions | {"parameters": parameters}),
     }
     prior = "intercept and weights Normal(0, 1), scale HalfNormal(1), for the standardised target"
     return Fitted(files, len(features) + 2, prior, target)

@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 import yaml
 
 from mhrun.build import call
+from mhrun.cli.starting_groups import multilevel
 from mhrun.cli.starting_hints import hints_of
 from mhrun.cli.starting_models import flow, part_text, regression_of
 from mhrun.data.outcome import outcome_of
-from mhrun.data.table import Table, check_word
+from mhrun.data.table import Table
 from mhrun.data.table_facts import features_of, units_in_words
+from mhrun.data.table_roles import check_word
 from mhrun.errors import UserError, nearest
 from mhrun.paths import CONF
 
@@ -77,12 +79,15 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
     if table_settings.get("exposure") and regression.word != "Poisson":
         raise UserError(f"exposure={table_settings['exposure']} goes with counts: add model=poisson.")
     table_settings |= {"target": target, **regression.table}
+    groups = table_settings.get("groups")
+    if groups:
+        table_settings.pop("intercept", None)  # is a parameter of its own
     check_word(file.name, "the file")
     data = call(Table, table_settings, "the table").load()
     columns = features_of(data.facts)
     for word in (*columns, *map(str, levels)):
         check_word(word, f"{file.name}: the value")
-    if "x" not in data.fields or not columns:
+    if not groups and ("x" not in data.fields or not columns):
         raise UserError(f"{file.name} has no column but '{target}'; a regression needs features.")
     table_settings["file"] = file.name
     if "features" not in table_settings:
@@ -90,10 +95,15 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
         table_settings["features"] = [name for name in columns if name.partition("=")[0] not in categorical]
         table_settings.pop("exclude", None)
     name, of_columns = _name(file), _columns(data.facts)
-    fitted = regression.fitted(name, target, data, levels)
+    fitted = (
+        multilevel(regression.word, name, target, data)
+        if groups
+        else regression.fitted(name, target, data, levels)
+    )
+    has_bounds = regression.has_bounds and not groups
     title = f"{regression.word[0].upper()}{regression.word[1:]} regression of {target} on {of_columns} of {file.name}"
-    steps = min(max(_STEPS, _WALK * fitted.dim), _MOST_STEPS) // (1 if regression.has_bounds else 2)
-    methods = _methods(regression.has_bounds, data.n, fitted.dim)
+    steps = min(max(_STEPS, _WALK * fitted.dim), _MOST_STEPS) // (1 if has_bounds else 2)
+    methods = _methods(has_bounds, data.n, fitted.dim)
     experiment = _EXPERIMENT.format(
         name=name,
         methods="\n".join(f"  - /method@methods.{method}: {method}" for method in methods),
@@ -181,7 +191,7 @@ def _table_settings(settings: Sequence[str]) -> dict[str, Any]:
             by_key[key] = yaml.safe_load(value)
         except yaml.YAMLError as error:
             raise UserError(f"{word} cannot be read; write lists as {key}=[a,b].") from error
-        if key in ("features", "categorical", "exclude") and not isinstance(by_key[key], list):
+        if key in ("features", "categorical", "groups", "exclude") and not isinstance(by_key[key], list):
             by_key[key] = [str(by_key[key])]
     return by_key
 
@@ -230,6 +240,8 @@ def _columns(facts: Mapping[str, Any]) -> str:
     parts += [f"{len(facts['baselines']):,} categor{'y' if len(facts['baselines']) == 1 else 'ies'}"] * bool(
         indicators
     )
+    if groups := facts.get("groups"):
+        parts.append(f"groups of {' and of '.join(groups)}")
     return " and ".join(parts)
 
 

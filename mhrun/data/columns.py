@@ -68,10 +68,12 @@ def numbers(column: Any, path: Path) -> Array:
                 f"({len(column) - len(bad):,} others are)."
             )
         levels = sorted(set(map(str, text)))
-        categories = "" if is_label(len(levels), len(column)) else f"set categorical=[{column.name}], or "
+        roles = [] if is_label(len(levels), len(column)) else [f"set categorical=[{column.name}]"]
+        if CLASSES < len(levels) <= len(column) / 2:
+            roles.append(f"groups=[{column.name}] for a multilevel model")
+        roles.append(f"leave it out with exclude=[{column.name}]")
         raise UserError(
-            f"{path.name}: column '{column.name}' holds {few(levels)}, no numbers; {categories}leave it out with "
-            f"exclude=[{column.name}]."
+            f"{path.name}: column '{column.name}' holds {few(levels)}, no numbers; {', or '.join(roles)}."
         )
     values: Array = column.to_numpy(np.float64)
     if not np.isfinite(values).all():

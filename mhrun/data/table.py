@@ -18,6 +18,7 @@ from mhrun.data.dataset import Dataset
 from mhrun.data.memory import check_memory
 from mhrun.data.table_facts import features_of
 from mhrun.data.table_file import COPIES, read_table
+from mhrun.data.table_roles import check_roles, check_word, codes_of, exposure_of
 from mhrun.errors import Refusal, UserError, nearest
 from mhrun.paths import located
 
@@ -34,7 +35,8 @@ class Table:
     """Rows of a table: ``x`` (n, D) float64, the features, and ``y`` (n,), the target.
 
     Columns of x: ones, with `intercept`; the numerical features, in their order; then, for each categorical column, an
-    indicator of each of its values, in sorted order, but its baseline. With `exposure`, the field ``exposure`` (n,).
+    indicator of each of its values, in sorted order, but its baseline. With `exposure`, the field ``exposure`` (n,). Of
+    each column of `groups` a field of its name (n,) int64: 0 to G - 1 for its G values in sorted order.
 
     Args:
         file: .csv, .tsv or .txt (also compressed), or .parquet (needs pyarrow); searched in the user's folders, then in
@@ -46,6 +48,8 @@ class Table:
             that are not named, the first in sorted order.
         exposure: the column of the exposure of counts, positive numbers, such as times of observation: the mean of a
             count is proportional to it. Read by `PoissonRegression`, and by functions as ``rows.exposure``.
+        groups: columns whose values are groups, such as schools or patients, as text or numbers: codes, with which a
+            multilevel model reads the effects of its groups, ``theta.effects[rows.school]``. `facts` has their values.
         outcome: type of y: ``number`` (float64); ``sign``, +1 or -1 of two values (int8); ``class``, 0 to K - 1 of K
             values in sorted order (int64).
         positive: the value of the target that is +1; None for the later of the two in sorted order.
@@ -83,6 +87,7 @@ class Table:
         seed: int = 0,
         separator: str | None = None,
         exclude: Sequence[str] = (),
+        groups: Sequence[str] = (),
     ) -> None:
         for name, value, allowed in (
             ("outcome", outcome, _OUTCOMES),
@@ -112,6 +117,7 @@ class Table:
         self.categorical = list(categorical or ())
         self.baselines = dict(baselines or {})
         self.exposure = exposure
+        self.groups = list(groups or ())
         self.outcome = outcome
         self.positive = positive
         self.standardise = standardise
@@ -160,11 +166,11 @@ class Table:
         frame = read_table(path, self.separator)
         frame.columns = list(map(str, frame.columns))  # names of Parquet columns may be numbers
         chosen = self._columns(list(frame.columns))
-        table = frame[[*chosen, *self.categorical, *self._others]]
+        table = frame[[*chosen, *self.categorical, *self._numbers, *self.groups]]
         missing = table.isna()
         bad = missing.any(axis=1)
         if bad.any() and self.missing == "refuse":
-            for name in (*chosen, *self._others):
+            for name in (*chosen, *self._numbers):
                 check_decimals(table[name], path)
             counts = {str(c): int(k) for c, k in missing.sum().items() if k}
             listing = ", ".join(f"{c}: {k:,}" for c, k in list(counts.items())[:5]) + ", ..." * (
@@ -181,14 +187,9 @@ class Table:
         if not kept.any() or not train.any():
             raise UserError(f"{path.name}: {len(table):,} rows leave none for part = {self.part}.")
 
-        levels = {name: levels_of(table[name], path, self.baselines.get(name)) for name in self.categorical}
-        for name, values_of in levels.items():
-            if is_label(len(values_of), len(table)):
-                raise UserError(
-                    f"{path.name}: column '{name}' has {len(values_of):,} values in {len(table):,} rows, too many for "
-                    f"categories; leave it out of categorical, and set exclude=[{name}]."
-                )
-        width = self.intercept + len(chosen) + sum(map(len, levels.values())) - len(levels)
+        levels = self._levels(table, path)
+        indicators = [(name, level) for name in self.categorical for level in levels[name][1:]]
+        width = self.intercept + len(chosen) + len(indicators)
         check_memory(
             COPIES * 8 * len(table) * width, f"{path.name}, {width:,} columns of x,", "leave some out"
         )
@@ -205,9 +206,8 @@ class Table:
             fill("1", 1.0)
         for name, values in self._features(table, chosen, train, path, scales):
             fill(name, values)
-        for name in self.categorical:
-            for level in levels[name][1:]:
-                fill(f"{name}={level}", (table[name] == level).to_numpy(np.float64))
+        for name, level in indicators:
+            fill(f"{name}={level}", (table[name] == level).to_numpy(np.float64))
         fields: dict[str, Array] = {}
         facts: dict[str, Any] = {
             "columns": columns,
@@ -215,18 +215,40 @@ class Table:
             "dropped": int(bad.sum()),
             "scales": scales,
         }
-        facts["baselines"] = {name: str(values[0]) for name, values in levels.items()}
+        facts["baselines"] = {name: str(levels[name][0]) for name in self.categorical}
         if columns:
             fields["x"] = x
         if self.target:
             y, facts_of_y = self._outcome(table[self.target], train, path)
             fields["y"], facts = y[kept], facts | facts_of_y
         if self.exposure:
-            fields["exposure"] = self._exposure(table, path)[kept]
+            fields["exposure"] = exposure_of(table[self.exposure], path)[kept]
             facts["exposure"] = self.exposure
+        if self.groups:
+            fields |= {name: codes_of(table[name], levels[name], path)[kept] for name in self.groups}
+            facts["groups"] = {name: list(map(str, levels[name])) for name in self.groups}
         tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in fields.items()}
         words = f"{path.name}: {len(x):,} rows of {len(frame):,}, {len(columns)} columns of x"
         return Dataset(tensors, words, facts), levels
+
+    def _levels(self, table: Any, path: Path) -> dict[str, list[Any]]:
+        """Return the values of each categorical column and of each column of groups."""
+        levels = {name: levels_of(table[name], path, self.baselines.get(name)) for name in self.categorical}
+        for name, values in levels.items():
+            if is_label(len(values), len(table)):
+                raise UserError(
+                    f"{path.name}: column '{name}' has {len(values):,} values in {len(table):,} rows, too many for "
+                    f"categories; leave it out of categorical, and set groups=[{name}] for a multilevel model, or "
+                    f"exclude=[{name}]."
+                )
+        for name in self.groups:
+            levels[name] = levels_of(table[name], path)
+            if len(levels[name]) < 2:
+                raise UserError(
+                    f"{path.name}: column '{name}' has one value, {few(levels[name])}; leave it out of groups, and "
+                    f"set exclude=[{name}]."
+                )
+        return levels
 
     def _features(
         self,
@@ -293,7 +315,7 @@ class Table:
                 f"{path.name}: there is no column '{self.exposure}', the exposure, which counts are proportional to."
             )
         exposure = [self.exposure] if self.exposure else []
-        for name in (*numerical, *self.categorical, *exposure):
+        for name in (*numerical, *self.categorical, *self.groups, *exposure):
             if name not in frame:
                 raise UserError(
                     f"{path.name}: there is no column '{name}'.{nearest(name, map(str, frame.columns))}"
@@ -309,64 +331,36 @@ class Table:
             mean, sd = facts["scales"].get(name, (0.0, 1.0))
             columns.append((numbers(frame[name], path) - mean) / sd)
         for name in self.categorical:
-            known = levels[name]
-            if unknown := [v for v in levels_of(frame[name], path) if v not in known]:
-                raise UserError(
-                    f"{path.name}: column '{name}' has {few(unknown)}, which the table does not have: {few(known)}."
-                )
-            columns += [(frame[name] == level).to_numpy(np.float64) for level in known[1:]]
-        fields = {"x": np.column_stack(columns)}
+            codes_of(frame[name], levels[name], path)  # refuses unknown values
+            columns += [(frame[name] == level).to_numpy(np.float64) for level in levels[name][1:]]
+        fields = {"x": np.column_stack(columns)} if columns else {}
         if self.exposure:
-            fields["exposure"] = self._exposure(frame, path).copy()  # pandas lends it read-only
+            fields["exposure"] = exposure_of(frame[self.exposure], path).copy()  # pandas lends it read-only
+        fields |= {name: codes_of(frame[name], levels[name], path) for name in self.groups}
         tensors = {name: torch.from_numpy(values) for name, values in fields.items()}
         return Dataset(tensors, f"{len(frame):,} new rows", facts)
 
     @property
-    def _others(self) -> list[str]:
-        """The columns besides those of x."""
+    def _numbers(self) -> list[str]:
+        """The columns of numbers besides those of x."""
         return [name for name in (self.exposure, self.target) if name]
-
-    def _exposure(self, frame: Any, path: Path) -> Array:
-        assert self.exposure is not None
-        values = numbers(frame[self.exposure], path)
-        if not (values > 0).all():
-            first = int((values <= 0).argmax())
-            raise UserError(
-                f"{path.name}: the exposure '{self.exposure}' is {values[first]:g} in data row "
-                f"{frame.index[first] + 1:,}; it must be positive. If it is a logarithm, take its exponential."
-            )
-        return values
 
     def _columns(self, names: list[str]) -> list[str]:
         """Return the numerical features, after checking that all columns exist and can be named in a configuration."""
-        declared = [*(self.features or ()), *self.categorical, *self._others, *self.exclude]
-        for name in declared:
-            if name not in names:
-                for column in names:  # the name may be what became of ${...}
-                    check_word(column, f"{self.file}: column")
-                hint = (
-                    nearest(str(name), names)
-                    or f" There are: {', '.join(names[:12])}{', ...' * (len(names) > 12)}."
-                )
-                raise UserError(f"{self.file} has no column '{name}'.{hint}")
-        repeated = sorted({name for name in declared if declared.count(name) > 1})
-        if repeated:
-            role = {"feature": self.features or (), "category": self.categorical, "excluded": self.exclude}
-            roles = [name for name, columns in role.items() if repeated[0] in columns]
-            roles += [name for name in ("exposure", "target") if getattr(self, name) == repeated[0]]
-            if roles == ["feature", "category"]:
-                raise UserError(
-                    f"{self.file}: '{repeated[0]}' is in features and in categorical; leave it out of features, "
-                    "which are the numerical columns: x has its indicators after them."
-                )
-            if len(roles) == 1:
-                group = {"feature": "features", "category": "categorical", "excluded": "exclude"}[roles[0]]
-                raise UserError(f"{self.file}: '{repeated[0]}' is in {group} twice; name it once.")
-            raise UserError(f"{self.file}: '{repeated[0]}' is {' and '.join(roles)}; give it one role.")
+        roles: dict[str, list[str]] = {
+            "features": self.features or [],
+            "categorical": self.categorical,
+            "groups": self.groups,
+            "exclude": self.exclude,
+            "exposure": [self.exposure] if self.exposure else [],
+            "target": [self.target] if self.target else [],
+        }
+        check_roles(self.file, names, roles)
+        declared = [name for columns in roles.values() for name in columns]
         features = (
             [name for name in names if name not in declared] if self.features is None else self.features
         )
-        for name in (*features, *self.categorical, *self._others):
+        for name in (*features, *self.categorical, *self.groups, *self._numbers):
             check_word(name, f"{self.file}: column")
         return features
 
@@ -394,19 +388,6 @@ class Table:
                 f"{few(levels)}."
             )
         return np.where(column.to_numpy() == positive, np.int8(1), np.int8(-1)), {"positive": positive}
-
-
-def check_word(word: str, what: str) -> None:
-    """Refuse a name that a configuration would read as something else.
-
-    Raises:
-        UserError: it has ``${``, which begins a reference to a setting, or is ``???``, a setting that is missing.
-    """
-    if "${" in word or word == "???":
-        raise UserError(
-            f"{what} '{word}' cannot be named in a configuration, where ${{...}} refers to a setting and ??? is a "
-            "missing one; rename it."
-        )
 
 
 def _of_text(features: Any) -> str:

@@ -18,6 +18,8 @@ def units_in_words(facts: Mapping[str, Any]) -> list[str]:
     if baselines := facts.get("baselines"):
         parts = [f"{name} = {value}" for name, value in baselines.items()]
         lines.append(f"baseline{'s' * (len(parts) > 1)}: {', '.join(parts)}")
+    if groups := facts.get("groups"):
+        lines.append(f"groups: {', '.join(f'{len(levels):,} of {name}' for name, levels in groups.items())}")
     return lines
 
 

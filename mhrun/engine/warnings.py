@@ -224,6 +224,11 @@ def draws_warnings(
     name, shape = method.name, method.shape
     if draws.shape[1] >= LEAST_DRAWS and np.isfinite(draws).all() and not method.kernel.optimises:
         yield from _precision_warnings(name, draws, names)
+        if len(draws) == 1:
+            yield (
+                f"{name}: R-hat compares the two halves of a single chain, which cannot show a mode that it never "
+                "visited. Run several, such as chains=4."
+            )
     rate = float(np.sum(summary["totals"]["sum_accepted"])) / (shape.chains * shape.steps)
     limits = acceptance_range(method)
     outside = limits is not None and rate > 0 and not limits[0] <= rate <= limits[1]

@@ -171,7 +171,12 @@ class FunctionModel:
                 "new fields."
             )
         if flat := self.parameters.without_prior:
-            return f"{', '.join(flat)} has no declared prior to draw from; give it one, such as Normal(0, 1)."
+            groups = (
+                ""
+                if self._log_prior is None
+                else ", as the standardised effects of groups have (non-centred)"
+            )
+            return f"{', '.join(flat)} has no declared prior to draw from; give it one, such as Normal(0, 1){groups}."
         if self._log_prior is not None:
             return "log_prior cannot be drawn from; declare the priors in parameters instead."
         return None

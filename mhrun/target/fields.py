@@ -33,6 +33,11 @@ def unfit(model: Model, data: Dataset) -> str | None:
     name, data_fields = type(model).__name__, data.fields
     if _EXPOSURE in data_fields and _EXPOSURE not in fields and isinstance(model, Regression):
         return f"{name} has no {_EXPOSURE}; leave it out of the data, or take a Poisson regression."
+    if (groups := data.facts.get("groups")) and isinstance(model, Regression):
+        return (
+            f"{name} has no effects of groups ({', '.join(groups)}); leave them out of the data, or take a function: "
+            "mhrun init DIR --data FILE --outcome COLUMN groups=[...] writes one."
+        )
     if any(field not in data_fields for field in fields):
         phrase = (
             f"the fields {' and '.join(fields)}" if len(fields) > 1 else f"the field {next(iter(fields))}"

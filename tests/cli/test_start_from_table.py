@@ -6,16 +6,22 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
+import torch
 import yaml
 
 import mhrun
 from mhrun.build import build
 from mhrun.cli.compose import compose_config
 from mhrun.cli.main import run
+from mhrun.models.function import Named
+from mhrun.models.parameters import Parameters
 
 
 @pytest.fixture(autouse=True)
@@ -434,3 +440,105 @@ def test_all_columns_that_are_no_features_are_named_at_once_and_can_be_excluded(
     assert "exclude" not in settings
     assert run(["init", "q", "--data", "t.csv", "exclude=[consant]"]) == 2
     assert "has no column 'consant'. Did you mean 'constant'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words", "rows", "forms"),
+    [
+        ("number", [], 60, ("", "theta.rater_sd * ")),  # 30 rows of a school, 3 of a rater
+        ("flag", [], 60, ("theta.school_sd * ", "theta.rater_sd * ")),
+        ("count", ["model=poisson", "exposure=days"], 60, ("", "theta.rater_sd * ")),
+        ("flag", [], 1_200, ("", "")),
+    ],
+)
+def test_groups_give_a_multilevel_regression(capsys, outcome, words, rows, forms):
+    """Effects are themselves parameters where a group has many data, else standardised."""
+    outcomes = {
+        "number": numbers,
+        "flag": lambda rng, rows: rng.choice(["yes", "no"], rows),
+        "count": lambda rng, rows: rng.poisson(1.5, rows),
+    }
+    table(
+        rows,
+        y=outcomes[outcome],
+        days=lambda rng, rows: rng.uniform(1, 2, rows),
+        school=np.arange(rows) % 2,
+        rater=[f"r {i % 20}" for i in range(rows)],
+    )
+    words = ["--data", "my rows.csv", "--outcome", "y", "groups=[school,rater]", *words]
+    assert run(["init", "mine", *words]) == 0
+    said = capsys.readouterr().out
+    assert "intercepts by school and rater" in said
+    assert "units   groups: 2 of school, 20 of rater" in said
+    model = yaml.safe_load(Path("mine/conf/model/my_rows.yaml").read_text())
+    assert model["parameters"]["rater_effects"]["dims"]["rater"][1] == "r 1"
+    code = Path("mine/my_rows_model.py").read_text()
+    for form, column in zip(forms, ("school", "rater"), strict=True):
+        assert f'        + {form}theta.{column}_effects[rows["{column}"]]\n' in code
+        assert ("prior" in model["parameters"][f"{column}_effects"]) == bool(form)
+        assert (f"Normal(0.0, theta.{column}_sd).log_prob(theta.{column}_effects)" in code) != bool(form)
+    config = compose_config(["experiment=my_rows", "scale=smoke"], [Path("mine/conf")], compare=False)
+    fields = build(config["data"] | {"file": "mine/my rows.csv"}, "data").load().fields
+    written = dict[str, Any]()
+    exec(code, written)
+    rng = np.random.default_rng(0)
+    theta = {"intercept": 0.3, "weights": rng.normal(size=fields["x"].shape[1]), "scale": 0.7}
+    theta |= {"school_sd": 0.5, "school_effects": rng.normal(size=2)}
+    theta |= {"rater_sd": 1.5, "rater_effects": rng.normal(size=20)}
+    rows = {name: field.numpy() for name, field in fields.items()}
+    school, rater = (
+        theta[f"{column}_effects"][rows[column]] * (theta[f"{column}_sd"] if form else 1)
+        for form, column in zip(forms, ("school", "rater"), strict=True)
+    )
+    eta = 0.3 + school + rater + rows["x"] @ theta["weights"]
+    expected = {
+        "number": lambda: scipy.stats.norm.logpdf(rows["y"], eta, 0.7),
+        "flag": lambda: -np.logaddexp(0, -rows["y"] * eta),
+        "count": lambda: scipy.stats.poisson.logpmf(rows["y"], rows["exposure"] * np.exp(eta)),
+    }[outcome]()
+    named = SimpleNamespace(
+        **{name: torch.as_tensor(value, dtype=torch.float64) for name, value in theta.items()}
+    )
+    np.testing.assert_allclose(written["log_lik"](named, Named(fields)), expected, rtol=1e-9)
+    assert written["simulate"](named, Named(fields))["y"].shape == rows["y"].shape
+
+
+@pytest.mark.slow
+def test_a_multilevel_regression_runs_and_predicts(capsys):
+    table(400, y=numbers, school=[f"school {i % 4}" for i in range(400)])
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y", "groups=school"]) == 0
+    few = ["steps=20", "warmup=50", "~methods.sgld"]
+    assert run(["--project", "mine", "my_rows", "scale=smoke", "runtime.report=false", *few]) == 0
+    (folder,) = {
+        path.parent for path in Path("outputs/my_rows").glob("*/config.yaml") if not path.parent.is_symlink()
+    }
+    loaded = mhrun.load(folder, project="mine")
+    assert list(loaded.trace("mcmc")["posterior"].school.values[:2]) == ["school 0", "school 1"]
+    assert np.isfinite(loaded.predict("mcmc", {"age": 0.0, "bmi": 1.0, "school": "school 3"})).all()
+    with pytest.raises(mhrun.UserError, match="has 'school 99', which the table does not have"):
+        loaded.predict("mcmc", {"age": 0.0, "bmi": 1.0, "school": "school 99"})
+
+
+def test_a_column_of_groups_may_have_any_name(capsys):
+    """Text that YAML and Python read as something else."""
+    table(y=numbers, **{'my "own": group': np.arange(60) % 4, "1": np.arange(60) % 3})
+    words = ["--data", "my rows.csv", "--outcome", "y", "groups=['my \"own\": group', '1']", "features=[age]"]
+    assert run(["init", "mine", *words]) == 0
+    assert (
+        "dims:\n      my_own_group: ['0', '1', '2', '3']" in Path("mine/conf/model/my_rows.yaml").read_text()
+    )
+    parameters = yaml.safe_load(Path("mine/conf/model/my_rows.yaml").read_text())["parameters"]
+    assert Parameters(parameters).dim == 1 + 1 + (1 + 4) + (1 + 3) + 1
+
+
+def test_groups_alone_and_a_model_without_them(capsys):
+    table(y=lambda rng, rows: rng.choice(list("abc"), rows), school=np.arange(60) % 5)
+    words = ["--data", "my rows.csv", "--outcome", "y", "groups=school"]
+    assert run(["init", "mine", *words]) == 2
+    assert "groups goes with model=linear, logistic, poisson, not with softmax." in capsys.readouterr().err
+    assert (
+        run(["init", "mine", "--data", "my rows.csv", "--outcome", "age", "groups=school", "exclude=[bmi,y]"])
+        == 0
+    )
+    assert "weights" not in Path("mine/my_rows_model.py").read_text()
+    assert "60 rows, groups of school" in capsys.readouterr().out

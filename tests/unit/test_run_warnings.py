@@ -49,6 +49,11 @@ def test_a_good_run_has_no_warnings():
     assert warned(0.8, acceptance=0.3, warmup=1_000) == []
 
 
+def test_a_single_chain_is_warned_of():
+    (line,) = warned(0.8, chains=1, steps=6_000)
+    assert line.startswith("R-hat compares the two halves of a single chain")
+
+
 def test_a_step_size_that_is_far_off_is_warned_of():
     lines = warned(20.0, steps=400)
     assert any("R-hat is" in line and "have not converged" in line for line in lines)

@@ -370,3 +370,47 @@ def test_numbers_are_the_nearest_that_float64_has(rng):
     x = np.concatenate([rng.normal(size=2000), rng.normal(size=1000) * 10.0 ** rng.integers(-30, 30, 1000)])
     Path("t.csv").write_text("a;b\n" + "".join(f"{v!r};1\n" for v in x.tolist()))
     assert (Table("t.csv", features=["a"], standardise=False).load().fields["x"][:, 0].numpy() == x).all()
+
+
+def test_groups_are_codes_of_their_values_in_sorted_order(frame):
+    frame.to_csv("t.csv", index=False)
+    part = Table("t.csv", target="y", features=["a"], groups=["kind", "grade"], test_share=0.2, seed=1)
+    data = part.load()
+    assert data.facts["groups"] == {"kind": ["blue", "green", "red"], "grade": ["1", "2"]}
+    # Training and test rows have the same codes, and together they are all rows.
+    held_out = Table(
+        "t.csv", target="y", features=["a"], groups=["kind", "grade"], test_share=0.2, part="test", seed=1
+    ).load()
+    rows = {float(y): i for i, y in enumerate(frame["y"])}
+    for part_of in (data, held_out):
+        at = [rows[float(y)] for y in part_of.fields["y"]]
+        for name in ("kind", "grade"):
+            codes = part_of.fields[name]
+            assert codes.dtype == torch.int64
+            values = [data.facts["groups"][name][code] for code in codes]
+            assert values == [str(value) for value in frame[name].iloc[at]]
+    new = part.prepared({"a": [1.0, 2.0], "kind": ["red", "blue"], "grade": [2, 1]})
+    assert new.fields["kind"].tolist() == [2, 0]
+    assert new.fields["grade"].tolist() == [1, 0]
+    with pytest.raises(UserError, match=r"column 'kind' has 'pink', which the table does not have: 'blue'"):
+        part.prepared({"a": 1.0, "kind": "pink", "grade": 2})
+    assert "PoissonRegression has no effects of groups (kind, grade)" in str(
+        unfit(PoissonRegression(1), data)
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"groups": ["kin"]}, "has no column 'kin'. Did you mean 'kind'?"),
+        ({"groups": ["kind", "kind"]}, "'kind' is in groups twice"),
+        ({"groups": ["kind"], "categorical": ["kind"]}, "'kind' is category and group; give it one role"),
+        ({"groups": ["one"]}, "column 'one' has one value, 'a'; leave it out of groups"),
+        ({"groups": ["x"]}, "'x' is the name of another field of the data; rename the column"),
+    ],
+)
+def test_columns_that_are_no_groups(frame, settings, words):
+    frame.assign(one="a", x="b").to_csv("t.csv", index=False)
+    with pytest.raises(UserError) as error:
+        Table("t.csv", target="y", features=["a"], **settings).load()
+    assert words in str(error.value)

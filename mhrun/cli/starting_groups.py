@@ -1,0 +1,211 @@
+"""The multilevel regressions that ``mhrun init`` fits to a table with groups: each group has an effect of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mhrun.cli.starting_models import Fitted, part_text, place_of
+from mhrun.data.dataset import Dataset
+from mhrun.data.table_facts import features_of
+from mhrun.errors import UserError
+
+# Information on the effect of a group, times its variance a priori (0.3^2 here), above which the effects themselves are
+# nearly independent of their spread a posteriori, so that chains move in them; below, in the standardised ones.
+_INFORMED, _TYPICAL = 1.0, 0.3
+_DIMENSIONS = ("chain", "draw", "feature")  # of a trace, besides those of groups
+
+
+class Kind(NamedTuple):
+    """A likelihood of a linear predictor."""
+
+    title: str
+    equation: str  # of a datum, {target} and {mean} to be filled in
+    distributions: str  # that the module imports
+    density: str  # log-likelihood of the data from `mean`
+    draw: str  # of new targets from `mean`
+    sd: float  # of the priors of intercept and weights
+    extra: Mapping[str, str]  # further parameters
+    spread: str  # prior of the standard deviation of a group's effects
+
+
+_KINDS = {
+    "linear": Kind(
+        "Linear regression with normal errors",
+        "{target} = {mean} + scale * N(0, 1); {target} is standardised.",
+        "Normal",
+        "Normal(mean, theta.scale).log_prob(rows.y)",
+        "Normal(mean, theta.scale).sample()",
+        1.0,
+        {"scale": "HalfNormal(1.0)"},
+        "HalfNormal(1.0)",
+    ),
+    "logistic": Kind(
+        "Logistic regression",
+        "P({target}{value}) = 1 / (1 + exp(-({mean}))).",
+        "Bernoulli, Normal",
+        "logsigmoid(rows.y * mean)",
+        "2 * Bernoulli(logits=mean).sample() - 1",
+        3.0,
+        {},
+        "HalfNormal(2.0)",
+    ),
+    "Poisson": Kind(
+        "Poisson regression",
+        "{target} ~ Poisson({rate}exp({mean})).",
+        "Normal, Poisson",
+        "Poisson(mean.exp(){exposure}).log_prob(rows.y)",
+        "Poisson(mean.exp(){exposure}).sample()",
+        3.0,
+        {},
+        "HalfNormal(1.0)",
+    ),
+}
+
+
+def multilevel(word: str, name: str, target: str, data: Dataset) -> Fitted:
+    """Return the regression of a kind whose intercept differs between groups.
+
+    The effects of the groups of a column are N(0, sd^2) a priori, and sd is a parameter. They are written in the form
+    that fits the data of a group: themselves where it has many (centred), else standardised (non-centred).
+
+    Args:
+        word: the kind of regression, of `mhrun.cli.starting_models.Regression`.
+        name: of the model.
+        target: the column of the outcome.
+        data: the table as the regression reads it.
+
+    Raises:
+        UserError: there is no multilevel regression of this kind.
+    """
+    if word not in _KINDS:
+        raise UserError(f"groups goes with model={', '.join(map(str.lower, _KINDS))}, not with {word}.")
+    kind, features, groups = _KINDS[word], features_of(data.facts), data.facts["groups"]
+    exposure = data.facts.get("exposure")
+    normal = f"Normal(0, {kind.sd:g})"
+    parameters: dict[str, Any] = {"intercept": normal}
+    if features:
+        parameters["weights"] = {"prior": normal, "dims": {"feature": features}}
+    terms, formula, centred = ["theta.intercept"], ["intercept"], dict[str, str]()
+    for (column, levels), word_of in zip(groups.items(), _identifiers(groups), strict=True):
+        effects, sd = f"{word_of}_effects", f"{word_of}_sd"
+        is_centred = _is_informed(word, data, column)
+        parameters[sd] = kind.spread
+        parameters[effects] = {"dims": {word_of: levels}} | ({} if is_centred else {"prior": "Normal(0, 1)"})
+        scaled = "" if is_centred else f"theta.{sd} * "
+        terms.append(f"{scaled}theta.{effects}[rows[{json.dumps(column)}]]")
+        formula.append(f"{'' if is_centred else f'{sd} * '}{effects}")
+        if is_centred:
+            centred[effects] = sd
+    terms += ["rows.x @ theta.weights"] * bool(features)
+    formula += ["x.weights"] * bool(features)
+    parameters |= kind.extra
+    functions = {"log_lik": f"{name}_model.log_lik", "simulate": f"{name}_model.simulate"}
+    functions |= {"log_prior": f"{name}_model.log_prior"} if centred else {}
+    positive = data.facts.get("positive")
+    equation = kind.equation.format(
+        target=target,
+        value="" if positive is None else f" = {positive!r}",
+        mean=" + ".join(formula),
+        rate=f"{exposure} * " if exposure else "",
+    )
+    comments = [equation, *_comments(groups, centred)]
+    times = " * rows.exposure" * bool(exposure)
+    module = _MODULE.format(
+        title=f"{kind.title}, whose intercept differs between groups of {' and of '.join(groups)}.",
+        imports=_imports(kind, bool(centred)),
+        terms="\n        + ".join(terms),
+        density=kind.density.format(exposure=times),
+        draw=kind.draw.format(exposure=times),
+    )
+    if centred:
+        densities = " + ".join(
+            f"Normal(0.0, theta.{sd}).log_prob(theta.{effects}).sum()" for effects, sd in centred.items()
+        )
+        module += _LOG_PRIOR.format(densities=densities)
+    files = {
+        f"{name}_model.py": module,
+        place_of(name): part_text(comments, "user_function", functions | {"parameters": parameters}),
+    }
+    dim = 1 + len(features) + sum(1 + len(levels) for levels in groups.values()) + len(kind.extra)
+    names = "intercept and weights" if features else "intercept"
+    prior = f"{names} {normal}, effects N(0, sd^2), sd {kind.spread}; in {place_of(name)}"
+    return Fitted(files, dim, prior, f"{target}, intercepts by {' and '.join(groups)}")
+
+
+def _identifiers(columns: Iterable[str]) -> list[str]:
+    """Return names that Python and traces can read for columns, each another."""
+    found: list[str] = []
+    for column in columns:
+        word = re.sub(r"\W+", "_", column, flags=re.ASCII).strip("_")
+        if not word[:1].isalpha() or word in _DIMENSIONS:
+            word = f"group_{word}".rstrip("_")
+        found.append(f"{word}_{len(found)}" if word in found else word)
+    return found
+
+
+def _is_informed(word: str, data: Dataset, column: str) -> bool:
+    """Return whether the data of the median group are enough for the centred form."""
+    y, codes = data.fields["y"].double().numpy(), data.fields[column].numpy()
+    rows = float(np.median(np.bincount(codes, minlength=len(data.facts["groups"][column]))))
+    share = (y > 0).mean()
+    each = {"linear": 1.0, "logistic": share * (1 - share), "Poisson": y.mean()}[word]
+    return bool(rows * each * _TYPICAL**2 > _INFORMED)
+
+
+def _comments(groups: Mapping[str, Sequence[str]], centred: Mapping[str, str]) -> list[str]:
+    """Return comments on the forms of the effects."""
+    count = len(groups)
+    if not centred:
+        return [
+            "Effects are standardised (non-centred), which suits groups with few data.",
+        ]
+    lines = [
+        "Effects of groups with many data are parameters themselves (centred); log_prior has their density.",
+    ]
+    return lines + ["Those of groups with few data are standardised (non-centred)."] * (len(centred) < count)
+
+
+def _imports(kind: Kind, has_prior: bool) -> str:
+    names = set(kind.distributions.split(", "))
+    if not has_prior and kind.title != _KINDS["linear"].title:
+        names -= {"Normal"}
+    line = f"from torch.distributions import {', '.join(sorted(names))}"
+    return f"{line}\nfrom torch.nn.functional import logsigmoid" if "logsigmoid" in kind.density else line
+
+
+_MODULE = '''\
+"""{title}"""
+
+{imports}
+
+
+def linear_predictor(theta, rows):
+    """Return the linear predictor of each datum (m,)."""
+    return (
+        {terms}
+    )
+
+
+def log_lik(theta, rows):
+    """Return the log-likelihood of each datum (m,)."""
+    mean = linear_predictor(theta, rows)
+    return {density}
+
+
+def simulate(theta, rows):
+    """Return new targets for the same features and groups."""
+    mean = linear_predictor(theta, rows)
+    return {{"y": {draw}}}
+'''
+
+_LOG_PRIOR = '''
+
+def log_prior(theta):
+    """Return the log-density of the effects, given their standard deviations."""
+    return {densities}
+'''

@@ -1,0 +1,103 @@
+"""The roles of a table's columns, and the columns that are neither features nor the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mhrun.data.columns import few, levels_of, numbers
+from mhrun.errors import UserError, nearest
+
+Array = npt.NDArray[Any]
+
+_FIELDS = ("x", "y", "exposure")  # of every table, which a column of groups cannot be called
+# A role of one column: the words for it, where a column has two roles.
+_WORDS = {"features": "feature", "categorical": "category", "groups": "group", "exclude": "excluded"}
+
+
+def check_roles(file: str, names: Sequence[str], roles: Mapping[str, Sequence[str]]) -> None:
+    """Refuse columns that a table does not have, and columns with two roles.
+
+    Args:
+        file: of the table, for messages.
+        names: of its columns.
+        roles: setting -> the columns that it names.
+
+    Raises:
+        UserError: there is such a column.
+    """
+    declared = [name for columns in roles.values() for name in columns]
+    for name in declared:
+        if name not in names:
+            for column in names:  # the name may be what became of ${...}
+                check_word(column, f"{file}: column")
+            hint = (
+                nearest(str(name), names)
+                or f" There are: {', '.join(names[:12])}{', ...' * (len(names) > 12)}."
+            )
+            raise UserError(f"{file} has no column '{name}'.{hint}")
+    for name in roles["groups"]:
+        if name in _FIELDS:
+            raise UserError(
+                f"{file}: groups: '{name}' is the name of another field of the data; rename the column."
+            )
+    repeated = sorted({name for name in declared if declared.count(name) > 1})
+    if not repeated:
+        return
+    settings = [setting for setting, columns in roles.items() if repeated[0] in columns]
+    if settings == ["features", "categorical"]:
+        raise UserError(
+            f"{file}: '{repeated[0]}' is in features and in categorical; leave it out of features, "
+            "which are the numerical columns: x has its indicators after them."
+        )
+    if len(settings) == 1:
+        raise UserError(f"{file}: '{repeated[0]}' is in {settings[0]} twice; name it once.")
+    words = " and ".join(_WORDS.get(setting, setting) for setting in settings)
+    raise UserError(f"{file}: '{repeated[0]}' is {words}; give it one role.")
+
+
+def check_word(word: str, what: str) -> None:
+    """Refuse a name that a configuration would read as something else.
+
+    Raises:
+        UserError: it has ``${``, which begins a reference to a setting, or is ``???``, a setting that is missing.
+    """
+    if "${" in word or word == "???":
+        raise UserError(
+            f"{what} '{word}' cannot be named in a configuration, where ${{...}} refers to a setting and ??? is a "
+            "missing one; rename it."
+        )
+
+
+def exposure_of(column: Any, path: Path) -> Array:
+    """Return the exposure of counts as float64.
+
+    Raises:
+        UserError: it has text, or a number that is not positive.
+    """
+    values = numbers(column, path)
+    if not (values > 0).all():
+        first = int((values <= 0).argmax())
+        raise UserError(
+            f"{path.name}: the exposure '{column.name}' is {values[first]:g} in data row "
+            f"{column.index[first] + 1:,}; it must be positive. If it is a logarithm, take its exponential."
+        )
+    return values
+
+
+def codes_of(column: Any, levels: Sequence[Any], path: Path) -> Array:
+    """Return the places of a column's values among the values that the table has, int64.
+
+    Raises:
+        UserError: a value that the table does not have.
+    """
+    known = {level: code for code, level in enumerate(levels)}
+    if unknown := [value for value in levels_of(column, path) if value not in known]:
+        raise UserError(
+            f"{path.name}: column '{column.name}' has {few(unknown)}, which the table does not have: {few(levels)}."
+        )
+    return np.array([known[value] for value in column.tolist()], np.int64)
