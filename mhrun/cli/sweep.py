@@ -61,9 +61,8 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
     _check_all_jobs(words, folders)
     name, outputs = str(config["experiment"]), Path(config["runtime"]["outputs"])
     # Where and how jobs are computed makes no other sweep.
-    where = ("hydra", *(f"runtime.{name}=" for name in config["runtime"] if f"runtime.{name}" not in swept))
-    overrides = sorted(word for word in words if not word.lstrip("+~").startswith(where))
-    digest = hashlib.sha256("\n".join(overrides).encode()).hexdigest()[:12]
+    where = tuple(f"runtime.{name}=" for name in config["runtime"] if f"runtime.{name}" not in swept)
+    digest = digest_of([word for word in words if not word.lstrip("+~").startswith(where)])
     place = outputs / name / "sweeps" / digest
     for folder in (place.parent.parent, place.parent, place, place / "jobs"):
         if folder.is_symlink():
@@ -153,6 +152,12 @@ def _check_all_jobs(words: Sequence[str], folders: Sequence[Path]) -> None:
         composed(words, folders, multirun=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise explained(error, words, folders) from error
+
+
+def digest_of(words: Sequence[str]) -> str:
+    """Return what tells a sweep from others: a hash of its words, but for settings of Hydra."""
+    overrides = sorted(word for word in words if not is_of_hydra(parsed([word])[0]))
+    return hashlib.sha256("\n".join(overrides).encode()).hexdigest()[:12]
 
 
 def _launched(words: Sequence[str], place: Path, jobs: Sequence[Sequence[str]]) -> None:

@@ -160,6 +160,7 @@ class Table:
             _tables[key] = self._read(path)
             while len(_tables) > _KEPT:
                 _tables.popitem(last=False)
+        _tables.move_to_end(key)
         return _tables[key]
 
     def _read(self, path: Path) -> tuple[Dataset, dict[str, list[Any]]]:
@@ -337,6 +338,8 @@ class Table:
         if self.exposure:
             fields["exposure"] = exposure_of(frame[self.exposure], path).copy()  # pandas lends it read-only
         fields |= {name: codes_of(frame[name], levels[name], path) for name in self.groups}
+        if not fields:
+            raise UserError(f"{self.file} is read without features, of which new rows could have others.")
         tensors = {name: torch.from_numpy(values) for name, values in fields.items()}
         return Dataset(tensors, f"{len(frame):,} new rows", facts)
 

@@ -195,7 +195,7 @@ class Unadjusted(Kernel):
         """Return the log posterior (C,), from the mean log-likelihood (C,) or its terms (C, m)."""
         assert log_lik is not None
         mean = log_lik.double().mean(-1) if log_lik.dim() == 2 else log_lik
-        return target.n * mean + target.prior_power(temperature) * temperature * point.log_prior
+        return target.value(mean, point.log_prior, temperature)
 
 
 def _where(stopped: Tensor, before: Tensor, after: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ _VALUES = 1 << 22  # most data values times chains in memory
 _ROWS = 1 << 13
 _ITERATIONS = 500
 _NEWTON = 12  # steps on all data, at most
+_SCALINGS = 4  # searches in other units, at most
 # Posterior standard deviations from the mode at which no Newton step is needed, and at which a point is a reference.
 _CLOSE, _NEAR = 1e-2, 1.0
 
@@ -53,6 +54,9 @@ def find_reference(model: Model, data: Dataset) -> Found:
     data: each costs one gradient and divides the distance to the mode by ten or so. Where they do not approach it,
     L-BFGS goes on, on all data. A last Newton step has the Hessian of all data, which is returned.
 
+    Where coordinates have very different units, as of unstandardised features, L-BFGS stops far from the mode. It is
+    then restarted from there in units of the curvature, 1 / sqrt(diag |H|).
+
     Raises:
         UserError: no mode within reach: the log posterior is unbounded, or not finite where the search begins; or the
             log-likelihood does not have two derivatives.
@@ -77,9 +81,31 @@ def _differentiated() -> Iterator[None]:
 
 
 def _search_result(model: Model, data: Dataset) -> Found:
-    theta = first_point(model, data.device).cpu().numpy()[0]
+    theta, cost = first_point(model, data.device).cpu().numpy()[0], 0
+    units = np.ones_like(theta)
+    for scaling in range(_SCALINGS + 1):
+        end = _attempt(model, data, theta, units)
+        cost += end.found.n_grad if end.found is not None else end.n_grad
+        if end.found is not None:
+            return end.found._replace(n_grad=cost)
+        if scaling < _SCALINGS:
+            theta, units = end.theta, _units(model, data, end.theta)
+            cost += min(_FEW, data.n) * len(theta)
+    raise _no_mode()
+
+
+class _End(NamedTuple):
+    """Where a search ended, and the mode if it is one."""
+
+    found: Found | None
+    theta: np.ndarray  # (D,)
+    n_grad: int
+
+
+def _attempt(model: Model, data: Dataset, theta: np.ndarray, units: np.ndarray) -> _End:
+    """Search for the mode from theta (D,), by L-BFGS on coordinates theta / units."""
     few_data, all_data = _Energy(model, data, min(_FEW, data.n)), _Energy(model, data, data.n)
-    theta = _search(few_data, theta)
+    theta = _search(few_data, theta, units)
     cost = few_data.evaluated
     if few_data.size < data.n:
         curvature = _curvature(model, data, torch.from_numpy(theta).to(data.device), few_data.size)
@@ -87,7 +113,7 @@ def _search_result(model: Model, data: Dataset) -> Found:
         if curvature is not None:
             theta, close = _approached(all_data, theta, curvature.cpu().numpy())
         if not close:
-            theta = _search(all_data, theta)
+            theta = _search(all_data, theta, units)
         cost += few_data.size * len(theta) + all_data.evaluated
     point = torch.from_numpy(theta).to(data.device)
     root: Tensor | None = None
@@ -97,15 +123,24 @@ def _search_result(model: Model, data: Dataset) -> Found:
         prior_gradient, prior_hessian = prior_derivatives(model, point)
         root = _root(-(hessian + prior_hessian))
         if root is None:
-            raise _no_mode()
+            return _End(None, theta, cost)
         step = root.T @ (gradient + prior_gradient)  # to the mode, in standard deviations
         distance = float(step.norm())
         if distance < _CLOSE or not newton:
             break
         point = point + root @ step
     if root is None or not distance < _NEAR:
-        raise _no_mode()
-    return Found(point, root, gradient, hessian, cost)
+        return _End(None, theta, cost)
+    return _End(Found(point, root, gradient, hessian, cost), theta, cost)
+
+
+def _units(model: Model, data: Dataset, theta: np.ndarray) -> np.ndarray:
+    """Return 1 / sqrt(diag |H|), with the Hessian H of the log posterior at theta (D,)."""
+    point, size = torch.from_numpy(theta).to(data.device), min(_FEW, data.n)
+    hessian = hessian_of_sum(model, data, point, size) * (data.n / size) + prior_derivatives(model, point)[1]
+    curvatures = hessian.diagonal().abs().nan_to_num(0.0, posinf=0.0).cpu().numpy()
+    # A coordinate without curvature, or a point without any, leaves nothing to scale by.
+    return np.where(curvatures > 0, curvatures, 1.0) ** -0.5
 
 
 def _no_mode() -> UserError:
@@ -148,11 +183,16 @@ class _Energy:
         return value, gradient.detach().cpu().numpy()
 
 
-def _search(energy: _Energy, theta: np.ndarray) -> np.ndarray:
-    """Return the mode by L-BFGS from theta (D,)."""
+def _search(energy: _Energy, theta: np.ndarray, units: np.ndarray) -> np.ndarray:
+    """Return the mode by L-BFGS from theta (D,), on coordinates theta / units."""
+
+    def scaled(x: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = energy(x * units)
+        return value, gradient * units
+
     optimum = scipy.optimize.minimize(
-        energy,
-        theta,
+        scaled,
+        theta / units,
         jac=True,
         method="L-BFGS-B",
         options={"maxiter": _ITERATIONS, "ftol": 1e-15, "gtol": 1e-9},
@@ -161,7 +201,7 @@ def _search(energy: _Energy, theta: np.ndarray) -> np.ndarray:
         raise UserError(
             "target.surrogate: the log posterior is not finite where the search for its mode begins."
         )
-    return np.asarray(optimum.x)
+    return np.asarray(optimum.x) * units
 
 
 def _approached(energy: _Energy, theta: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, bool]:

@@ -226,6 +226,13 @@ class Target:
         """Return the exponent of the prior at these temperatures (C,): 1/T if it is tempered, else 1."""
         return prior_power(self.temper, temperature)
 
+    def value(self, log_lik_mean: Tensor, log_prior: Tensor, temperature: Tensor) -> Tensor:
+        """Return n mean log p(x | theta) + T prior_power(T) log prior, (C,), whose gradient evaluations have.
+
+        Divided by T it is the log of the tempered target.
+        """
+        return self.n * log_lik_mean + self.prior_power(temperature) * temperature * log_prior
+
     def prior(self, theta: Tensor) -> Evaluation:
         """Return the evaluation at theta (C, D) with the log-prior only; reads no data."""
         return Evaluation(theta, self.model.log_prior(theta).double())

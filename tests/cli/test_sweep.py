@@ -17,6 +17,7 @@ from kit import FEW
 from matplotlib import pyplot as plt
 
 from mhrun.cli.main import run
+from mhrun.cli.sweep import digest_of
 from mhrun.cli.words import sweep_jobs
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
@@ -679,3 +680,10 @@ def test_headings_of_a_sweep_are_those_of_the_experiment():
         "tv": "distance",
         "mint.tv": "mint: distance",
     }
+
+
+def test_a_sweep_over_a_setting_whose_name_begins_like_hydras_has_its_own_folder():
+    assert digest_of(["hydraulic=1,2"]) != digest_of(["hydraulic=1,3"])
+    assert digest_of(["lam=1,2", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]) == digest_of(
+        ["lam=1,2"]
+    )

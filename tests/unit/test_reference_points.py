@@ -9,6 +9,7 @@ import torch
 from mhrun.data import Dataset
 from mhrun.models.function import FunctionModel
 from mhrun.models.logistic import Logistic
+from mhrun.models.poisson_regression import PoissonRegression
 from mhrun.target import reference
 from mhrun.target.reference import find_reference
 
@@ -50,6 +51,23 @@ def test_the_mode_of_few_and_of_many_data(monkeypatch, n):
         assert found.n_grad < n * (1 + 4 + 6) + 60 * FEW
 
 
+@pytest.mark.parametrize("n", [300, MANY])
+@pytest.mark.parametrize("scales", [(1e3, 1e-3), (1e6, 1e6), (1e4, 1.0)])
+def test_the_mode_of_features_in_other_units(monkeypatch, n, scales):
+    """L-BFGS stops at its first step for the largest; the posterior is that of the standardised features."""
+    monkeypatch.setattr(reference, "_FEW", FEW)
+    scales = np.array([1.0, *scales])
+    z = np.column_stack([np.ones(n), RNG.normal(size=(n, 2))])
+    y = RNG.poisson(np.exp(z @ [0.3, 0.5, 0.5])).astype(float)
+    found = find_reference(PoissonRegression(3, 1e12), Dataset.of({"x": z * scales, "y": y}))
+    mean = np.exp(z @ (found.theta.numpy() * scales))
+    covariance = np.linalg.inv((z.T * mean) @ z)
+    gradient = z.T @ (y - mean)
+    assert np.sqrt(gradient @ covariance @ gradient) < 0.011
+    root = found.root.numpy() * scales[:, None]
+    assert root @ root.T == pytest.approx(covariance, rel=1e-4, abs=1e-12)
+
+
 def test_newton_steps_that_lead_astray_are_left(monkeypatch):
     """Among the data of the first search no more than one has the last feature."""
     monkeypatch.setattr(reference, "_FEW", FEW)
@@ -58,7 +76,7 @@ def test_newton_steps_that_lead_astray_are_left(monkeypatch):
     searched = []
     search = reference._search
     monkeypatch.setattr(
-        reference, "_search", lambda energy, at: searched.append(energy.size) or search(energy, at)
+        reference, "_search", lambda energy, *at: searched.append(energy.size) or search(energy, *at)
     )
     found = find_reference(Logistic(4, 1.0, "zeros"), Dataset.of({"x": x, "y": y}))
     assert_mode(found, x, y)

@@ -414,3 +414,11 @@ def test_columns_that_are_no_groups(frame, settings, words):
     with pytest.raises(UserError) as error:
         Table("t.csv", target="y", features=["a"], **settings).load()
     assert words in str(error.value)
+
+
+def test_a_table_without_features_has_no_new_rows(frame):
+    frame.to_csv("t.csv", index=False)
+    part = Table("t.csv", target="y", features=[])
+    assert list(part.load().fields) == ["y"]
+    with pytest.raises(UserError, match=r"t\.csv is read without features"):
+        part.prepared({"a": 1.0})

@@ -45,7 +45,7 @@ def without_low_modes(surface: Surface, modes: Mode, curvature: Tensor) -> tuple
     low = [c for c in range(count) if modes.height - modes.heights[c] > _NO_SHARE * temperature]
     if not low:
         return modes, None
-    heights = _on_all_data(surface, ends[[modes.best, *low]])
+    heights = surface.on_all_data(ends[[modes.best, *low]]).tolist()
     best, floor = (
         _log_width(curvature, None),
         float(torch.linalg.eigvalsh(curvature.double()).min()) / _WIDEST**2,
@@ -72,16 +72,3 @@ def _log_width(curvature: Tensor, floor: float | None) -> float:
     eigenvalues = torch.linalg.eigvalsh(curvature.double())
     eigenvalues = eigenvalues.abs() if floor is None else eigenvalues.clamp_min(floor)
     return -0.5 * float(eigenvalues.log().sum())
-
-
-def _on_all_data(surface: Surface, points: Tensor) -> list[float]:
-    """Return f at points (P, D) on all data, as `Surface.value_and_grad` does on a part."""
-    target = surface.target
-    temperature = torch.full((len(points),), surface.temperature, dtype=torch.float64, device=points.device)
-    if surface.size == target.n:
-        return [float(value) for value in surface.value_and_grad(points)[0]]
-    found = target.evaluate_full(points, temperature)
-    assert found.log_lik_mean is not None
-    surface.n_grad += len(points) * target.n
-    prior = target.prior_power(temperature) * temperature * found.log_prior
-    return [float(value) for value in (target.n * found.log_lik_mean + prior).double()]

@@ -15,8 +15,7 @@ _VALUES = 1 << 24  # numbers of one evaluation, at most
 class Surface:
     """The log posterior at temperature 1 in the units of its gradient, from a fixed part of the data.
 
-    f(theta) = n mean log p(x | theta) + T prior_power(T) log prior: its gradient is that which proposals and dynamics
-    use, and f / T is the log of the tempered target.
+    f is `mhrun.target.Target.value`: its gradient is that which proposals and dynamics use.
 
     Args:
         target: the target.
@@ -44,8 +43,18 @@ class Surface:
         assert point.grad is not None
         assert point.log_lik_mean is not None
         self.n_grad += len(theta) * self.size
-        prior = self.target.prior_power(temperature) * temperature * point.log_prior
-        return (self.target.n * point.log_lik_mean + prior).double(), point.grad.double()
+        value = self.target.value(point.log_lik_mean, point.log_prior, temperature)
+        return value.double(), point.grad.double()
+
+    def on_all_data(self, points: Tensor) -> Tensor:
+        """Return f on all data (P,) at points (P, D), float64."""
+        if self.size == self.target.n:
+            return self.value_and_grad(points)[0]
+        temperature = torch.full((len(points),), self.temperature, dtype=torch.float64, device=points.device)
+        found = self.target.evaluate_full(points, temperature)
+        assert found.log_lik_mean is not None
+        self.n_grad += len(points) * self.target.n
+        return self.target.value(found.log_lik_mean, found.log_prior, temperature).double()
 
     def single_gradients(self, points: Tensor, count: int) -> Tensor:
         """Return gradients of K single data (P, K, D) at points (P, D); K is count / P, or all that were read if fewer.
