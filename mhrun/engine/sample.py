@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import torch
@@ -284,7 +284,7 @@ def _step_size(step_size: float | str | Schedule, acceptance: float | None, kern
     if is_auto(step_size):
         aim = AUTO if acceptance is None else acceptance
         return Tuned(AUTO, aim) if kernel.decides else Fixed(step_size=AUTO)
-    if is_number(step_size):
+    if _is_number(step_size):
         if not 0 < float(step_size) < math.inf:
             raise UserError(
                 f"step_size = {step_size} must be positive and finite, or auto: then a pilot finds it."
@@ -334,7 +334,7 @@ def _temperature(value: Any) -> float:
     return float(value)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     """Return whether a value is a number, also one of NumPy's or a tensor (), and not true or false."""
     if isinstance(value, torch.Tensor | np.ndarray):
         return value.ndim == 0 and _is_number(value.item())

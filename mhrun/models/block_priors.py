@@ -11,10 +11,10 @@ from torch import Tensor
 
 from mhrun.errors import Refusal
 from mhrun.numbers import is_number
-from mhrun.types import Block
+from mhrun.types import ParameterBlock
 
 
-def block_variances(setting: Any, blocks: Sequence[Block]) -> dict[str, float | None]:
+def block_variances(setting: Any, blocks: Sequence[ParameterBlock]) -> dict[str, float | None]:
     """Return the prior variance of each block of theta; None: flat.
 
     Args:
@@ -45,7 +45,7 @@ def block_variances(setting: Any, blocks: Sequence[Block]) -> dict[str, float | 
     return variances
 
 
-def precisions(variances: Mapping[str, float | None], blocks: Sequence[Block]) -> float | Tensor:
+def precisions(variances: Mapping[str, float | None], blocks: Sequence[ParameterBlock]) -> float | Tensor:
     """Return 1 / variance: one number if all blocks have the same, otherwise (D,); 0 where the prior is flat."""
     by_block = [0.0 if variances[b.name] is None else 1.0 / float(variances[b.name] or 1.0) for b in blocks]
     if len(set(by_block)) == 1:

@@ -22,7 +22,7 @@ from mhrun.models.module_evaluation import BOUND, VMAPPED, Evaluator, Likelihood
 from mhrun.models.module_vmapped import Vmapped
 from mhrun.native.vectors import square_sum
 from mhrun.random import Draws, derive_key
-from mhrun.types import BUFFER, Block, Field, Rows
+from mhrun.types import BUFFER, Field, ParameterBlock, Rows
 
 _TRIED = 16  # data whose outputs are checked
 _NEARLY = 1e-4
@@ -102,8 +102,8 @@ class ModuleModel:
         self._memo: dict[str, Any] = {}
         shapes = {name: p.shape for name, p in self._prepared.module.named_parameters()}
         ends = torch.tensor([shape.numel() for shape in shapes.values()]).cumsum(0).tolist()
-        self.blocks: Sequence[Block] = [
-            Block(name, end - shape.numel(), end, len(shape) > 1)
+        self.blocks: Sequence[ParameterBlock] = [
+            ParameterBlock(name, end - shape.numel(), end, len(shape) > 1)
             for (name, shape), end in zip(shapes.items(), ends, strict=True)
         ]
         self.dim = int(ends[-1])

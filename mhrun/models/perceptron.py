@@ -15,7 +15,7 @@ from mhrun.models import perceptron_native
 from mhrun.models.classes import LIKELIHOODS
 from mhrun.native.vectors import square_sum
 from mhrun.random import Draws, Purpose
-from mhrun.types import Block, Field, Rows
+from mhrun.types import Field, ParameterBlock, Rows
 
 
 class Layer(NamedTuple):
@@ -72,8 +72,8 @@ class Perceptron:
         self.weight_sd = weight_sd
         self.bias_sd = bias_sd
         self.likelihood = likelihood
-        self.blocks: Sequence[Block] = [
-            Block(f"{kind}{i}", span.start, span.stop, kind == "W")
+        self.blocks: Sequence[ParameterBlock] = [
+            ParameterBlock(f"{kind}{i}", span.start, span.stop, kind == "W")
             for i, layer in enumerate(self.layers, 1)
             for kind, span in (("W", layer.weight), ("b", layer.bias))
         ]

@@ -22,14 +22,14 @@ from mhrun.types import Rows
 Mean = Callable[[Any, Any], Tensor]
 
 
-class _Evaluation(NamedTuple):
+class _Values(NamedTuple):
     """Test data at the parameters of each chain."""
 
     log_lik: Tensor  # (C, n), float64
     mean: Tensor | None  # of the outcome, (C, n, K), float64; None where the model does not say
 
 
-class HeldOut(Periodic[_Evaluation]):
+class HeldOut(Periodic[_Values]):
     """Negative log predictive densities in nats per datum, and root mean squared errors, on test data y_1..n, of
 
     - ``nll``, ``rmse``: the current parameters, nll = -(1/n) sum_i log p(y_i | theta);
@@ -112,14 +112,14 @@ class HeldOut(Periodic[_Evaluation]):
                 return
         raise Refusal(f"the monitor's data: {failures[0]}") from failures[0]
 
-    def evaluated(self, target: Target, theta: Tensor) -> _Evaluation:
+    def evaluated(self, target: Target, theta: Tensor) -> _Values:
         """Return log-likelihoods (C, n) and means of the outcome (C, n, K) of the test data."""
         parts = [self._at(target, theta, rows) for rows in self.parts(target, len(theta), self.data)]
         means = [part.mean for part in parts if part.mean is not None]
         log_lik = torch.cat([part.log_lik for part in parts], dim=1)
-        return _Evaluation(log_lik, torch.cat(means, dim=1) if means else None)
+        return _Values(log_lik, torch.cat(means, dim=1) if means else None)
 
-    def _at(self, target: Target, theta: Tensor, rows: Rows) -> _Evaluation:
+    def _at(self, target: Target, theta: Tensor, rows: Rows) -> _Values:
         """Evaluate rows (1, m, ...) at theta (C, D)."""
         model, mean = target.model, None
         if self._mean is not None:
@@ -128,7 +128,7 @@ class HeldOut(Periodic[_Evaluation]):
             mean = model.outcome_mean(theta, rows)  # type: ignore[attr-defined]
         if mean is not None:
             mean = self._shaped(mean.double(), rows)
-        return _Evaluation(model.log_lik(theta, rows).double(), mean)
+        return _Values(model.log_lik(theta, rows).double(), mean)
 
     def _has_mean(self, model: Any) -> bool:
         """Return whether there is a mean of the outcome, which is a number and not a label."""
@@ -152,7 +152,7 @@ class HeldOut(Periodic[_Evaluation]):
             )
         return mean
 
-    def scores(self, target: Target, evaluation: _Evaluation) -> dict[str, Tensor]:
+    def scores(self, target: Target, evaluation: _Values) -> dict[str, Tensor]:
         """Return the mean of -log p, and the root mean squared error of the outcome's mean, each (C,)."""
         scores = {"nll": -evaluation.log_lik.mean(-1)}
         if evaluation.mean is not None:
@@ -174,7 +174,7 @@ class HeldOut(Periodic[_Evaluation]):
         target: Target,
         memory: Mapping[str, Tensor],
         theta: Tensor,
-        evaluation: _Evaluation,
+        evaluation: _Values,
         share: Tensor,
     ) -> dict[str, Tensor]:
         """Return the sums of `no_snapshots` after one more snapshot."""
@@ -190,7 +190,7 @@ class HeldOut(Periodic[_Evaluation]):
         count = memory["collected"].double().clamp_min(1)
         log_density = memory["log_density"] - count.log()[:, None]
         mean = memory["outcome"] / count[:, None, None] if "outcome" in memory else None
-        return self.scores(target, _Evaluation(log_density, mean))
+        return self.scores(target, _Values(log_density, mean))
 
 
 def _start(target: Target, chains: int) -> Tensor:

@@ -23,11 +23,11 @@ from mhrun.target.fields import ambiguous_bytes
 
 _HELD = 1 << 25  # inputs that are held at once
 
-Evaluation = TypeVar("Evaluation")
+Computed = TypeVar("Computed")
 """The result of a model on the test data at each chain's parameters, such as log-probabilities of classes (C, n, K)."""
 
 
-class Periodic(Monitor, Generic[Evaluation]):
+class Periodic(Monitor, Generic[Computed]):
     """Evaluates test data every `every` steps and last: the current parameters, their mean so far, and an ensemble.
 
     Steps of burn-in enter no mean and no ensemble. If a schedule chooses the draws to collect, those are the snapshots
@@ -111,11 +111,11 @@ class Periodic(Monitor, Generic[Evaluation]):
         """Refuse test data that do not go with the model, besides bytes that may be pixels or not."""
 
     @abstractmethod
-    def evaluated(self, target: Target, theta: Tensor) -> Evaluation:
+    def evaluated(self, target: Target, theta: Tensor) -> Computed:
         """Evaluate the test data at theta (C, D)."""
 
     @abstractmethod
-    def scores(self, target: Target, evaluation: Evaluation) -> dict[str, Tensor]:
+    def scores(self, target: Target, evaluation: Computed) -> dict[str, Tensor]:
         """Return the metrics of an evaluation, name -> (C,)."""
 
     @abstractmethod
@@ -128,7 +128,7 @@ class Periodic(Monitor, Generic[Evaluation]):
         target: Target,
         memory: Mapping[str, Tensor],
         theta: Tensor,
-        evaluation: Evaluation,
+        evaluation: Computed,
         share: Tensor,
     ) -> dict[str, Tensor]:
         """Return what is kept of snapshots after one more.
@@ -146,7 +146,7 @@ class Periodic(Monitor, Generic[Evaluation]):
         """Return the metrics of the ensembles of the snapshots so far, (C,), as `scores` names them."""
 
     def further_metrics(
-        self, target: Target, memory: Mapping[str, Tensor], evaluation: Evaluation
+        self, target: Target, memory: Mapping[str, Tensor], evaluation: Computed
     ) -> dict[str, Tensor]:
         """Return metrics (C,) besides those of `scores` and `ensemble_scores`; none here.
 

@@ -18,7 +18,7 @@ from mhrun.types.decision import (
     Verdict,
 )
 from mhrun.types.info import INFO_DEFAULTS, INFO_DTYPES, Info, Record
-from mhrun.types.model import Block, Field, Model, Rows, blocks_of, prior_summary_of
+from mhrun.types.model import Field, Model, ParameterBlock, Rows, blocks_of, prior_summary_of
 from mhrun.types.state import BUFFER, Controls, Evaluation, State, Trajectory, choose
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "INFO_DEFAULTS",
     "INFO_DTYPES",
     "Arrivals",
-    "Block",
     "Bounds",
     "Contest",
     "Controls",
@@ -37,6 +36,7 @@ __all__ = [
     "Field",
     "Info",
     "Model",
+    "ParameterBlock",
     "Record",
     "Reference",
     "Rows",

@@ -13,7 +13,7 @@ Rows = Mapping[str, Tensor]
 """Data as passed to a model: field name -> (C or 1, m, ...)."""
 
 
-class Block(NamedTuple):
+class ParameterBlock(NamedTuple):
     """A contiguous part of theta, such as the weights of a layer."""
 
     name: str
@@ -51,7 +51,7 @@ class Model(Protocol):
     - ``fit_warnings(theta (D,), data) -> list[str]``: lines on what the data contradict in the model, at the
       posterior mean.
     - ``reads_pixels``: whether bytes (uint8) of ``x`` are pixels, k for k/255, see `mhrun.Dataset`.
-    - ``blocks``: the parts of theta, see `Block`.
+    - ``blocks``: the parts of theta, see `ParameterBlock`.
     - ``full_log_lik(data) -> Callable[[theta (C, D)], (C,)]``: the sum over all data.
     - ``full_value_and_grad(data)``: the same with its gradient, ((C,), (C, D)).
     - ``multiplies_chains(data) -> bool``: whether log_lik of all data is mostly their product with all chains' points.
@@ -108,6 +108,6 @@ def prior_summary_of(model: Model) -> str | None:
     return getattr(model, "prior_summary", None)
 
 
-def blocks_of(model: Model) -> Sequence[Block]:
+def blocks_of(model: Model) -> Sequence[ParameterBlock]:
     """Return the blocks of theta that the model declares; empty if it declares none."""
     return getattr(model, "blocks", ())

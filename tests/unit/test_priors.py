@@ -20,7 +20,7 @@ from mhrun.priors.decay import Decay
 from mhrun.priors.gamma import GammaPrecision
 from mhrun.random import Draws, Streams, derive_key
 from mhrun.target import Target
-from mhrun.types import Block, Controls, State
+from mhrun.types import Controls, ParameterBlock, State
 
 KEY = derive_key(8, "priors")
 C, N = 4, 30
@@ -96,7 +96,7 @@ class Flat:
     """No likelihood at all; two blocks of 2 and 3 parameters."""
 
     dim, names = 5, tuple("abcde")
-    blocks = (Block("one", 0, 2, True), Block("two", 2, 5, False))
+    blocks = (ParameterBlock("one", 0, 2, True), ParameterBlock("two", 2, 5, False))
 
     def init(self, chains, draws):
         return torch.zeros(chains, 5, dtype=torch.float64)

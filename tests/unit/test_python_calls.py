@@ -72,6 +72,14 @@ def test_a_single_datum():
             short(open_size, data=X[:1])
 
 
+@pytest.mark.parametrize("number", [torch.tensor, np.array, np.float32])
+def test_numbers_of_torch_and_numpy(number):
+    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
+    expected = short(kernel, step_size=0.5, temperature=2.0)["posterior"]["theta"].values
+    found = short(kernel, step_size=number(0.5), temperature=number(2.0))["posterior"]["theta"].values
+    assert (found == expected).all()
+
+
 def test_settings_that_contradict_each_other():
     with pytest.raises(Refusal, match="chooses m and epsilon from bound"):
         Austere(m=50, epsilon=0.4, design="conservative", bound=0.02)
