@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mhrun.durations import in_words
 from mhrun.engine.assemble import trace_bytes
+from mhrun.engine.cost import step_seconds
 from mhrun.engine.evaluation import choose_evaluation
 from mhrun.engine.executors import COMPILED, choose_executor, measured_threads
 from mhrun.engine.jobs import separable
@@ -73,7 +74,7 @@ def estimate_pays(methods: Sequence[tuple[Method, Path]], settings: Settings) ->
 
     def guess(method: Method) -> float:
         fast = choose_executor(method, settings.executor, None, settings.threads).name == COMPILED
-        return method.guess() / (_COMPILED_FACTOR if fast else 1.0)
+        return step_seconds(method) / (_COMPILED_FACTOR if fast else 1.0)
 
     work = [(m, max(0, m.shape.total - steps_done(folder))) for m, folder in methods]
     return sum(guess(m) * steps for m, steps in work if steps) >= _WORTH

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from mhrun.array_cache import kept
+from mhrun.engine.cost import compiling_pays
 from mhrun.engine.method import Method
 from mhrun.errors import UserError
 from mhrun.store.fingerprint import fingerprint
@@ -39,7 +40,7 @@ def choose_evaluation(method: Method, begun_with: str | None = None) -> str | No
     if evaluation is None:
         evaluation = model.evaluation if model.evaluation != "auto" else None
     if evaluation is None:
-        pays = method.shape.chains > 1 and (method.shape.total >= _STEPS or method.compiling_pays())
+        pays = method.shape.chains > 1 and (method.shape.total >= _STEPS or compiling_pays(method))
         evaluation = fastest(method) if pays else "bound"
     select(evaluation)
     return evaluation

@@ -11,6 +11,7 @@ import torch
 from mhrun.compiled import Loop, compile_loop, with_compiled_update
 from mhrun.cores import usable_cores
 from mhrun.engine.buffers import filled, info_buffers, record_of
+from mhrun.engine.cost import batching_pays, compiling_pays
 from mhrun.engine.graph import GRAPH, GraphExecutor
 from mhrun.engine.method import Method
 from mhrun.engine.threads import faster_threads, is_heavy, torch_threads
@@ -67,7 +68,7 @@ def choose_executor(
         return GraphExecutor(method, note)
     if begun_with == HYBRID:
         return TorchExecutor(method)
-    if begun_with is None and choice == "auto" and (not method.compiling_pays() or method.batching_pays()):
+    if begun_with is None and choice == "auto" and (not compiling_pays(method) or batching_pays(method)):
         return TorchExecutor(method)
     loop = _compiled_loop(method, threads)
     if loop is not None:

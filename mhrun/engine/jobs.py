@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mhrun.cores import usable_cores
 from mhrun.data.memory import available
+from mhrun.engine.cost import step_seconds
 from mhrun.engine.method import Method
 from mhrun.engine.settings import HELD_BYTES, Settings
 from mhrun.engine.threads import torch_threads
@@ -47,7 +48,7 @@ def jobs_of(chosen: int | None, methods: Sequence[Method], settings: Settings) -
     if chosen is not None:
         return min(chosen, most)
     cores = usable_cores() // (settings.threads or 1)
-    if cores < 2 or sum(method.guess() * method.shape.total for method in methods) < _PAYS:
+    if cores < 2 or sum(step_seconds(method) * method.shape.total for method in methods) < _PAYS:
         return 1
     need = _PROCESS + HELD_BYTES + 2 * max(map(_data_bytes, methods))
     return max(1, min(most, cores, int(available() // need), int(idle_cores() / (settings.threads or 1))))

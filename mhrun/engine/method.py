@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhrun.engine.cost import compiling_pays
 from mhrun.engine.model_checks import check_model
 from mhrun.engine.starting_density import check_start
 from mhrun.engine.starts import Starts
@@ -17,8 +18,7 @@ from mhrun.errors import Refusal, UserError
 from mhrun.kernels.stationary import kind_in_words, kind_of, samples
 from mhrun.models.module import ModuleModel
 from mhrun.monitors import Monitor
-from mhrun.native import available, native_form
-from mhrun.pairing.full import Full
+from mhrun.native import available
 from mhrun.parts import Kernel
 from mhrun.random import MANY, Draws, Streams, derive_key
 from mhrun.schedules import Plan
@@ -29,14 +29,8 @@ from mhrun.target.fields import fields_read
 from mhrun.target.precision import FP32, TF32, exact_products
 from mhrun.types import BUFFER, Model, State, prior_summary_of
 
-# Rough costs of the torch path on one core, for deciding whether compiling pays: seconds per step, and per datum that a
-# chain reads and each of its parameters, more if data come in stages. The decision is recorded with the run.
-_PLAIN_STEP, _PLAIN_DATUM, _PLAIN_PARAMETER, _IN_ROUNDS, _COMPILING_PAYS = 3e-4, 6e-8, 2e-9, 2, 4.0
 # Seconds that torch takes for an index without replacement, and from which the compiled generator pays.
 _PLAIN_INDEX, _NUMBERS_PAY = 1.2e-7, 1.0
-# Parameters and chains from which products of all data with all chains are faster
-_WIDE, _MANY_CHAINS = 256, 4
-
 # Data on which starting points are evaluated before a run, and log-likelihoods of all chains together.
 _TRIED, _TRIED_IN_ALL = 256, 1 << 20
 
@@ -182,30 +176,6 @@ class Method:
         check_model(self.target, self.first_points()[:1], takes_gradients=takes_gradients)
         return state
 
-    def compiling_pays(self) -> bool:
-        """Return whether the run is long enough for compilation to pay, from counts alone."""
-        return self.shape.total * self.guess() > _COMPILING_PAYS
-
-    def batching_pays(self) -> bool:
-        """Return whether steps in torch beat a compiled loop, which moves one chain after another.
-
-        So it is where each step multiplies all data by the points of many chains: a product of matrices then reads the
-        data once for all of them.
-        """
-        reads_all = isinstance(self.kernel.pairing, Full)
-        if not reads_all or self.target.dim < _WIDE or self.shape.chains < _MANY_CHAINS:
-            return False
-        offered = native_form(self.target.model, "multiplies_chains", "log_lik")
-        return offered is not None and bool(offered(self.target.data.fields))
-
-    def guess(self) -> float:
-        """Return a guess at the seconds of a step in torch, from counts alone."""
-        datum = _PLAIN_DATUM + _PLAIN_PARAMETER * self.target.dim
-        datum *= _IN_ROUNDS if self.kernel.is_sequential else 1
-        return _PLAIN_STEP * self.kernel.of_a_chain.rounds(
-            self.target
-        ) + datum * self.shape.chains * self.kernel.reads(self.target)
-
     @property
     def has_ratio(self) -> bool:
         """Whether its steps have acceptance ratios, of moves or of exchanges."""
@@ -234,7 +204,7 @@ class Method:
         """Return the random numbers of all chains or of the first few; `compiled`: whether they may be compiled."""
         device = self.target.device
         indices = self.shape.total * self.shape.chains * self.kernel.reads(self.target)
-        pays = self.compiling_pays() or self.target.dim >= MANY or indices * _PLAIN_INDEX > _NUMBERS_PAY
+        pays = compiling_pays(self) or self.target.dim >= MANY or indices * _PLAIN_INDEX > _NUMBERS_PAY
         compiled = compiled and device.type == "cpu" and pays and available()
         return Streams(self.key, self.shape.chains if chains is None else chains, device, compiled=compiled)
 

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from mhrun.cores import usable_cores
+from mhrun.engine.cost import arithmetic_seconds
 
 if TYPE_CHECKING:
     from mhrun.engine.method import Method
 
 _PAYS = 0.05  # seconds of a step on one core; operations take milliseconds then
 _HEAVY = 2.0  # seconds of a step on one core whose operations are so long that waiting hardly matters
-_DATUM, _PARAMETER = 6e-8, 2e-10  # seconds for a datum of a chain, and for each of its parameters
-_PASS = 5e-9  # seconds for a parameter of a chain in all passes of a step over the state
 _ROUNDS = 3  # steps that are timed with each number of threads
 _LONG = 5.0  # seconds of a step from which waiting for another process hardly matters
 _CLEARLY = 0.8  # more threads are used if a step takes less than this share of its time with one
@@ -39,18 +38,12 @@ def torch_threads(method: Method, threads: int | None) -> int:
     """
     if threads is not None:
         return threads
-    return usable_cores() if _work(method) > _PAYS else 1
+    return usable_cores() if arithmetic_seconds(method) > _PAYS else 1
 
 
 def is_heavy(method: Method) -> bool:
     """Return whether a step is estimated to take seconds on one core, so that steps to compare would take minutes."""
-    return _work(method) > _HEAVY
-
-
-def _work(method: Method) -> float:
-    """Return an estimate of the seconds of a step on one core."""
-    dim, reads = method.target.dim, method.kernel.reads(method.target)
-    return method.shape.chains * (reads * (_DATUM + _PARAMETER * dim) + _PASS * dim)
+    return arithmetic_seconds(method) > _HEAVY
 
 
 def faster_threads(threads: int, step: Callable[[], object]) -> int:

@@ -28,6 +28,7 @@ import torch
 
 from mhrun.cores import CORES, usable_cores
 from mhrun.engine.assemble import methods_of
+from mhrun.engine.cost import step_seconds
 from mhrun.engine.estimate import Cost, costs
 from mhrun.engine.jobs import jobs_of, separable
 from mhrun.engine.method import Method, trace_attributes
@@ -158,7 +159,7 @@ class Workers:
     def _unfinished(self, methods: Sequence[Method]) -> list[Method]:
         """Return the unfinished methods that workers may run, the longest first, so that none begins near the end."""
         unfinished = [m for m in methods if done(self._folder.method(m.name)) is None]
-        return sorted(separable(unfinished, self._threads), key=lambda m: -m.guess() * m.shape.total)
+        return sorted(separable(unfinished, self._threads), key=lambda m: -step_seconds(m) * m.shape.total)
 
     def _lost(self, worker: _Worker) -> None:
         self._workers.remove(worker)

@@ -35,6 +35,7 @@ from mhrun.cli.hydra_settings import check_node
 from mhrun.cli.main import run
 from mhrun.cli.places import experiments
 from mhrun.engine.assemble import methods_of, trace_bytes
+from mhrun.engine.cost import step_seconds
 from mhrun.engine.settings import Settings
 from mhrun.errors import UserError
 from mhrun.names import is_name
@@ -301,7 +302,7 @@ def built(config: dict[str, Any]) -> None:
         Settings(config["executor"], config["runtime"]["threads"], config["runtime"]["block_seconds"])
         for method in methods_of(config):
             trace_bytes(method)
-            method.guess()
+            step_seconds(method)
     except UserError as error:
         message = str(error)
         if not message.strip() or "\n" in message:

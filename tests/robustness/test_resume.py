@@ -286,7 +286,7 @@ def test_two_runs_at_once_are_one(outputs):
 
 
 def test_a_run_goes_on_in_the_executor_it_began_in(outputs, monkeypatch):
-    monkeypatch.setattr("mhrun.engine.method._COMPILING_PAYS", 0.0)
+    monkeypatch.setattr("mhrun.engine.cost._COMPILING_PAYS", 0.0)
     with pytest.raises(Interrupted):
         run_experiment(config(outputs, *FEW), StopAfter(1))
     monkeypatch.setattr("mhrun.target.target.available", lambda: False)
@@ -315,7 +315,7 @@ def test_a_run_that_has_done_no_step_may_choose_another_executor(tmp_path, monke
 def test_without_numba_the_plain_path_takes_over(outputs, monkeypatch):
     monkeypatch.setattr("mhrun.target.target.available", lambda: False)
     monkeypatch.setattr("mhrun.engine.method.available", lambda: False)
-    monkeypatch.setattr("mhrun.engine.method._COMPILING_PAYS", 0.0)
+    monkeypatch.setattr("mhrun.engine.cost._COMPILING_PAYS", 0.0)
     folder = compute(outputs, *FEW)
     assert folder.summary()["methods"]["mint"]["executor"] == "hybrid"
     from mhrun.errors import Refusal

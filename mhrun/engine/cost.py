@@ -1,0 +1,60 @@
+"""What a step costs, guessed from counts alone, and which ways to run it that decides.
+
+Guesses choose an executor, a generator of random numbers, threads and worker processes. What they chose is recorded
+with the run; `mhrun.engine.estimate` measures where a number is shown to a user.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mhrun.native import native_form
+from mhrun.pairing.full import Full
+
+if TYPE_CHECKING:
+    from mhrun.engine.method import Method
+
+# Seconds of a step in torch on one core, and for each datum that a chain reads.
+_STEP, _DATUM = 3e-4, 6e-8
+# For each parameter of such a datum: in narrow operations, which most small models have, and in wide products of
+# matrices, for which alone threads pay. A model that is between has a guess that is too high by the former, which
+# costs a compilation, and too low by the latter, which costs a core.
+_NARROW, _WIDE = 2e-9, 2e-10
+_STATE = 5e-9  # for each parameter of a chain, in all passes of a step over the state
+_IN_ROUNDS = 2  # times as long if data come in stages
+
+_COMPILING_PAYS = 4.0  # seconds of a run in torch
+# Parameters and chains from which products of all data with all chains are faster than a compiled loop.
+_MANY_PARAMETERS, _MANY_CHAINS = 256, 4
+
+
+def step_seconds(method: Method) -> float:
+    """Return a guess at the seconds of a step in torch, with its overhead."""
+    kernel, target = method.kernel, method.target
+    datum = _DATUM + _NARROW * target.dim
+    datum *= _IN_ROUNDS if kernel.is_sequential else 1
+    return _STEP * kernel.of_a_chain.rounds(target) + datum * method.shape.chains * kernel.reads(target)
+
+
+def arithmetic_seconds(method: Method) -> float:
+    """Return a guess at the seconds of a step's arithmetic on one core, which threads can share."""
+    dim, reads = method.target.dim, method.kernel.reads(method.target)
+    return method.shape.chains * (reads * (_DATUM + _WIDE * dim) + _STATE * dim)
+
+
+def compiling_pays(method: Method) -> bool:
+    """Return whether the run is long enough for compilation to pay."""
+    return method.shape.total * step_seconds(method) > _COMPILING_PAYS
+
+
+def batching_pays(method: Method) -> bool:
+    """Return whether steps in torch beat a compiled loop, which moves one chain after another.
+
+    So it is where each step multiplies all data by the points of many chains: a product of matrices then reads the
+    data once for all of them.
+    """
+    reads_all = isinstance(method.kernel.pairing, Full)
+    if not reads_all or method.target.dim < _MANY_PARAMETERS or method.shape.chains < _MANY_CHAINS:
+        return False
+    offered = native_form(method.target.model, "multiplies_chains", "log_lik")
+    return offered is not None and bool(offered(method.target.data.fields))
