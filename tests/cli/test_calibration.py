@@ -158,7 +158,7 @@ def test_a_sequential_test_is_run_on_one_data_set_after_another(project, capsys,
     assert status == 0
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_data_sets_that_are_run_beside_each_other_have_the_same_draws(project, capsys, monkeypatch):
     """So with a pilot, too; an error in a process is printed as one line."""
     monkeypatch.setattr("mhrun.cli.calibrating._FEWEST", 3)

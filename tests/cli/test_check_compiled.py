@@ -121,7 +121,7 @@ def dynamics(move):
     ("move", "outcome"),
     [
         (right, "holds"),
-        (one_number, "fails"),
+        pytest.param(one_number, "fails", marks=pytest.mark.slow),
         pytest.param(first_block, "fails", marks=pytest.mark.slow),
         (other_temperature, "fails"),
         (no_drift, "fails"),

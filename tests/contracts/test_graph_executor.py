@@ -170,7 +170,7 @@ def images(module, precision="fp32"):
         ("group norm", "walk"),
         pytest.param("group norm", "langevin", marks=pytest.mark.slow),
         pytest.param("batch norm", "sgld", marks=pytest.mark.slow),
-        ("batch norm", "ladder"),
+        pytest.param("batch norm", "ladder", marks=pytest.mark.slow),
         ("own buffers", "sghmc"),
         ("lstm", "sgld"),
     ],
