@@ -29,10 +29,13 @@ _WIDE = 50  # parameters from which the bounds of SMH-2 are too wide to save dat
 _WIDER = 64  # and those of zig-zag: a draw of 30 parameters reads 52 data, of 60 430, and of 90 2,150
 _EXACT = ("hmc", "mcmc", "mala", "smh2", "mh_ss", "zig_zag")
 _STEPS = 10_000  # at scale=quick
-_HMC = {"smoke": 100, "quick": 500, "long": 2000}  # steps of HMC, each a trajectory of gradients on all data
+# Steps of HMC, each a trajectory of gradients on all data, and its burn-in; of multilevel models.
+_HMC, _BURN = {"smoke": 100, "quick": 500, "long": 2000}, 100
+_HMC_OF_GROUPS, _BURN_OF_GROUPS = {"smoke": 100, "quick": 1000, "long": 4000}, 500
 _WALK = 1_500  # steps for each parameter, so that four chains of a random walk converge (R-hat below 1.01)
 _MOST_STEPS = 3 * _STEPS  # at scale=quick
-_PILOTED = 200  # parameters up to which a pilot finds the length of HMC's trajectories
+_PILOTED = 1_000  # parameters up to which a pilot finds the length of HMC's trajectories
+_SHORT = 200  # and above which HMC reads at most _WORK numbers
 _FEW = 10  # parameters up to which a random walk is the reference
 _LABELS = 10  # values of a target up to which whole numbers may be classes
 _SET = {
@@ -87,6 +90,11 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
     columns = features_of(data.facts)
     for word in (*columns, *map(str, levels)):
         check_word(word, f"{file.name}: the value")
+    if repeated := next((name for name in columns if columns.count(name) > 1), None):
+        raise UserError(
+            f"{file.name}: '{repeated}' is a column, and the indicator of a value of '{repeated.partition('=')[0]}'; "
+            "rename the column."
+        )
     if not groups and ("x" not in data.fields or not columns):
         raise UserError(f"{file.name} has no column but '{target}'; a regression needs features.")
     table_settings["file"] = file.name
@@ -103,15 +111,17 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
     has_bounds = regression.has_bounds and not groups
     title = f"{regression.word[0].upper()}{regression.word[1:]} regression of {target} on {of_columns} of {file.name}"
     steps = min(max(_STEPS, _WALK * fitted.dim), _MOST_STEPS) // (1 if has_bounds else 2)
-    methods = _methods(has_bounds, data.n, fitted.dim)
+    width = len(columns) + len(groups) if groups else fitted.dim  # numbers of a row
+    methods = _methods(has_bounds, data.n, fitted.dim, width)
+    hmc_steps = _HMC_OF_GROUPS if groups else _HMC
     experiment = _EXPERIMENT.format(
         name=name,
         methods="\n".join(f"  - /method@methods.{method}: {method}" for method in methods),
         title=flow(title),
         kept=", ".join(methods),
-        own=_own_steps(methods),
+        own=_own_steps(methods, _BURN_OF_GROUPS if groups else _BURN),
         **{
-            scale: flow(counts | ({"hmc_steps": _HMC[scale]} if "hmc" in methods else {}))
+            scale: flow(counts | ({"hmc_steps": hmc_steps[scale]} if "hmc" in methods else {}))
             for scale, counts in {
                 "smoke": {"warmup": 100, "steps": 300},
                 "quick": {"warmup": 500, "steps": steps},
@@ -206,7 +216,7 @@ def _name(file: Path) -> str:
     return f"my_{stem}" if stem in taken_names | {"own"} else stem
 
 
-def _methods(has_bounds: bool, n: int, dim: int) -> list[str]:
+def _methods(has_bounds: bool, n: int, dim: int, width: int) -> list[str]:
     """Return the methods that are compared: a reference first, where there is one for so many rows.
 
     The reference is a random walk, which is the fastest for few parameters, or HMC: the walk's effective draws per
@@ -219,16 +229,17 @@ def _methods(has_bounds: bool, n: int, dim: int) -> list[str]:
     if has_bounds and (n > _FULL or n * dim > _WORK):
         return [*exact, "zig_zag" if dim < _WIDER else "mh_ss", dynamics]
     walks = dim <= _FEW and (has_bounds or n <= _FULL)
-    reference = "mcmc" if walks else "hmc" if dim <= _PILOTED else "mala"
+    follows = dim <= _SHORT or (dim <= _PILOTED and n * width <= _WORK)
+    reference = "mcmc" if walks else "hmc" if follows else "mala"
     return [reference, *exact, "mint", "mhminibatch", dynamics] if has_bounds else [reference, dynamics]
 
 
-def _own_steps(methods: Sequence[str]) -> str:
+def _own_steps(methods: Sequence[str], burn: int) -> str:
     """Return the part of an experiment that gives methods other numbers of steps than the experiment's."""
     chosen = {method: _OWN_STEPS[method] for method in methods if method in _OWN_STEPS}
     if "hmc" not in methods:
         chosen.pop("sgld", None)
-    lines = "".join(f"  {method}: {text}\n" for method, text in chosen.items())
+    lines = "".join(f"  {method}: {text.replace('BURN', str(burn))}\n" for method, text in chosen.items())
     return f"\nmethods:\n{lines}" if lines else ""
 
 
@@ -276,7 +287,7 @@ scales:
   long: {long}
 """
 _OWN_STEPS = {
-    "hmc": '{steps: "${scales.${scale}.hmc_steps}", warmup: 100}  # fewer: a step is a trajectory on all data',
+    "hmc": '{steps: "${scales.${scale}.hmc_steps}", warmup: BURN}  # fewer: a step is a trajectory on all data',
     "mh_ss": '{steps: "${times:4,${steps}}"}  # more: its steps read few data',
     "sgld": '{steps: "${times:2,${steps}}"}  # more: its steps are cheap, and become shorter',
 }

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mhrun.data.frames import columns_of, is_frame, is_series, matrix
+from mhrun.data.frames import check_indices, columns_of, is_frame, is_series, matrix
 from mhrun.data.mapping import soon, writable
 from mhrun.data.transforms import Transforms
 from mhrun.errors import UserError, reason
@@ -73,6 +73,7 @@ class Dataset:
                 f"data of {len(data)} arrays need names, such as {{'x': inputs, 'y': outcomes}}; a tuple has none."
             )
         fields = data if isinstance(data, Mapping) else {"x": data}
+        check_indices(fields)
         tensors = {name: _tensor(name, value) for name, value in fields.items()}
         plain = [name for name, value in tensors.items() if value.dtype == torch.uint8 and not pixels]
         return cls(tensors, plain_bytes=tuple(plain))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,23 @@ def columns_of(frame: Any) -> dict[str, npt.NDArray[Any]]:
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise UserError(f"the table has two columns '{repeated[0]}'; rename one.")
     return {name: numbers(frame.iloc[:, i], name) for i, name in enumerate(names)}
+
+
+def check_indices(fields: Mapping[str, Any]) -> None:
+    """Refuse Series and DataFrames of other indices: rows are paired by their places, not by their labels.
+
+    Raises:
+        UserError: two of the fields have the same number of rows, and other labels.
+    """
+    of_pandas = [(name, value) for name, value in fields.items() if is_frame(value) or is_series(value)]
+    for name, value in of_pandas[1:]:
+        first, other = of_pandas[0]
+        if len(value) == len(other) and not value.index.equals(other.index):
+            raise UserError(
+                f"'{first}' and '{name}' have different indices, and rows are paired by their places. If places are "
+                f"what pairs them, give reset_index(drop=True) of both; else sort one by the other, such as by "
+                f"{name}.loc[{first}.index]."
+            )
 
 
 def numbers(column: Any, name: str) -> npt.NDArray[Any]:

@@ -16,6 +16,12 @@ Array = npt.NDArray[np.floating]
 _POINTS = 4096  # points of each set from which the energy distance is computed
 
 
+HEAVY = 0.4
+"""Tail index above which means and standard deviations are not compared: that of Student's t with 2 degrees of freedom
+is 0.5, and is found to be 0.44 to 0.64 from 8,000 draws; with 3 it is 0.33, and 0.24 to 0.46."""
+_TAILED = 100  # draws of which a tail index is estimated
+
+
 class Shifts(NamedTuple):
     """Means and spreads of draws relative to those of a reference, (D,) each."""
 
@@ -23,6 +29,15 @@ class Shifts(NamedTuple):
     mean_se: Array
     spread: Array  # standard deviation over that of the reference
     spread_se: Array
+    tail: Array | None = None  # tail index of both, the lesser; above `HEAVY` these errors mean nothing
+
+    @property
+    def heavy(self) -> npt.NDArray[np.bool_]:
+        """Whether the tails of a coordinate are so heavy that its mean and its spread have no Monte Carlo errors."""
+        if self.tail is None:
+            return np.zeros(len(self.mean), bool)
+        heavy: npt.NDArray[np.bool_] = self.tail > HEAVY
+        return heavy
 
     def worst(self) -> tuple[Estimate, Estimate]:
         """Return the largest shift of a mean and the ratio of spreads that is furthest from 1, over the coordinates."""
@@ -42,7 +57,8 @@ def shifts(draws: Array, reference: Array) -> Shifts:
 
     Standard errors use the effective sample sizes of both sets: that of the draws for the mean, and that of their
     squared deviations for the spread. The error of a coordinate that never moves is NaN, and all is NaN in a coordinate
-    in which the reference never moves.
+    in which the reference never moves. The tail index is that of a generalised Pareto distribution, fitted to the
+    largest and to the smallest draws (Vehtari et al. 2024, section 3): the variance is infinite from 1/2 on.
     """
     moments, reference_moments = _moments(draws), _moments(reference)
     reference_moments.sd[reference_moments.sd == 0] = np.nan
@@ -56,7 +72,22 @@ def shifts(draws: Array, reference: Array) -> Shifts:
             * np.sqrt(
                 (moments.sd_se / moments.sd) ** 2 + (reference_moments.sd_se / reference_moments.sd) ** 2
             ),
+            np.fmin(_tail_indices(draws), _tail_indices(reference)),
         )
+
+
+def _tail_indices(draws: Array) -> Array:
+    """Return the larger tail index of each coordinate of draws (C, S, D), (D,); NaN where it is undefined."""
+    from arviz_stats.base import array_stats
+
+    return np.array(
+        [
+            array_stats.pareto_khat(draws[..., d], chain_axis=0, draw_axis=1)
+            if np.ptp(draws[..., d]) > 0 and draws[..., d].size >= _TAILED
+            else np.nan
+            for d in range(draws.shape[-1])
+        ]
+    )
 
 
 def own_error(reference: Array) -> tuple[float, float]:

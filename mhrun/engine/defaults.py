@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mhrun.dynamics.sghmc import SGHMC
 from mhrun.dynamics.sgld import SGLD
+from mhrun.engine.pilot.open_settings import most_scaled
 from mhrun.errors import UserError
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.pairing.full import Full
@@ -17,13 +18,16 @@ from mhrun.target.first_point import first_point
 HMC, RANDOM_WALK, CONTROL_VARIATE, STOCHASTIC_GRADIENT = "hmc", "mcmc", "sgld_cv", "sghmc"
 """Names of the methods in conf/method."""
 
-_DATA, _PARAMETERS = 200_000, 200  # up to which a method on all data is the default
+_DATA = 200_000  # up to which a method on all data is the default
+# Numbers of all data, n D, up to which it is above so many parameters: a gradient may have to read them all.
+_NUMBERS, _PARAMETERS = 5_000_000, 200
 
 
 def default_method(target: Target, has_gradients: bool) -> tuple[str, str]:
     """Return the name of the default method for a target, and why it is that, as one line.
 
-    - Up to 200,000 data and 200 parameters: Hamiltonian Monte Carlo with an acceptance test on all data. Exact.
+    - Up to 200,000 data and 200 parameters: Hamiltonian Monte Carlo with an acceptance test on all data. Exact. Also up
+      to 1,000 parameters, if data times parameters are at most 5,000,000 and the model is no network.
     - More data: SGLD on minibatches with control variates about the mode (SGLD-CV), without an acceptance test. On a
       linear regression of 250,000 rows it has 70 times as many effective draws as SGHMC in half the time.
     - More parameters: SGHMC on minibatches, without an acceptance test.
@@ -35,7 +39,8 @@ def default_method(target: Target, has_gradients: bool) -> tuple[str, str]:
             RANDOM_WALK,
             f"a random walk with an acceptance test on all data: exact, for {size} without gradients",
         )
-    if target.dim > _PARAMETERS:
+    wide = target.dim > _PARAMETERS and target.n * target.dim > _NUMBERS
+    if wide or target.dim > most_scaled(target.model):
         return STOCHASTIC_GRADIENT, f"SGHMC on minibatches: no acceptance test and a small bias, for {size}"
     if target.n > _DATA:
         why = "SGLD on minibatches with control variates about the mode (SGLD-CV): no acceptance test and a small bias"

@@ -28,6 +28,8 @@ from mhrun.target.function_space import is_network
 _MUCH = 0.1  # share of decisions on all data above which a run warns
 # Difference of logit(acceptance) from the rate that tuning aimed at, above which it had not settled.
 _SETTLED = 1.0
+_GROUPED = 5  # parameters of the smallest model of groups: a mean, a spread, and three effects
+_RESOLVED = 30.0  # numbers of float32 within a standard deviation of draws, below which rounding is seen
 _RARE, _JUDGED = 0.01, 100  # share of exchanges below which a run warns, and the fewest proposed that show it
 
 
@@ -154,7 +156,7 @@ def _trajectory_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator
             f"{method.name}: {count:,} of {method.shape.chains * method.shape.steps:,} trajectories diverged: the step "
             "size is too large where the density is narrow, or a log-likelihood is NaN or minus infinity where they "
             "lead. Draws may lack that region. Aim at a higher acceptance rate."
-            f"{'' if is_network(method.target.model) else groups}"
+            f"{groups if method.target.dim >= _GROUPED and not is_network(method.target.model) else ''}"
         )
 
 
@@ -229,6 +231,8 @@ def draws_warnings(
                 f"{name}: R-hat compares the two halves of a single chain, which cannot show a mode that it never "
                 "visited. Run several, such as chains=4."
             )
+    if np.sum(summary["totals"]["sum_accepted"]) > 0:
+        yield from _rounding_warnings(method, draws, names)
     rate = float(np.sum(summary["totals"]["sum_accepted"])) / (shape.chains * shape.steps)
     limits = acceptance_range(method)
     outside = limits is not None and rate > 0 and not limits[0] <= rate <= limits[1]
@@ -245,6 +249,22 @@ def draws_warnings(
         yield (
             f"{name}: the target is at T = {rounded(distribution.temperature)}, narrower than the posterior: its "
             "standard deviations are down to sqrt(T) times as large. Use T = 1 for the posterior."
+        )
+
+
+def _rounding_warnings(method: Method, draws: npt.NDArray[np.float64], names: Sequence[str]) -> Iterator[str]:
+    """Yield a line if float32 has hardly any numbers where a coordinate has its posterior."""
+    if method.dtype != torch.float32 or is_network(method.target.model) or not np.isfinite(draws).all():
+        return
+    sd = draws.std((0, 1))
+    spacing = np.spacing(np.abs(draws).max((0, 1), initial=0.0).astype(np.float32)).astype(np.float64)
+    share = np.where(spacing > 0, sd / np.where(spacing > 0, spacing, 1.0), np.inf)
+    if len(share) and share.min() < _RESOLVED:
+        worst = int(share.argmin())
+        yield (
+            f"{method.name}: float32 is too coarse for {names[worst]}: its numbers are {rounded(spacing[worst])} apart "
+            f"at {rounded(float(draws[..., worst].mean()))}, and the draws have a standard deviation of "
+            f"{rounded(float(sd[worst]))}. Take dtype=torch.float64, or subtract a constant from the parameter."
         )
 
 

@@ -211,7 +211,8 @@ def too_wide(expected: float, distance: float) -> UserError:
     return UserError(
         f"the bounds on the gradients are too wide for the zig-zag sampler: a step would read {expected:.2g} data, "
         f"{distance:.3g} standard deviations from the mode; begin near the mode (step_size: auto does), choose "
-        "target.surrogate=taylor2, or scale the features."
+        "target.surrogate=taylor2, or scale the features. Where outcomes are rare, it may happen all the same: smh2 "
+        "and hmc go on."
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Transform, biject_to, constraints
+from torch.distributions import Distribution, Transform, VonMises, biject_to, constraints
 from torch.distributions.constraints import Constraint
 
 from mhrun.errors import Refusal, nearest
@@ -89,7 +89,7 @@ def parameter_of(name: Any, setting: Any) -> Parameter:
             )
     axes = () if setting.get("dims") is None else axes_of(setting["dims"], f"{where}.dims")
     prior_setting = setting.get("prior")
-    prior = _prior(prior_setting, where)
+    prior = _prior(prior_setting, where, setting.get("constraint"))
     text = "flat" if prior is None else prior_setting if isinstance(prior_setting, str) else _in_words(prior)
     sizes = setting.get("shape") if setting.get("shape") is not None else shape_from(axes)
     shape = _shape(where, sizes, labelled=sizes is not setting.get("shape")) if sizes is not None else None
@@ -119,7 +119,7 @@ def _in_words(prior: Distribution) -> str:
     return f"{type(prior).__name__}({numbers})"
 
 
-def _prior(setting: Any, where: str) -> Distribution | None:
+def _prior(setting: Any, where: str, constraint: Any = None) -> Distribution | None:
     if setting is None:
         return None
     if isinstance(setting, str):
@@ -133,6 +133,11 @@ def _prior(setting: Any, where: str) -> Distribution | None:
         discrete = setting.support.is_discrete  # type: ignore[union-attr]
     except (NotImplementedError, AttributeError) as error:
         raise Refusal(f"{where}.prior: {type(setting).__name__} has no support.") from error
+    if isinstance(setting, VonMises) and constraint is None:
+        raise Refusal(
+            f"{where}.prior: VonMises is a density on a circle, and would be periodic on the real line; give a "
+            "constraint of one period, such as interval(-3.14159, 3.14159)."
+        )
     if discrete:
         raise Refusal(
             f"{where}.prior: {type(setting).__name__} is of whole numbers, and parameters are continuous; sum such a "
@@ -221,11 +226,16 @@ def _check(p: Parameter, where: str) -> None:
     if not bool(support.check(value).all()):
         raise Refusal(
             f"{where}: the prior's values are {constraint_words(support)}, and the constraint asks for values "
-            f"{constraint_words(p.constraint)}; leave the constraint out, or choose another prior."
+            f"{constraint_words(p.constraint)}; give one within the prior's values, such as interval(a, b), leave it "
+            "out, or choose another prior."
         )
-    if bool(
-        p.prior.log_prob(value).isnan().any()
-    ):  # as torch has the support of some transformed distributions
+    try:
+        density = p.prior.log_prob(value)
+    except RuntimeError as error:  # some of torch's mix types
+        raise Refusal(
+            f"{where}: {type(p.prior).__name__}.log_prob fails with numbers of float64, which parameters are: {error}."
+        ) from error
+    if bool(density.isnan().any()):  # as torch has the support of some transformed distributions
         raise Refusal(
             f"{where}: the prior has no density at some values; give a constraint, such as positive."
         )
@@ -281,15 +291,22 @@ def _quiet(prior: Distribution) -> Distribution:
 
 def changed(thing: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """Return a copy of a distribution, transform or constraint with `change` applied to each of its tensors."""
+    return _changed(thing, change, {})
+
+
+def _changed(thing: Any, change: Callable[[Tensor], Tensor], copies: dict[int, Any]) -> Any:
+    """Return a copy; `copies` has those of objects met before, as a transform and its inverse refer to each other."""
     if isinstance(thing, Tensor):
         return change(thing)
-    if isinstance(thing, list | tuple) and not hasattr(thing, "_fields"):
-        return type(thing)(changed(part, change) for part in thing) if type(thing) in (list, tuple) else thing
+    if type(thing) in (list, tuple):
+        return type(thing)(_changed(part, change, copies) for part in thing)
     if not isinstance(thing, Distribution | Transform | Constraint):
         return thing
-    copied = copy.copy(thing)
+    if id(thing) in copies:
+        return copies[id(thing)]
+    copied = copies[id(thing)] = copy.copy(thing)
     for key, value in vars(thing).items():
-        copied.__dict__[key] = changed(value, change)
+        copied.__dict__[key] = _changed(value, change, copies)
     if isinstance(copied, Distribution):
         copied._validate_args = False
     return copied

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import norm
 
-from mhrun.diagnostics.distances import Shifts
+from mhrun.diagnostics.distances import HEAVY, Shifts
 from mhrun.report.efficiency import ESS, RHAT, is_apart
 from mhrun.report.tables import shown
 
@@ -59,6 +59,8 @@ def agreement(
 
     Each mean is off by z = shift / error, each standard deviation by z = log ratio / its error. The method differs if
     any |z| is above the limit, and agrees if none is and a difference of `RELEVANT` would be: limit * error <= it.
+    Coordinates whose tails are too heavy for such errors (`mhrun.diagnostics.distances.HEAVY`) are not judged: the
+    method differs by others, or there is no verdict.
 
     With a tolerance, the method agrees if every difference is within it, Monte Carlo error included: |shift| + limit *
     error <= tolerance. A difference that is significant and within the tolerance is then no reason to differ.
@@ -79,6 +81,8 @@ def agreement(
         offsets = np.concatenate([found.mean, np.log(found.spread)])
         errors = np.concatenate([found.mean_se, found.spread_se / found.spread])
         scores = np.abs(offsets) / errors
+    heavy = np.tile(found.heavy, 2)
+    scores[heavy] = 0.0
     if problems:
         worst = int(np.argmax(np.where(np.isfinite(scores), scores, 0.0)))
         if np.isfinite(scores[worst]) and scores[worst] > short_limit:
@@ -89,11 +93,17 @@ def agreement(
         worst = int(np.argmin(np.isfinite(scores)))
         return Agreement(UNKNOWN, f"{_quantity(worst, names)} has no Monte Carlo error")
     reach = limit * errors + (0.0 if tolerance is None else np.abs(offsets))
+    reach[heavy] = 0.0
     widest = int(np.argmax(reach))
     is_near = reach[widest] <= (RELEVANT if tolerance is None else tolerance)
     worst = int(np.argmax(scores))
     if scores[worst] > limit and not (is_near and tolerance is not None):
         return Agreement(DIFFERS, _difference(worst, found, names, float(scores[worst])))
+    if heavy.any():
+        name = names[int(np.argmax(heavy))]
+        return Agreement(
+            UNKNOWN, f"the tails of {name} are too heavy for Monte Carlo errors of its mean and sd"
+        )
     if not is_near:
         unseen = f"too few draws: {_quantity(widest, names)} could be off by {reach[widest]:.2f} sd unseen"
         return Agreement(UNKNOWN, unseen)
@@ -162,7 +172,8 @@ def rule_of(
         f"Means and standard deviations of {coordinates:,} coordinate{'s' * (coordinates != 1)}{count} against {of}. "
         f"differs: at least one is more than {limit:.1f} Monte Carlo errors off{beyond}; if all are equal, that "
         f"happens to any method with probability {FALSE_ALARM:g} at most. agrees: {agrees}. cannot tell: R-hat "
-        f"above {RHAT:g} or ESS below {ESS:g} on either side, or errors too large to see such a difference. differs "
+        f"above {RHAT:g} or ESS below {ESS:g} on either side, errors too large to see such a difference, or tails too "
+        f"heavy for errors (tail index above {HEAVY:g}). differs "
         f"(short run): so, but a difference is more than {short_limit:.1f} Monte Carlo errors, and R-hat is at most "
         f"{SHORT_RHAT:g} and ESS at least {SHORT_ESS:g} on both sides. another distribution: the temperature, the "
         "model or the data are not the reference's"

@@ -176,7 +176,7 @@ def test_what_is_no_category_is_not_proposed_as_one(capsys):
     assert "no numbers; leave it out with exclude=[" in capsys.readouterr().err
     assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y", "categorical=[when]"]) == 2
     assert "'when' has 60 values in 60 rows, too many for categories" in capsys.readouterr().err
-    wide = pd.DataFrame(np.random.default_rng(2).normal(size=(300, 210))).add_prefix("x")
+    wide = pd.DataFrame(np.random.default_rng(2).normal(size=(300, 1_005))).add_prefix("x")
     wide.assign(y=np.arange(300) % 2).to_csv("my rows.csv", index=False)
     assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y"]) == 0
     assert "methods mala (exact)" in capsys.readouterr().out
@@ -529,6 +529,12 @@ def test_a_column_of_groups_may_have_any_name(capsys):
     )
     parameters = yaml.safe_load(Path("mine/conf/model/my_rows.yaml").read_text())["parameters"]
     assert Parameters(parameters).dim == 1 + 1 + (1 + 4) + (1 + 3) + 1
+
+
+def test_a_column_that_is_called_as_an_indicator_is_to_be_renamed(capsys):
+    table(y=flags, kind=lambda rng, rows: rng.choice(["a", "b"], rows), **{"kind=b": numbers})
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y", "categorical=kind"]) == 2
+    assert "'kind=b' is a column, and the indicator of a value of 'kind'; rename" in capsys.readouterr().err
 
 
 def test_groups_alone_and_a_model_without_them(capsys):

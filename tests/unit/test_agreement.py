@@ -154,3 +154,34 @@ def test_draws_of_correlated_chains_get_the_right_verdict(mean, sd, word):
     draws = noise.transpose(1, 0, 2)
     found = shifts(mean + sd * draws[:4], draws[4:])
     assert agreement(found, NAMES, LIMIT, [], []).word == word
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "least"),
+    [
+        ("cauchy", "cannot tell", 100),
+        ("t2", "cannot tell", 85),
+        ("t4", "agrees", 95),
+        ("lognormal", "agrees", 95),
+    ],
+)
+def test_tails_without_a_variance_are_not_compared(rng, name, verdict, least):
+    """Of 100 pairs of one distribution; a Cauchy's means differed in 29 of 100, by errors that mean nothing."""
+    draw = {
+        "cauchy": lambda: rng.standard_cauchy((4, 1_000, 1)),
+        "t2": lambda: rng.standard_t(2, (4, 1_000, 1)),
+        "t4": lambda: rng.standard_t(4, (4, 1_000, 1)),
+        "lognormal": lambda: np.exp(0.5 * rng.normal(size=(4, 1_000, 1))),
+    }[name]
+    words = [agreement(shifts(draw(), draw()), ["a"], critical_value(2), [], []).word for _ in range(100)]
+    assert words.count(verdict) >= least
+    assert words.count("differs") <= 4  # of 100 with probability 0.01: 5 or more with probability 0.003
+
+
+def test_heavy_tails_hide_no_other_difference_and_light_ones_differ_from_heavy_ones(rng):
+    both = np.concatenate([rng.standard_cauchy((4, 1_000, 1)), rng.normal(size=(4, 1_000, 1))], -1)
+    moved = np.concatenate([rng.standard_cauchy((4, 1_000, 1)), rng.normal(1.0, size=(4, 1_000, 1))], -1)
+    found = agreement(shifts(moved, both), NAMES, LIMIT, [], [])
+    assert found.word == "differs"
+    assert "the mean of b" in found.why
+    assert not shifts(both[..., ::-1], both).heavy.any()  # each coordinate has one side without them

@@ -154,6 +154,63 @@ def test_texts_name_distributions():
     assert float(exact) == pytest.approx(stats.halfnorm.logpdf(1.0, scale=0.1), rel=1e-14)
 
 
+BY_SCIPY = {
+    "Beta": ("Beta(2, 3)", stats.beta(2, 3)),
+    "Cauchy": ("Cauchy(1, 2)", stats.cauchy(1, 2)),
+    "Chi2": ("Chi2(3)", stats.chi2(3)),
+    "Exponential": ("Exponential(2)", stats.expon(scale=0.5)),
+    "FisherSnedecor": ("FisherSnedecor(4, 5)", stats.f(4, 5)),
+    "Gamma": ("Gamma(2, 1.5)", stats.gamma(2, scale=1 / 1.5)),
+    "Gumbel": ("Gumbel(1, 2)", stats.gumbel_r(1, 2)),
+    "HalfCauchy": ("HalfCauchy(2)", stats.halfcauchy(scale=2)),
+    "HalfNormal": ("HalfNormal(2)", stats.halfnorm(scale=2)),
+    "InverseGamma": ("InverseGamma(3, 2)", stats.invgamma(3, scale=2)),
+    "Kumaraswamy": ("Kumaraswamy(1, 3)", stats.beta(1, 3)),  # which is this one for a = 1
+    "Laplace": ("Laplace(1, 2)", stats.laplace(1, 2)),
+    "LogNormal": ("LogNormal(1, 0.5)", stats.lognorm(0.5, scale=math.e)),
+    "Normal": ("Normal(1, 2)", stats.norm(1, 2)),
+    "Pareto": ("Pareto(2, 3)", stats.pareto(3, scale=2)),
+    "StudentT": ("StudentT(3, 1, 2)", stats.t(3, 1, 2)),
+    "Uniform": ("Uniform(-1, 3)", stats.uniform(-1, 4)),
+    "Weibull": ("Weibull(2, 1.5)", stats.weibull_min(1.5, scale=2)),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in PRIORS if name in BY_SCIPY])
+def test_each_prior_of_a_number_has_the_density_of_scipys(name):
+    text, of_scipy = BY_SCIPY[name]
+    assert set(PRIORS) - set(BY_SCIPY) == {"Dirichlet", "LKJCholesky", "MultivariateNormal"}
+    for setting in (text, prior_of(text, "a")):
+        parameters = Parameters({"a": setting})
+        theta = torch.linspace(-2, 2, 9, dtype=torch.float64)[:, None]
+        value = parameters.values(theta)["a"].numpy()
+        slope = torch.autograd.functional.jacobian(lambda u, p=parameters: p.values(u)["a"].sum(), theta)
+        wanted = of_scipy.logpdf(value) + np.log(np.abs(slope[:, 0].numpy()))
+        assert parameters.log_prior(theta).numpy() == pytest.approx(wanted, abs=1e-7)
+
+
+def test_a_transform_and_its_inverse_may_refer_to_each_other():
+    """The logistic distribution, and the transform's own inverse, made before."""
+    logit = td.SigmoidTransform().inv
+    assert logit.inv.inv is logit
+    prior = td.TransformedDistribution(td.Uniform(0.0, 1.0), [logit, td.AffineTransform(1.0, 2.0)])
+    theta = torch.tensor([[0.3], [-4.0]], dtype=torch.float64)
+    found = Parameters({"a": prior}).log_prior(theta)
+    assert found.tolist() == pytest.approx(stats.logistic.logpdf([0.3, -4.0], 1, 2), abs=1e-6)
+
+
+def test_priors_that_have_no_density_on_the_line():
+    with pytest.raises(Refusal, match=r"VonMises is a density on a circle.*interval\(-3.14159, 3.14159\)"):
+        Parameters({"a": td.VonMises(0.0, 2.0)})
+    circle = Parameters({"a": {"prior": td.VonMises(0.0, 2.0), "constraint": "interval(-3.14159, 3.14159)"}})
+    u = torch.linspace(-30, 30, 100_001, dtype=torch.float64)
+    assert float(torch.trapezoid(circle.log_prior(u[:, None]).exp(), u)) == pytest.approx(1.0, abs=1e-4)
+    with pytest.raises(Refusal, match=r"give one within the prior's values, such as interval\(a, b\)"):
+        Parameters({"a": {"prior": "HalfNormal(1)", "constraint": "less_than(0.5)"}})
+    with pytest.raises(Refusal, match=r"GeneralizedPareto.log_prob fails with numbers of float64"):
+        Parameters({"a": td.GeneralizedPareto(0.5, 1.0, 2.0)})
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

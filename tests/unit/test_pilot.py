@@ -26,6 +26,7 @@ from mhrun.kernels.preconditioned import Scale, preconditioned
 from mhrun.models.function import FunctionModel
 from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.models.logistic import Logistic
+from mhrun.models.module import ModuleModel
 from mhrun.store.sharing import PILOT
 from mhrun.target import Target
 
@@ -128,18 +129,23 @@ def test_networks_with_batch_norm_get_no_step_size():
 
 
 @pytest.mark.parametrize(
-    ("n", "dim", "gradients", "name"),
+    ("n", "dim", "gradients", "network", "name"),
     [
-        (200_000, 200, True, "hmc"),
-        (200_001, 200, True, "sgld_cv"),
-        (200_001, 201, True, "sghmc"),
-        (100, 201, True, "sghmc"),
-        (100, 2, False, "mcmc"),
-        (200_001, 2, False, "mcmc"),
+        (200_000, 200, True, False, "hmc"),
+        (200_001, 200, True, False, "sgld_cv"),
+        (200_001, 201, True, False, "sghmc"),
+        (5_000, 1_000, True, False, "hmc"),
+        (5_001, 1_000, True, False, "sghmc"),
+        (5, 1_001, True, False, "sghmc"),
+        (100, 200, True, True, "hmc"),
+        (100, 201, True, True, "sghmc"),
+        (100, 2, False, False, "mcmc"),
+        (200_001, 2, False, False, "mcmc"),
     ],
 )
-def test_the_default_method_follows_from_the_sizes(n, dim, gradients, name):
-    target = SimpleNamespace(n=n, dim=dim)
+def test_the_default_method_follows_from_the_sizes(n, dim, gradients, network, name):
+    module = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 2))
+    target = SimpleNamespace(n=n, dim=dim, model=ModuleModel(module) if network else MODELS["logistic"])
     assert default_method(target, gradients)[0] == name
 
 

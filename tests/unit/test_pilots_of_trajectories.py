@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -9,9 +11,13 @@ from kit import short_run
 from regressions import N, found, full, run
 
 import mhrun
+from mhrun.diagnostics.chains import mcse
 from mhrun.engine.pilot import pilot
+from mhrun.engine.pilot.acceptance import Tuning
+from mhrun.engine.pilot.adaptation import reach, share_of_draws
 from mhrun.engine.pilot.curvature import is_degenerate
 from mhrun.errors import Refusal
+from mhrun.store.netcdf import flat_draws
 from mhrun.target import Target
 
 pytestmark = pytest.mark.long
@@ -89,6 +95,65 @@ def test_trajectories_that_diverge_are_said():
 
 def test_leapfrog_steps_of_many_parameters_are_to_be_given():
     with pytest.raises(
-        Refusal, match=r"leapfrog_steps from the curvature, for up to 200 parameters, not 201"
+        Refusal, match=r"leapfrog_steps from the curvature, for up to 1,000 parameters, not 1,001"
     ):
-        of_density(lambda theta: -theta.square().sum(-1), 201)
+        of_density(lambda theta: -theta.square().sum(-1), 1_001)
+
+
+def test_the_slowest_coordinate_makes_trajectories_longer(rng):
+    """Draws of a coordinate of standard deviation s, one trajectory of length l apart, correlate by cos(l / s)."""
+    noise = rng.normal(size=(4, 20_000, 3))
+    draws = noise.copy()
+    correlation = np.array([0.0, 0.8, -0.5])
+    for t in range(1, draws.shape[1]):
+        draws[:, t] = correlation * draws[:, t - 1] + np.sqrt(1 - correlation**2) * noise[:, t]
+
+    def of(accepted, steps=4):
+        size, theta = torch.full((4,), 0.25), torch.zeros(4, 3)
+        return Tuning(size, theta, 0.8, None, steps, torch.from_numpy(draws), {"acceptance_found": accepted})
+
+    assert reach(of(1.0)) == pytest.approx(1.0 / np.arccos(0.8), rel=0.03)
+    # Rejected candidates make draws alike, and no trajectory too short.
+    assert reach(of(0.8)) == pytest.approx(1.0 / np.arccos(0.75), rel=0.03)
+    # Twelve steps at most are made while a step size is tuned.
+    assert reach(of(1.0, 40)) == pytest.approx(3.0 / np.arccos(0.8), rel=0.03)
+
+
+def test_a_single_variance_needs_few_draws_whatever_the_dimension():
+    draws = torch.zeros(4, 100, 900)  # which count as 100
+    assert share_of_draws(draws, dense=True) == pytest.approx(100 / (100 + 900))
+    assert share_of_draws(draws, dense=False) == pytest.approx(100 / (100 + 5))
+
+
+@pytest.mark.slow
+def test_hundreds_of_effects_and_their_mean(rng):
+    """A normal posterior in 303 dimensions, in closed form, whose mean has three times its conditional spread.
+
+    Of 606 standard scores the largest is above 5 with probability 4e-4 if they were normal; the seed is fixed.
+    """
+    groups, each, tau, sigma = 300, 8, 0.5, 1.0
+    group = np.repeat(np.arange(groups), each)
+    x = rng.normal(size=(len(group), 2))
+    y = 0.3 + tau * rng.normal(size=groups)[group] + x @ [0.5, -0.2] + sigma * rng.normal(size=len(group))
+    design = np.column_stack([np.ones(len(y)), x, np.eye(groups)[group]])
+    precision = design.T @ design / sigma**2 + np.diag([0.01, 1, 1, *[tau**-2] * groups])
+    covariance = np.linalg.inv(precision)
+    mean, sd = covariance @ (design.T @ y) / sigma**2, np.sqrt(covariance.diagonal())
+    assert sd[0] * np.sqrt(precision[0, 0]) > 1.7
+
+    def log_lik(theta, rows):
+        located = theta.mean + theta.effects[rows.group] + rows.x @ theta.slopes
+        return torch.distributions.Normal(located, sigma).log_prob(rows.y)
+
+    parameters = {
+        "mean": "Normal(0, 10)",
+        "slopes": {"shape": 2, "prior": "Normal(0, 1)"},
+        "effects": {"shape": groups, "prior": f"Normal(0, {tau})"},
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # neither R-hat nor ESS, nor divergences
+        trace = mhrun.sample(log_lik, {"group": group, "x": x, "y": y}, parameters=parameters, seed=2)
+    draws = flat_draws(trace["posterior"])
+    for statistic, wanted in ((draws, mean), (np.square(draws - mean), sd**2)):
+        errors = np.array([mcse(statistic[..., d]) for d in range(groups + 3)])
+        assert (np.abs(statistic.mean((0, 1)) - wanted) / errors).max() < 5

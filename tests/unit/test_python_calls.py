@@ -97,11 +97,13 @@ def test_a_scale_for_too_many_parameters():
     def wide(theta, batch):
         return -0.5 * (batch - theta.mean()) ** 2
 
-    with pytest.raises(UserError, match="up to 200 parameters, not 201; leave out precondition = diagonal"):
+    with pytest.raises(
+        UserError, match="up to 1,000 parameters, not 1,001; leave out precondition = diagonal"
+    ):
         short(
             mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()),
             wide,
-            start=[0.0] * 201,
+            start=[0.0] * 1_001,
             precondition="diagonal",
         )
 

@@ -49,6 +49,19 @@ def test_a_good_run_has_no_warnings():
     assert warned(0.8, acceptance=0.3, warmup=1_000) == []
 
 
+@pytest.mark.parametrize(("where", "coarse"), [(1e6, True), (3e4, True), (10.0, False)])
+def test_a_posterior_between_numbers_of_float32_is_warned_of(where, coarse):
+    def density(theta):
+        return -0.5 * ((theta[0] - where) / 0.01) ** 2
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        settings = {"start": [where], "step_size": 0.02, "steps": 2_000, "warmup": 100}
+        mhrun.sample(density, None, kernel(), dtype=torch.float32, **settings)
+    lines = [str(one.message) for one in found if "float32 is too coarse for theta[0]" in str(one.message)]
+    assert bool(lines) == coarse
+
+
 def test_a_single_chain_is_warned_of():
     (line,) = warned(0.8, chains=1, steps=6_000)
     assert line.startswith("R-hat compares the two halves of a single chain")

@@ -236,6 +236,20 @@ def test_columns_of_a_data_frame_are_fields():
     assert mhrun.predict(trace, lambda theta, batch: theta.slope * batch.age, frame).shape == (3,)
 
 
+def test_rows_of_other_labels_are_not_paired():
+    """They would be paired by their places: an outcome in another order has nothing to do with its features."""
+    table = pd.DataFrame({"x": [1.0, 2.0, 3.0], "y": [2.0, 4.0, 6.0]})
+    shuffled = table.iloc[[2, 0, 1]]
+    with pytest.raises(UserError, match=r"'x' and 'y' have different indices.* y.loc\[x.index\]"):
+        mhrun.Dataset.of({"x": table["x"], "y": shuffled["y"]})
+    for fields in (
+        {"x": shuffled["x"], "y": shuffled[["y"]]},
+        {"x": shuffled["x"], "y": table["y"].to_numpy()},
+        {"x": table["x"], "y": shuffled["y"].reset_index(drop=True)},
+    ):
+        assert mhrun.Dataset.of(fields).n == 3
+
+
 def test_data_frames_that_are_no_numbers_are_refused():
     for frame, message in (
         (

@@ -26,6 +26,7 @@ _GAIN = 2.0
 # change of 5 where a rate of 0.8 is aimed at, and would make one of 20 where 0.95 is.
 _FARTHEST = 5.1
 _LONGER = 1.25  # largest factor of the tuned step size at which a whole number of steps makes a trajectory
+_SPARED = 2.0  # steps that it saves, at most
 _MOST_ACCEPTED = 0.95
 _QUIET = 0.9  # of the noise above which a run warns, with an open minibatch size
 _ROUNDS = 4  # minibatch sizes that are tried, at most
@@ -140,7 +141,10 @@ def _whole_steps(
     chains: PilotChains, length: float, measured: _Step, wanted_rate: float | None
 ) -> tuple[int, _Step]:
     """Return a number of leapfrog steps that make a trajectory of this length, and the step size that they need."""
-    count = max(1, min(MOST_LEAPFROG_STEPS, math.ceil(length / (_LONGER * float(measured.step.mean())))))
+    exact = length / float(measured.step.mean())
+    # Of many steps a last one more or less changes little, and none need be longer.
+    longer = min(_LONGER, 1 + _SPARED / max(exact, 1.0))
+    count = max(1, min(MOST_LEAPFROG_STEPS, math.ceil(exact / longer)))
     if not chains.method.plan.is_open or count == MOST_LEAPFROG_STEPS:
         return count, measured
     step, rate = _of_length(chains, length, count, measured.step)

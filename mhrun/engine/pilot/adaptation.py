@@ -10,12 +10,18 @@ from torch import Tensor
 
 from mhrun.engine.method import Method
 from mhrun.engine.pilot.acceptance import Tuning, tune
+from mhrun.engine.pilot.chains import TUNED
 from mhrun.kernels.preconditioned import Scale
 from mhrun.random import derive_key
 
 QUARTER = math.pi / 2  # a quarter of the period of a standard normal target
 ROUNDS = 4
+# Odd numbers of quarters of a period, and how many the slowest coordinate needs for them: after two, half a period,
+# all others would be opposite to where they began, at the same distance from their means.
+_ODD = {5: 4.0, 3: 1.6}
+_SLOWEST = 0.995  # the largest cosine
 _FITS = 3.0  # largest ratio of a variance to what the scale makes of it
+_DIAGONAL = 5.0  # draws that the identity counts as in the estimate of a single variance
 _AUTOCORRELATION = 4  # draws that count as one in the estimate of a covariance
 
 
@@ -41,8 +47,9 @@ def adapt(
     """Tune the step size, and take the scale from the draws until it fits them, in at most `ROUNDS` rounds.
 
     In scaled coordinates every variance should be T. If one, in any direction for a dense scale, is off by more than a
-    factor of 3, the scale is changed by their covariance, w C + (1 - w) I with w = s / (s + D) and s a quarter of the
-    number of draws, and the step size is tuned again. Without a curvature to begin from it is always changed, and the
+    factor of 3, the scale is changed by their covariance, w C + (1 - w) I with w = s / (s + k) and s a quarter of the
+    number of draws, and the step size is tuned again; k is D, and 5 for the variances of a diagonal scale, each of
+    which has its own draws. Without a curvature to begin from it is always changed, and the
     first trajectories have the number of steps that the kernel has.
 
     Args:
@@ -51,7 +58,8 @@ def adapt(
         theta: where chains begin (C, D).
         temperature: temperature of each chain (C,).
         key: of the random numbers.
-        length: of trajectories at the known curvature, if their number of steps is open; after a change it is pi/2.
+        length: of trajectories at the known curvature, if their number of steps is open; after a change it is pi/2,
+            and with a diagonal scale as many times that as the slowest coordinate needs, see `reach`.
         known: whether chains begin at modes, whose curvature the scale has. Covariances are then those within the
             chains, else those of all draws.
     """
@@ -65,13 +73,45 @@ def adapt(
         fits = bool(((eigenvalues < _FITS) & (eigenvalues > 1 / _FITS)).all())
         if k == ROUNDS or ((known or k) and fits):
             break
-        share = share_of_draws(tuning.draws)
+        share = share_of_draws(tuning.draws, dense=scale.dense)
         scale = _changed(scale, share * covariance, 1 - share, tuning.draws.mean((0, 1)))
         round_key = derive_key(key, f"round {k}")
         tuned = tune(method, scale, tuning.theta, temperature, round_key, None if length is None else QUARTER)
-        facts = tuned.facts | {name: tuned.facts[name] + tuning.facts[name] for name in ("n_lik", "n_grad")}
-        tuning = tuned._replace(facts=facts)
+        tuning = _added(tuned, tuning)
+    if k and length is not None and not scale.dense:
+        quarters = reach(tuning)
+        for odd, least in _ODD.items():
+            if quarters > least:
+                again = derive_key(key, "longer")
+                tuned = tune(method, scale, tuning.theta, temperature, again, odd * QUARTER)
+                tuning = _added(tuned, tuning)
+                break
     return Adapted(tuning, scale, k, fits)
+
+
+def _added(tuning: Tuning, before: Tuning) -> Tuning:
+    """Return a tuning with the evaluations of the one before added."""
+    counts = {name: tuning.facts[name] + before.facts[name] for name in ("n_lik", "n_grad")}
+    return tuning._replace(facts=tuning.facts | counts)
+
+
+def reach(tuning: Tuning) -> float:
+    """Return how many quarters of a period the slowest coordinate needs in coordinates with a diagonal scale.
+
+    Variances are 1 in them, but correlations leave directions that are wider. A trajectory of length l turns a normal
+    coordinate of standard deviation s by an angle l / s, so that two draws of it have the correlation cos(l / s), and
+    1 - a + a cos(l / s) at an acceptance rate a. The largest correlation of neighbouring draws gives s.
+    """
+    draws = tuning.draws
+    assert draws is not None
+    assert tuning.leapfrog_steps is not None
+    deviations = draws - draws.mean(1, keepdim=True)
+    products = (deviations[:, 1:] * deviations[:, :-1]).sum((0, 1))
+    correlation = float((products / deviations.square().sum((0, 1)).clamp_min(1e-300)).max())
+    accepted = max(0.1, float(tuning.facts["acceptance_found"]))
+    cosine = min(max((correlation - 1 + accepted) / accepted, 0.0), _SLOWEST)
+    length = min(TUNED, tuning.leapfrog_steps) * float(tuning.step_size.mean())
+    return length / math.acos(cosine)
 
 
 def scaled_covariance(scale: Scale, draws: Tensor, temperature: Tensor, *, within: bool) -> Tensor:
@@ -85,10 +125,13 @@ def scaled_covariance(scale: Scale, draws: Tensor, temperature: Tensor, *, withi
     return flat.T @ flat / len(flat)
 
 
-def share_of_draws(draws: Tensor) -> float:
-    """Return w = s / (s + D), the weight of the covariance of draws (C, S, D) beside the identity; s is C S / 4."""
+def share_of_draws(draws: Tensor, *, dense: bool) -> float:
+    """Return w = s / (s + k), the weight of the covariance of draws (C, S, D) beside the identity; s is C S / 4.
+
+    k is D for a matrix, and 5 for its diagonal alone, as in Stan.
+    """
     effective = draws[..., 0].numel() / _AUTOCORRELATION
-    return effective / (effective + draws.shape[-1])
+    return effective / (effective + (draws.shape[-1] if dense else _DIAGONAL))
 
 
 def _changed(scale: Scale, covariance: Tensor, ridge: float, center: Tensor) -> Scale:

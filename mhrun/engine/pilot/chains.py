@@ -7,14 +7,14 @@ from torch import Tensor
 
 from mhrun.engine.method import Method
 from mhrun.engine.pilot.kernels import with_leapfrog_steps
+from mhrun.engine.pilot.open_settings import most_scaled
 from mhrun.kernels import MetropolisHastings
 from mhrun.random import Draws, Streams, derive_key
 from mhrun.types import Controls, State
 
 WINDOW = 25  # steps
 MOST_LEAPFROG_STEPS = 100
-_TUNED = 12  # most leapfrog steps while a step size is tuned, which depends little on their number
-_KEPT = 200  # most parameters of which draws are kept
+TUNED = 12  # most leapfrog steps while a step size is tuned, which depends little on their number
 
 
 class PilotChains:
@@ -38,6 +38,7 @@ class PilotChains:
         self.step = 0
         self.state: State = kernel.start(method.target, theta, self.draws)
         self.n_lik = self.n_grad = 0
+        self.keeps = kernel.proposal.follows and method.target.dim <= most_scaled(method.target.model)
         self.kept: list[Tensor] = []  # theta after each step, of trajectories
 
     @property
@@ -69,7 +70,7 @@ class PilotChains:
     def window(self, step_size: Tensor) -> tuple[float, float]:
         """Return the acceptance rate of `WINDOW` steps and the mean variance of the noise of their log-ratios."""
         if self.length is not None:
-            count = min(_TUNED, leapfrog_steps(self.length, step_size))
+            count = min(TUNED, leapfrog_steps(self.length, step_size))
             self.kernel = with_leapfrog_steps(self.kernel, count)
         device, dtype = self.method.target.device, self.method.dtype
         controls = Controls(step_size, self.temperature, self.noise_temperature).each(
@@ -83,7 +84,7 @@ class PilotChains:
             accepted += float(info.accepted.double().mean())
             var = info.log_ratio_var[info.log_ratio_var.isfinite()]
             noise, count = noise + float(var.double().sum()), count + len(var)
-            if self.kernel.proposal.follows and self.method.target.dim <= _KEPT:
+            if self.keeps:
                 self.kept.append(self.state.evaluation.theta)
             self.n_lik += int(info.n_lik.sum())
             self.n_grad += int(info.n_grad.sum())

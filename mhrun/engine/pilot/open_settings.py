@@ -7,10 +7,18 @@ from mhrun.errors import Refusal
 from mhrun.kernels import AdaptiveBackward, Firefly, MetropolisHastings, Unadjusted, ZigZag
 from mhrun.kernels.preconditioned import UNSCALED_NOISE
 from mhrun.parts import Kernel
+from mhrun.target.function_space import is_network
+from mhrun.types import Model
 
 SCALES = ("auto", "dense", "diagonal", "none")
 _WITH_SCALE = ("dense", "diagonal")
-MOST_SCALED = 200  # most parameters for which a scale is found
+# Most parameters for which a scale is found, from D^2 numbers of curvature; a network's says little of its posterior.
+_MOST_SCALED, _MOST_OF_A_NETWORK = 1_000, 200
+
+
+def most_scaled(model: Model) -> int:
+    """Return the most parameters of a model for which a pilot finds a scale."""
+    return _MOST_OF_A_NETWORK if is_network(model) else _MOST_SCALED
 
 
 def is_open(method: Method) -> bool:
@@ -35,8 +43,9 @@ class TooManyParameters(Refusal):
 
 def refusal(method: Method) -> Refusal | None:
     """Return why a method cannot leave settings to a pilot, or None."""
-    if method.target.dim > MOST_SCALED:
-        of_size = f"for up to {MOST_SCALED} parameters, not {method.target.dim:,}"
+    most = most_scaled(method.target.model)
+    if method.target.dim > most:
+        of_size = f"for up to {most:,} parameters, not {method.target.dim:,}"
         if method.precondition in _WITH_SCALE:
             return TooManyParameters(
                 f"a pilot finds a scale {of_size}; leave out precondition = {method.precondition}."

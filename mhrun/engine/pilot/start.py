@@ -18,7 +18,7 @@ from mhrun.engine.pilot.modes import (
     on_all_data,
 )
 from mhrun.engine.pilot.normality import spread_of_log_ratio
-from mhrun.engine.pilot.open_settings import MOST_SCALED
+from mhrun.engine.pilot.open_settings import most_scaled
 from mhrun.engine.pilot.surface import Surface
 from mhrun.kernels import ZigZag
 from mhrun.kernels.preconditioned import Scale
@@ -57,7 +57,7 @@ def scaled_start(
         temperature: of each chain (C,).
         key: of the random numbers.
     """
-    if method.target.dim > MOST_SCALED:
+    if method.target.dim > most_scaled(method.target.model):
         modes = find_modes(surface, theta)
         return ScaledStart(modes.theta.to(theta.dtype) if bool(modes.theta.isfinite().all()) else theta)
     found = find_curved_modes(surface, theta)

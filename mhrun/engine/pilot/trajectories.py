@@ -95,7 +95,7 @@ def _curvature_of(adapted: Adapted, temperature: Tensor, *, within: bool) -> Ten
     assert draws is not None
     covariance, share = (
         scaled_covariance(adapted.scale, draws, temperature, within=within),
-        share_of_draws(draws),
+        share_of_draws(draws, dense=True),
     )
     return torch.linalg.inv(
         share * covariance + (1 - share) * torch.eye(len(covariance), dtype=torch.float64)
