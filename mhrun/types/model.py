@@ -67,7 +67,7 @@ class Model(Protocol):
     - ``in_float64(rows) -> Rows``: the rows as log_lik computes with them in float64; by default fields of floating
       point are converted.
     - ``fields``: name -> `Field`, the data fields that log_lik reads. Incompatible data are rejected before any
-      computation.
+      computation. ``fields_of(data)`` in its place, where they depend on the fields that there are.
     - ``width``, ``buffer_names``, ``first_buffers(theta) -> {BUFFER + name: (C, ...)}`` and
       ``train(theta, buffers, rows) -> (log_lik, gradient of their mean, buffers)``, of a model with state beside theta;
       its other methods then take points (C, D) or (C, width), see `mhrun.models.module.ModuleModel`.
@@ -77,7 +77,8 @@ class Model(Protocol):
     - ``parameters``: a `mhrun.models.parameters.Parameters`, if theta has unconstrained coordinates: traces then hold
       the named parameters, within their constraints, and `names` has a name for each of their numbers.
     - ``native(data, full=bool) -> NativeModel``: the pieces of a compiled CPU loop (see `mhrun.native`);
-      `full` is True if the loop needs full-data sums.
+      `full` is True if the loop needs full-data sums. ``native_bounds(data, kind, surrogate) -> NativeBounds`` and
+      ``native_lower_bound(data, sums, tuned=bool) -> NativeLowerBound`` are those of thinned and firefly kernels.
     """
 
     dim: int
