@@ -118,6 +118,10 @@ def explain(error: OSError, path: Path) -> UserError:
 
 def unreadable(error: OSError, path: Path) -> UserError:
     """Return the message for a file of a run that exists and cannot be read."""
+    if error.errno == errno.ENAMETOOLONG:
+        return UserError(
+            f"'{path}' has a name that is too long; choose a shorter one with runtime.outputs=FOLDER."
+        )
     return UserError(
         f"'{path}' cannot be read: {error.strerror or error}; check its permissions, or remove it."
     )

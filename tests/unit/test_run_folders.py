@@ -543,3 +543,11 @@ def test_steps_at_once_fit_in_memory(thin, executor):
     bytes_of_step = 4 * (40 + 8 * width * (thin is not None or executor == "compiled"))
     assert 0.5 * (64 << 20) < count * bytes_of_step <= 64 << 20
     assert _next_count(method, executor, 10, 1e9) == 1  # slow steps are done one by one
+
+
+def test_a_name_that_is_too_long_is_not_a_matter_of_permissions(tmp_path):
+    folder = tmp_path / ("a" * 300)
+    with pytest.raises(
+        UserError, match=r"has a name that is too long; choose a shorter one with runtime.outputs"
+    ):
+        read_json(folder / "summary.json")
