@@ -14,6 +14,12 @@ def is_name(text: object) -> bool:
     return isinstance(text, str) and _NAME.fullmatch(text) is not None
 
 
+def identifier(text: str, prefix: str) -> str:
+    """Return a name for Python and traces from any text: other letters become _, and a digit gets a prefix."""
+    word = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_")
+    return word if word[:1].isalpha() else f"{prefix}_{word}".rstrip("_")
+
+
 def checked_name(text: object, what: str) -> str:
     """Return `text` if it is a name.
 

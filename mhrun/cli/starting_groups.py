@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,11 +12,13 @@ from mhrun.cli.starting_models import Fitted, part_text, place_of
 from mhrun.data.dataset import Dataset
 from mhrun.data.table_facts import features_of
 from mhrun.errors import UserError
+from mhrun.names import identifier
 
 # Information on the effect of a group, times its variance a priori (0.3^2 here), above which the effects themselves are
 # nearly independent of their spread a posteriori, so that chains move in them; below, in the standardised ones.
 _INFORMED, _TYPICAL = 1.0, 0.3
-_DIMENSIONS = ("chain", "draw", "feature")  # of a trace, besides those of groups
+# Dimensions of a trace, and parameters, besides those of groups.
+_TAKEN = ("chain", "draw", "step", "parameter", "feature", "intercept", "weights", "scale")
 
 
 class Kind(NamedTuple):
@@ -92,7 +93,7 @@ def multilevel(word: str, name: str, target: str, data: Dataset) -> Fitted:
         parameters["weights"] = {"prior": normal, "dims": {"feature": features}}
     terms, formula, centred = ["theta.intercept"], ["intercept"], dict[str, str]()
     for (column, levels), word_of in zip(groups.items(), _identifiers(groups), strict=True):
-        effects, sd = f"{word_of}_effects", f"{word_of}_sd"
+        effects, sd = _parameters_of(word_of)
         is_centred = _is_informed(word, data, column)
         parameters[sd] = kind.spread
         parameters[effects] = {"dims": {word_of: levels}} | ({} if is_centred else {"prior": "Normal(0, 1)"})
@@ -116,7 +117,7 @@ def multilevel(word: str, name: str, target: str, data: Dataset) -> Fitted:
     comments = [equation, *_comments(groups, centred)]
     times = " * rows.exposure" * bool(exposure)
     module = _MODULE.format(
-        title=f"{kind.title}, whose intercept differs between groups of {' and of '.join(groups)}.",
+        title=f"{kind.title}, whose intercept differs between groups of {' and of '.join(map(_in_docstring, groups))}.",
         imports=_imports(kind, bool(centred)),
         terms="\n        + ".join(terms),
         density=kind.density.format(exposure=times),
@@ -138,14 +139,26 @@ def multilevel(word: str, name: str, target: str, data: Dataset) -> Fitted:
 
 
 def _identifiers(columns: Iterable[str]) -> list[str]:
-    """Return names that Python and traces can read for columns, each another."""
+    """Return names that Python and traces can read for columns, each another, with those of their parameters."""
     found: list[str] = []
+    taken = set(_TAKEN)
     for column in columns:
-        word = re.sub(r"\W+", "_", column, flags=re.ASCII).strip("_")
-        if not word[:1].isalpha() or word in _DIMENSIONS:
-            word = f"group_{word}".rstrip("_")
-        found.append(f"{word}_{len(found)}" if word in found else word)
+        word = identifier(column, "group")
+        number = 2
+        while taken & {word, *_parameters_of(word)}:
+            word, number = f"{identifier(column, 'group')}_group{number if number > 2 else ''}", number + 1
+        found.append(word)
+        taken |= {word, *_parameters_of(word)}
     return found
+
+
+def _parameters_of(word: str) -> tuple[str, str]:
+    """Return the names of the parameters of a column: its effects, and their standard deviation."""
+    return f"{word}_effects", f"{word}_sd"
+
+
+def _in_docstring(column: str) -> str:
+    return column.replace("\\", "\\\\").replace('"', "'")
 
 
 def _is_informed(word: str, data: Dataset, column: str) -> bool:

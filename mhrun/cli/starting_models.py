@@ -67,10 +67,30 @@ def part_text(comments: Sequence[str], base: str, settings: Mapping[str, Any]) -
     return f"{head}defaults:\n  - {base}\n  - _self_\n{_block(settings)}"
 
 
+class _Quoting(yaml.SafeDumper):
+    """Quotes texts that a configuration reads as numbers, such as 1e3, which is a text to YAML."""
+
+
+def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    try:
+        float(text)
+    except ValueError:
+        return dumper.represent_str(text)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="'")
+
+
+_Quoting.add_representer(str, _quoted)
+
+
 def flow(value: Any) -> str:
     """Return a value as YAML in one line."""
-    text = yaml.safe_dump(
-        value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=float("inf")
+    text = yaml.dump(
+        value,
+        Dumper=_Quoting,
+        default_flow_style=True,
+        allow_unicode=True,
+        sort_keys=False,
+        width=float("inf"),
     )
     return text.removesuffix("...\n").strip()
 

@@ -88,7 +88,8 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
     check_word(file.name, "the file")
     data = call(Table, table_settings, "the table").load()
     columns = features_of(data.facts)
-    for word in (*columns, *map(str, levels)):
+    of_groups = [label for labels in data.facts.get("groups", {}).values() for label in labels]
+    for word in (*columns, *map(str, levels), *of_groups):
         check_word(word, f"{file.name}: the value")
     if repeated := next((name for name in columns if columns.count(name) > 1), None):
         raise UserError(
@@ -112,7 +113,7 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
     title = f"{regression.word[0].upper()}{regression.word[1:]} regression of {target} on {of_columns} of {file.name}"
     steps = min(max(_STEPS, _WALK * fitted.dim), _MOST_STEPS) // (1 if has_bounds else 2)
     width = len(columns) + len(groups) if groups else fitted.dim  # numbers of a row
-    methods = _methods(has_bounds, data.n, fitted.dim, width)
+    methods = _methods(has_bounds, data.n, fitted.dim, width, may_walk=not groups)
     hmc_steps = _HMC_OF_GROUPS if groups else _HMC
     experiment = _EXPERIMENT.format(
         name=name,
@@ -216,7 +217,7 @@ def _name(file: Path) -> str:
     return f"my_{stem}" if stem in taken_names | {"own"} else stem
 
 
-def _methods(has_bounds: bool, n: int, dim: int, width: int) -> list[str]:
+def _methods(has_bounds: bool, n: int, dim: int, width: int, *, may_walk: bool) -> list[str]:
     """Return the methods that are compared: a reference first, where there is one for so many rows.
 
     The reference is a random walk, which is the fastest for few parameters, or HMC: the walk's effective draws per
@@ -228,7 +229,7 @@ def _methods(has_bounds: bool, n: int, dim: int, width: int) -> list[str]:
     dynamics = "sgld" if n <= _NOISY else "sgld_cv"
     if has_bounds and (n > _FULL or n * dim > _WORK):
         return [*exact, "zig_zag" if dim < _WIDER else "mh_ss", dynamics]
-    walks = dim <= _FEW and (has_bounds or n <= _FULL)
+    walks = may_walk and dim <= _FEW and (has_bounds or n <= _FULL)
     follows = dim <= _SHORT or (dim <= _PILOTED and n * width <= _WORK)
     reference = "mcmc" if walks else "hmc" if follows else "mala"
     return [reference, *exact, "mint", "mhminibatch", dynamics] if has_bounds else [reference, dynamics]

@@ -96,6 +96,8 @@ def codes_of(column: Any, levels: Sequence[Any], path: Path) -> Array:
         UserError: a value that the table does not have.
     """
     known = {level: code for code, level in enumerate(levels)}
+    if known.keys().isdisjoint(column.tolist()):  # as texts where the table has numbers
+        known |= {str(level): code for code, level in enumerate(levels)}
     if unknown := [value for value in levels_of(column, path) if value not in known]:
         raise UserError(
             f"{path.name}: column '{column.name}' has {few(unknown)}, which the table does not have: {few(levels)}."

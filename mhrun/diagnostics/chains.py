@@ -36,7 +36,9 @@ RHAT, ESS = 1.01, 400.0
 """Above this R-hat, and below this effective sample size, a run warns (Vehtari et al. 2021)."""
 
 COORDINATES = 64
-"""Of a wide model, so many coordinates, evenly spaced, are diagnosed."""
+"""Of a wide model, so many coordinates, evenly spaced, are compared and listed."""
+
+_DIAGNOSED, _NUMBERS = 1_000, 12_000_000
 
 
 def is_apart(rhat: float) -> bool:
@@ -104,6 +106,15 @@ def worth_of_predictions(predictions: npt.NDArray[np.float64]) -> dict[str, floa
     if not flat.shape[-1]:
         return dict.fromkeys(("rhat", "ess", "ess_tail"), float("nan"))
     return worth(flat[..., some_coordinates(flat.shape[-1])])
+
+
+def diagnosed_coordinates(dim: int, chains: int, steps: int) -> int:
+    """Return how many of D coordinates are diagnosed: all up to 1,000, or 64 where draws (C, S) are many.
+
+    The worst of a few among hundreds says little of the others: of a multilevel model it is often the spread of the
+    effects, a single number.
+    """
+    return min(dim, max(COORDINATES, min(_DIAGNOSED, _NUMBERS // max(1, chains * steps))))
 
 
 def some_coordinates(dim: int, most: int = COORDINATES) -> npt.NDArray[np.int64]:

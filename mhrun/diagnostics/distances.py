@@ -78,16 +78,18 @@ def shifts(draws: Array, reference: Array) -> Shifts:
 
 def _tail_indices(draws: Array) -> Array:
     """Return the larger tail index of each coordinate of draws (C, S, D), (D,); NaN where it is undefined."""
+    return np.array([_tail_index(draws[..., d]) for d in range(draws.shape[-1])])
+
+
+def _tail_index(draws: Array) -> float:
     from arviz_stats.base import array_stats
 
-    return np.array(
-        [
-            array_stats.pareto_khat(draws[..., d], chain_axis=0, draw_axis=1)
-            if np.ptp(draws[..., d]) > 0 and draws[..., d].size >= _TAILED
-            else np.nan
-            for d in range(draws.shape[-1])
-        ]
-    )
+    if draws.size < _TAILED or not np.isfinite(draws).all() or np.ptp(draws) == 0:
+        return np.nan
+    try:
+        return float(array_stats.pareto_khat(draws, chain_axis=0, draw_axis=1))
+    except ValueError:  # all draws of a tail are equal, as of a chain that stands still at an extreme
+        return np.nan
 
 
 def own_error(reference: Array) -> tuple[float, float]:

@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 import torch
 
-from mhrun.diagnostics.chains import LEAST_DRAWS, some_coordinates, valid_of_each
+from mhrun.diagnostics.chains import (
+    LEAST_DRAWS,
+    diagnosed_coordinates,
+    some_coordinates,
+    valid_of_each,
+)
 from mhrun.diagnostics.ladders import rung
 from mhrun.engine.assemble import assembled, check_kind
 from mhrun.engine.defaults import (
@@ -382,7 +387,7 @@ def _judged(target: Target, draws: Draws, by_predictions: bool) -> tuple[Draws, 
         except UserError as error:
             line = f"R-hat and ESS are those of weights, which say little of a network: {error}"
     free = np.setdiff1d(np.arange(draws.shape[-1]), constant_coordinates(target.model))
-    places = free[some_coordinates(len(free))]
+    places = free[some_coordinates(len(free), diagnosed_coordinates(len(free), *draws.shape[:2]))]
     return draws[..., places], [target.model.names[place] for place in places], line
 
 

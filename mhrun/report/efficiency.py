@@ -14,6 +14,7 @@ from mhrun.diagnostics.chains import (
     ESS,
     LEAST_DRAWS,
     RHAT,
+    diagnosed_coordinates,
     is_apart,
     some_coordinates,
     valid_of_each,
@@ -50,7 +51,7 @@ _NAMED = 4  # methods that a warning names; the rest are counted
 _RIVALS = 2  # methods that a finding names beside the best
 
 
-def valid_draws(run: Run, method: str, most: float = np.inf) -> Draws | str:
+def valid_draws(run: Run, method: str, most: float = np.inf, *, many: bool = False) -> Draws | str:
     """Return the valid draws (C, S, D) of a method, or a line on why there are none.
 
     Chains with more valid draws than another are cut to its length. Of chains with different temperatures, those with
@@ -60,11 +61,14 @@ def valid_draws(run: Run, method: str, most: float = np.inf) -> Draws | str:
         run: whose.
         method: which.
         most: numbers to be returned at most, as long as one coordinate is: fewer coordinates where draws are many.
+        many: whether more than 64 coordinates are returned, see `diagnosed_coordinates`.
     """
     draws = _valid(run, method)
     if isinstance(draws, str):
         return draws
     width = int(min(COORDINATES, max(1.0, most / (draws.shape[0] * draws.shape[1]))))
+    if many and width == COORDINATES:
+        width = diagnosed_coordinates(draws.shape[-1], *draws.shape[:2])
     if draws.shape[-1] > width or run.methods[method].get("constant"):
         draws = draws[..., columns_of(run, method, draws.shape[-1], width)]
     return draws if np.isfinite(draws).all() else _NOT_FINITE
@@ -205,7 +209,9 @@ def diagnosed(run: Run) -> dict[str, dict[str, Any]]:
     records = {}
     for method in run.methods:
         is_optimiser = run.kind(method) == OPTIMISER
-        draws = "an optimiser has no draws." if is_optimiser else valid_draws(run, method, _ELEMENTS)
+        draws = (
+            "an optimiser has no draws." if is_optimiser else valid_draws(run, method, _ELEMENTS, many=True)
+        )
         if isinstance(draws, str):
             records[method] = efficiency(run, method, None) | {"why": draws}
         else:

@@ -24,6 +24,7 @@ _VALUES = 1 << 22  # most data values times chains in memory
 _ROWS = 1 << 13
 _ITERATIONS = 500
 _NEWTON = 12  # steps on all data, at most
+_SINGULAR = 1e-13  # times D: eigenvalues of a standardised Hessian that are 0 but for rounding
 _SCALINGS = 4  # searches in other units, at most
 # Posterior standard deviations from the mode at which no Newton step is needed, and at which a point is a reference.
 _CLOSE, _NEAR = 1e-2, 1.0
@@ -275,7 +276,13 @@ def prior_derivatives(model: Model, point: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _root(precision: Tensor) -> Tensor | None:
-    """Return the Cholesky factor of the inverse, or None if the matrix is not positive definite."""
+    """Return the Cholesky factor of the inverse, or None if the matrix is not positive definite, but for rounding."""
+    units = precision.diagonal().abs().rsqrt()
+    standardised = units[:, None] * precision * units
+    if not bool(standardised.isfinite().all()):
+        return None
+    if float(torch.linalg.eigvalsh(standardised).min()) < _SINGULAR * len(precision):
+        return None
     factor, wrong = torch.linalg.cholesky_ex(precision)
     if int(wrong) or not bool(factor.isfinite().all()):
         return None

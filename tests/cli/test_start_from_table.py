@@ -531,6 +531,46 @@ def test_a_column_of_groups_may_have_any_name(capsys):
     assert Parameters(parameters).dim == 1 + 1 + (1 + 4) + (1 + 3) + 1
 
 
+def test_groups_have_the_names_of_the_table(capsys):
+    """Codes are places among the sorted values: with another table each effect would be another group's."""
+    groups = ["12E5", "1e3", "B7", "yes", "007"] * 12
+    frame = table(y=numbers, group=groups)
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y", "groups=group"]) == 0
+    few = ["scale=smoke", "runtime.report=false", "steps=20", "warmup=50", "~methods.sgld"]
+    config = compose_config(["experiment=my_rows", "scale=smoke"], [Path("mine/conf")], compare=False)
+    labels = ["007", "12E5", "1e3", "B7", "yes"]
+    assert config["model"]["parameters"]["group_effects"]["dims"]["group"] == labels
+    frame.assign(group=["Z" if group == "007" else group for group in groups]).to_csv(
+        "mine/my rows.csv", index=False
+    )
+    capsys.readouterr()
+    assert run(["--project", "mine", "my_rows", *few]) == 2
+    assert (
+        "labels of group in parameters are not the values of the column 'group': number 1 is '007', and in the "
+        "table '12E5'. Effects would have the names of other groups"
+    ) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["${seed}", "???"])
+def test_a_group_that_a_configuration_would_replace_is_refused(capsys, value):
+    table(y=numbers, group=[value, "a", "b"] * 20)
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y", "groups=group"]) == 2
+    assert f"'{value}' cannot be named in a configuration" in capsys.readouterr().err
+
+
+def test_columns_of_groups_have_parameters_of_their_own(capsys):
+    """Names that collapse to one, those of other parameters, and a backslash, which a docstring would read."""
+    columns = ["a b", "a-b", "a_b_group", "scale", "chain", "a_b_sd", "corp\\user"]
+    table(y=numbers, **{name: np.arange(60) % (k + 2) for k, name in enumerate(columns)})
+    words = ["--data", "my rows.csv", "--outcome", "y", f"groups={json.dumps(columns)}"]
+    assert run(["init", "mine", *words]) == 0
+    parameters = yaml.safe_load(Path("mine/conf/model/my_rows.yaml").read_text())["parameters"]
+    assert Parameters(parameters).dim == 1 + 2 + sum(1 + k + 2 for k in range(len(columns))) + 1
+    written = dict[str, Any]()
+    exec(Path("mine/my_rows_model.py").read_text(), written)
+    assert "corp\\user" in written["__doc__"]
+
+
 def test_a_column_that_is_called_as_an_indicator_is_to_be_renamed(capsys):
     table(y=flags, kind=lambda rng, rows: rng.choice(["a", "b"], rows), **{"kind=b": numbers})
     assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y", "categorical=kind"]) == 2

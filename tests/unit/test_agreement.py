@@ -185,3 +185,13 @@ def test_heavy_tails_hide_no_other_difference_and_light_ones_differ_from_heavy_o
     assert found.word == "differs"
     assert "the mean of b" in found.why
     assert not shifts(both[..., ::-1], both).heavy.any()  # each coordinate has one side without them
+
+
+def test_a_chain_that_stands_still_at_an_extreme_has_no_tail_index(rng):
+    """One of four is frozen beyond all others' draws, so that all draws of the upper tail are equal."""
+    stuck = rng.normal(size=(4, 500, 1))
+    stuck[0] = 6.0
+    found = shifts(stuck, rng.normal(size=(4, 500, 1)))
+    assert np.isfinite(found.mean).all()
+    assert not found.heavy.any()
+    assert not shifts(np.arange(4.0)[:, None, None] + np.zeros((4, 500, 1)), stuck).heavy.any()

@@ -10,6 +10,7 @@ import pytest
 import torch
 from kit import short_run
 from regressions import found
+from torch.distributions import Normal
 
 import mhrun
 from mhrun.diagnostics.chains import rhat
@@ -257,3 +258,36 @@ def test_points_to_begin_at_are_as_wide_as_the_temperature_makes_the_target():
     )
     assert cold.std() > 1.5
     assert hot.numpy() == pytest.approx(10 * cold.numpy(), rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize(("dim", "size"), [(200, 20_000), (400, 12_500), (1_000, 5_000), (1_001, 20_000)])
+def test_a_curvature_of_many_parameters_is_of_fewer_data(dim, size):
+    """Two gradients for each parameter on 20,000 data of 1,000 features took minutes."""
+    target = SimpleNamespace(
+        n=30_000, dim=dim, device=torch.device("cpu"), model=mhrun.Logistic(dim, prior_variance=1.0)
+    )
+    assert Surface(target, 1.0, 0).size == size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("effects", "doubt"), [(False, None), (True, "skewed")])
+def test_a_posterior_of_many_parameters_is_in_doubt_for_its_form_alone(rng, effects, doubt, monkeypatch):
+    monkeypatch.setattr("mhrun.engine.pilot.trajectories._MOST_DATA", 100)
+    dim, each = 400, 5
+    if effects:
+        group = np.repeat(np.arange(dim), each)
+        data = {"group": group, "y": 0.5 * rng.normal(size=dim)[group] + rng.normal(size=len(group))}
+
+        def log_lik(theta, rows):
+            return Normal(theta.sd * theta.z[rows.group], 1.0).log_prob(rows.y)
+
+        parameters = {"sd": "HalfNormal(1)", "z": {"shape": dim, "prior": "Normal(0, 1)"}}
+        model, settings = log_lik, {"parameters": parameters}
+    else:
+        x = rng.normal(size=(8_000, dim))
+        y = np.where(rng.random(8_000) < 1 / (1 + np.exp(-x @ rng.normal(size=dim) / dim**0.5)), 1, -1)
+        model, data, settings = mhrun.Logistic(dim, prior_variance=1.0), {"x": x, "y": y}, {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trace = mhrun.sample(model, data, KERNELS["random walk"](), steps=20, warmup=60, **settings)
+    assert found(trace)["doubt"] == doubt

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from mhrun.data import Dataset
+from mhrun.errors import UserError
 from mhrun.models.function import FunctionModel
 from mhrun.models.logistic import Logistic
 from mhrun.models.poisson_regression import PoissonRegression
@@ -66,6 +67,17 @@ def test_the_mode_of_features_in_other_units(monkeypatch, n, scales):
     assert np.sqrt(gradient @ covariance @ gradient) < 0.011
     root = found.root.numpy() * scales[:, None]
     assert root @ root.T == pytest.approx(covariance, rel=1e-4, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_copy_of_a_feature_has_no_mode(seed):
+    """The Hessian is singular, but for rounding of either sign; each new search would give it another chance."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(5_000, 3))
+    x = np.column_stack([x, x[:, 0] * rng.choice([1.0, 1.7])])
+    y = np.where(rng.random(5_000) < 1 / (1 + np.exp(-x[:, 0])), 1, -1)
+    with pytest.raises(UserError, match="no mode of the posterior was found"):
+        find_reference(Logistic(4, None, "zeros"), Dataset.of({"x": x, "y": y}))
 
 
 def test_newton_steps_that_lead_astray_are_left(monkeypatch):

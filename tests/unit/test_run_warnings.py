@@ -273,6 +273,15 @@ def test_a_report_has_one_line_for_all_methods_with_a_warning(tmp_path):
     assert f"{', '.join(run.label(m) for m in methods)}: the model is wrong." in lines
 
 
+def test_the_one_coordinate_that_has_not_converged_is_found(monkeypatch, rng):
+    """As the spread of hundreds of effects; 64 evenly spaced coordinates would leave it out."""
+    draws = rng.normal(size=(4, 1000, 400))
+    draws[..., 7] += 5 * np.arange(4)[:, None]
+    monkeypatch.setattr("mhrun.engine.sample.flat_draws", lambda _: draws)
+    (line,) = [line for line in warned(0.8, dim=400) if "R-hat" in line]
+    assert re.match(r"R-hat is \d\.\d+ \(theta8\), above 1.01", line)
+
+
 def test_a_wide_model_is_diagnosed_at_some_coordinates():
     torch.manual_seed(0)
     lines = warned(0.05, dim=300, steps=20, warmup=0, start=np.zeros(300))

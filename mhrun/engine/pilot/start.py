@@ -104,7 +104,7 @@ def _with_scale(
     doubt = None
     if not proper and condition > _LARGEST_CONDITION:  # else coordinates have different units
         doubt = "flat"
-    elif not follows and spread_of_log_ratio(surface, highest, root, key) > _LARGEST_SPREAD:
+    elif not follows and spread_of_log_ratio(surface, highest, root, key) > _largest_spread(dim):
         doubt = "skewed"
     # A diagonal scale has the curvature of each coordinate with the others held fixed.
     diagonal = curvature.diagonal().abs().clamp_min(float(eigenvalues.min())).rsqrt()
@@ -112,6 +112,15 @@ def _with_scale(
     factor = scale.factor if scale.dense else torch.diag(scale.factor)
     scaled = factor.T @ (vectors @ torch.diag(eigenvalues) @ vectors.T) @ factor
     return ScaledStart(points, scale, scaled, condition, doubt)
+
+
+def _largest_spread(dim: int) -> float:
+    """Return the spread of the log-ratio to a normal density from which a posterior is in doubt.
+
+    That of regressions grows with D: it is 0.6, 0.9 and 5.4 of logistic ones of 20,000 data with 200, 300 and 1,000
+    parameters.
+    """
+    return _LARGEST_SPREAD * max(1.0, dim / 200)
 
 
 def _kind_of_scale(method: Method) -> str:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mhrun.engine.pilot.open_settings import most_scaled
 from mhrun.random import Draws, Streams, derive_key
 from mhrun.target import Target
 
-ROWS = 20_000  # data that modes and curvature are computed from, at most
+# Data that modes and curvature are computed from, at most, and their number times that of the parameters where there is
+# a curvature, which has two gradients for each.
+ROWS, _NUMBERS = 20_000, 5_000_000
 _VALUES = 1 << 24  # numbers of one evaluation, at most
 
 
@@ -26,7 +29,8 @@ class Surface:
     def __init__(self, target: Target, temperature: float, seed: int) -> None:
         self.target = target
         self.temperature = temperature
-        self.size = min(target.n, ROWS)
+        is_curved = target.dim <= most_scaled(target.model)
+        self.size = min(target.n, ROWS, *[_NUMBERS // target.dim] * is_curved)
         streams = Streams(derive_key(seed, "reference"), 1, target.device)
         self._index = Draws(streams, 0).index(target.n, self.size, replacement=False)
         self.n_grad = 0  # gradients of single data evaluated
