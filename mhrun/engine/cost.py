@@ -6,13 +6,13 @@ with the run; `mhrun.engine.estimate` measures where a number is shown to a user
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from mhrun.native import native_form
 from mhrun.pairing.full import Full
-
-if TYPE_CHECKING:
-    from mhrun.engine.method import Method
+from mhrun.parts import Kernel
+from mhrun.store.netcdf import Shape
+from mhrun.target import Target
 
 # Seconds of a step in torch on one core, and for each datum that a chain reads.
 _STEP, _DATUM = 3e-4, 6e-8
@@ -28,7 +28,26 @@ _COMPILING_PAYS = 4.0  # seconds of a run in torch
 _MANY_PARAMETERS, _MANY_CHAINS = 256, 4
 
 
-def step_seconds(method: Method) -> float:
+class Costed(Protocol):
+    """What has a cost: a `mhrun.engine.method.Method`."""
+
+    @property
+    def kernel(self) -> Kernel:
+        """How the chains move."""
+        ...
+
+    @property
+    def target(self) -> Target:
+        """The target density."""
+        ...
+
+    @property
+    def shape(self) -> Shape:
+        """Chains and steps."""
+        ...
+
+
+def step_seconds(method: Costed) -> float:
     """Return a guess at the seconds of a step in torch, with its overhead."""
     kernel, target = method.kernel, method.target
     datum = _DATUM + _NARROW * target.dim
@@ -36,18 +55,18 @@ def step_seconds(method: Method) -> float:
     return _STEP * kernel.of_a_chain.rounds(target) + datum * method.shape.chains * kernel.reads(target)
 
 
-def arithmetic_seconds(method: Method) -> float:
+def arithmetic_seconds(method: Costed) -> float:
     """Return a guess at the seconds of a step's arithmetic on one core, which threads can share."""
     dim, reads = method.target.dim, method.kernel.reads(method.target)
     return method.shape.chains * (reads * (_DATUM + _WIDE * dim) + _STATE * dim)
 
 
-def compiling_pays(method: Method) -> bool:
+def compiling_pays(method: Costed) -> bool:
     """Return whether the run is long enough for compilation to pay."""
     return method.shape.total * step_seconds(method) > _COMPILING_PAYS
 
 
-def batching_pays(method: Method) -> bool:
+def batching_pays(method: Costed) -> bool:
     """Return whether steps in torch beat a compiled loop, which moves one chain after another.
 
     So it is where each step multiplies all data by the points of many chains: a product of matrices then reads the

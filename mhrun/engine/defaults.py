@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mhrun.dynamics.sghmc import SGHMC
 from mhrun.dynamics.sgld import SGLD
-from mhrun.engine.pilot.open_settings import most_scaled
+from mhrun.engine.limits import most_scaled
 from mhrun.errors import UserError
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.pairing.full import Full

@@ -166,7 +166,7 @@ def test_meaningless_settings_are_refused():
 
 @short_run
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["decides", "follows"])
+@pytest.mark.parametrize("kind", [pytest.param("decides", marks=pytest.mark.slow), "follows"])
 def test_the_compiled_loop_does_the_same_on_bytes(request, problem, kind):
     """The acceptance test in machine code, and the dynamics as plain Python."""
     if kind == "follows":

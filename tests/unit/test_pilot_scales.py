@@ -72,7 +72,8 @@ def test_features_in_very_different_units_keep_the_scale_of_the_mode(kernel):
     assert draws.std((0, 1)) == pytest.approx(sd, rel=0.15)
 
 
-@pytest.mark.parametrize("kernel", ["random walk", pytest.param("dynamics", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", ["random walk", "dynamics"])
 def test_a_hierarchical_model_in_centred_form_gets_its_scale_from_draws(kernel):
     """The density grows without bound as the spread of the effects goes to 0, where a search for a mode ends."""
     rng = np.random.default_rng(0)

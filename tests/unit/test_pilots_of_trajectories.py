@@ -157,3 +157,27 @@ def test_hundreds_of_effects_and_their_mean(rng):
     for statistic, wanted in ((draws, mean), (np.square(draws - mean), sd**2)):
         errors = np.array([mcse(statistic[..., d]) for d in range(groups + 3)])
         assert (np.abs(statistic.mean((0, 1)) - wanted) / errors).max() < 5
+
+
+@pytest.mark.slow
+def test_a_dense_scale_is_named_where_parameters_are_correlated(capsys):
+    """A Gaussian process of 60 points, whose neighbours are nearly equal; in closed form."""
+    t = np.linspace(0, 1, 60)
+    covariance = np.exp(-0.5 * ((t[:, None] - t) / 0.15) ** 2) + 1e-3 * np.eye(60)
+    prior = torch.distributions.MultivariateNormal(torch.zeros(60).double(), torch.from_numpy(covariance))
+    data = {"place": np.arange(60), "y": np.sin(6 * t)}
+
+    def log_lik(theta, rows):
+        return torch.distributions.Normal(theta.f[rows.place], 0.3).log_prob(rows.y)
+
+    settings = {"parameters": {"f": prior}, "seed": 1}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mhrun.sample(log_lik, data, steps=10, warmup=50, **settings)
+    assert "precondition=dense may need few steps" in capsys.readouterr().err
+    trace = mhrun.sample(log_lik, data, precondition="dense", **settings)
+    assert "precondition=dense" not in capsys.readouterr().err
+    posterior = np.linalg.inv(np.linalg.inv(covariance) + np.eye(60) / 0.09)
+    mean, draws = posterior @ data["y"] / 0.09, flat_draws(trace["posterior"])
+    errors = np.array([mcse(draws[..., d]) for d in range(60)])
+    assert (np.abs(draws.mean((0, 1)) - mean) / errors).max() < 4.5

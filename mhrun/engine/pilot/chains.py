@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mhrun.engine.limits import most_scaled
 from mhrun.engine.method import Method
 from mhrun.engine.pilot.kernels import with_leapfrog_steps
-from mhrun.engine.pilot.open_settings import most_scaled
 from mhrun.kernels import MetropolisHastings
 from mhrun.random import Draws, Streams, derive_key
 from mhrun.types import Controls, State

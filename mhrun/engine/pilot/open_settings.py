@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
+from mhrun.engine.limits import most_scaled
 from mhrun.engine.method import Method
 from mhrun.errors import Refusal
 from mhrun.kernels import AdaptiveBackward, Firefly, MetropolisHastings, Unadjusted, ZigZag
 from mhrun.kernels.preconditioned import UNSCALED_NOISE
 from mhrun.parts import Kernel
-from mhrun.target.function_space import is_network
-from mhrun.types import Model
 
 SCALES = ("auto", "dense", "diagonal", "none")
 _WITH_SCALE = ("dense", "diagonal")
-# Most parameters for which a scale is found, from D^2 numbers of curvature; a network's says little of its posterior.
-_MOST_SCALED, _MOST_OF_A_NETWORK = 1_000, 200
-
-
-def most_scaled(model: Model) -> int:
-    """Return the most parameters of a model for which a pilot finds a scale."""
-    return _MOST_OF_A_NETWORK if is_network(model) else _MOST_SCALED
 
 
 def is_open(method: Method) -> bool:

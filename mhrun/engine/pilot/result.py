@@ -21,6 +21,7 @@ from mhrun.store.blocks import load_block
 from mhrun.store.files import write_whole
 from mhrun.store.sharing import PILOT
 
+_LONG = 25  # leapfrog steps from which a dense scale is named
 NETWORK = "network"
 _DOUBTS = {
     NETWORK: " The posterior of a network is far from normal, and this scale is a guess: judge predictions, and "
@@ -85,6 +86,11 @@ def line(name: str, facts: dict[str, Any]) -> str:
         doubt += f" {moved(**facts['moved'])}"
     if "flat_along" in facts:
         doubt = f" {improper(facts['flat_along'])}"
+    if facts.get("scale") == "diagonal" and (count or 0) >= _LONG:
+        doubt += (
+            " Trajectories are long because parameters are correlated: precondition=dense may need few steps, and "
+            "standardised (whitened) parameters too."
+        )
     return f"{name}: pilot: {', '.join(words)}: {facts['why'].strip()} It took {cost}.{doubt}"
 
 

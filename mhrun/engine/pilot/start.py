@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mhrun.engine.limits import most_scaled
 from mhrun.engine.method import Method
 from mhrun.engine.pilot.curvature import spectrum
 from mhrun.engine.pilot.impropriety import direction_in_words, flat_direction
@@ -18,7 +19,6 @@ from mhrun.engine.pilot.modes import (
     on_all_data,
 )
 from mhrun.engine.pilot.normality import spread_of_log_ratio
-from mhrun.engine.pilot.open_settings import most_scaled
 from mhrun.engine.pilot.surface import Surface
 from mhrun.kernels import ZigZag
 from mhrun.kernels.preconditioned import Scale

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mhrun.engine.pilot.open_settings import most_scaled
+from mhrun.engine.limits import most_scaled
 from mhrun.random import Draws, Streams, derive_key
 from mhrun.target import Target
 
