@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,8 @@ from mhrun.report.run import Run
 
 Draws = npt.NDArray[np.float64]
 
-SHOWN = 12  # coordinates of a method that are summarised, those with the largest R-hat
+SHOWN = 12  # coordinates of a method that are summarised: those of small parameters, and those with the largest R-hat
+_SMALL, _MOST_SMALL = 3, 8  # numbers of a small parameter, and of all small ones
 _ROUGH = 400  # draws of a chain from which coordinates are ranked by R-hat
 
 
@@ -61,7 +63,8 @@ def draws_of(run: Run, method: str, about: Summarised) -> Draws:
 def coordinates_of(run: Run) -> dict[str, Summarised]:
     """Return the summaries of each method of a run; of many coordinates `SHOWN`, the same for all methods of a model.
 
-    These are the coordinates with the largest R-hat, those of each method in turn.
+    These are the coordinates of small parameters beside large ones (an intercept and a spread beside the effects of
+    groups), and then those with the largest R-hat, those of each method in turn.
     """
     ranked: dict[tuple[str, ...], list[Draws]] = {}
     for method in run.methods:
@@ -72,8 +75,19 @@ def coordinates_of(run: Run) -> dict[str, Summarised]:
     for names, rough_of_methods in ranked.items():
         scores = [-np.nan_to_num(rough, nan=np.inf) for rough in rough_of_methods]
         places = np.array([np.argsort(np.argsort(score, kind="stable")) for score in scores])
-        chosen[names] = np.sort(np.lexsort((np.min(scores, axis=0), places.min(axis=0)))[:SHOWN])
+        worst = np.lexsort((np.min(scores, axis=0), places.min(axis=0)))
+        small = small_parameters(names) if len(worst) == len(names) else []
+        others = [place for place in worst if place not in small]
+        chosen[names] = np.sort([*small, *others[: SHOWN - len(small)]])
     return {method: _summarised(run, method, chosen) for method in run.methods}
+
+
+def small_parameters(names: Sequence[str]) -> list[int]:
+    """Return the places of parameters of at most 3 numbers, if they are at most 8 in all and there are larger ones."""
+    owners = [name.partition("[")[0] for name in names]
+    counts = Counter(owners)
+    small = [place for place, owner in enumerate(owners) if counts[owner] <= _SMALL]
+    return small if len(small) <= _MOST_SMALL and len(small) < len(names) else []
 
 
 def _rough(run: Run, method: str) -> Draws:

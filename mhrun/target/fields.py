@@ -66,8 +66,9 @@ def _other_labels(model: Model, data: Dataset) -> str | None:
     if not isinstance(parameters, Parameters):
         return None
     for column, levels in data.facts.get("groups", {}).items():
+        word = identifier(column, "group")
         for axis in (axis for parameter in parameters.all for axis in parameter.axes):
-            if axis.name not in (column, identifier(column, "group")) or axis.labels is None:
+            if axis.name not in (column, word, f"{word}_group") or axis.labels is None:
                 continue
             labels = [str(label) for label in axis.labels]
             if labels != levels:

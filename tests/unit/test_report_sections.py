@@ -13,7 +13,7 @@ from kit import FEW, compute
 from matplotlib import pyplot as plt
 
 from mhrun.report import coordinates, efficiency, sections
-from mhrun.report.coordinates import SHOWN, coordinates_of
+from mhrun.report.coordinates import SHOWN, coordinates_of, small_parameters
 from mhrun.report.densities import axis_ends, axis_height, smoothed_density
 from mhrun.report.history import acceptance_history, batch_sizes, step_size_history
 from mhrun.report.monitored import has_monitor, monitor
@@ -349,3 +349,12 @@ def test_what_a_monitor_found_last_is_a_table():
     assert has_monitor(run)
     run.config = {"methods": {"one": {}, "ladder": {}, "none": {}}}
     assert not has_monitor(run)
+
+
+def test_small_parameters_are_those_beside_large_ones():
+    effects = [f"effects[{k}]" for k in range(20)]
+    names = ["intercept", "weights[a]", "weights[b]", "spread", *effects]
+    assert small_parameters(names) == [0, 1, 2, 3]
+    assert small_parameters(effects) == []
+    assert small_parameters([f"x{k}" for k in range(30)]) == []  # a weight for each column
+    assert small_parameters(["a", "b"]) == []
