@@ -513,10 +513,10 @@ def test_a_multilevel_regression_runs_and_predicts(capsys):
         path.parent for path in Path("outputs/my_rows").glob("*/config.yaml") if not path.parent.is_symlink()
     }
     loaded = mhrun.load(folder, project="mine")
-    assert list(loaded.trace("mcmc")["posterior"].school.values[:2]) == ["school 0", "school 1"]
-    assert np.isfinite(loaded.predict("mcmc", {"age": 0.0, "bmi": 1.0, "school": "school 3"})).all()
+    assert list(loaded.trace("hmc")["posterior"].school.values[:2]) == ["school 0", "school 1"]
+    assert np.isfinite(loaded.predict("hmc", {"age": 0.0, "bmi": 1.0, "school": "school 3"})).all()
     with pytest.raises(mhrun.UserError, match="has 'school 99', which the table does not have"):
-        loaded.predict("mcmc", {"age": 0.0, "bmi": 1.0, "school": "school 99"})
+        loaded.predict("hmc", {"age": 0.0, "bmi": 1.0, "school": "school 99"})
 
 
 def test_a_column_of_groups_may_have_any_name(capsys):
