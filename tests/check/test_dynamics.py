@@ -70,7 +70,7 @@ def test_a_dynamics_that_is_right_in_one_coordinate_only_fails(wrong, seen):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("friction", "chains"), [(0.1, 8_000), (0.3, 2_000)])
+@pytest.mark.parametrize(("friction", "chains"), [(0.1, 4_500), (0.3, 2_000)])
 def test_the_bias_of_a_thermostat_must_be_declared(monkeypatch, friction, chains):
     """Of the first the variance is off by 5 %, which fails in the repetition with more chains."""
     check = "the target as steps shrink"
