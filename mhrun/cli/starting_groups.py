@@ -1,4 +1,4 @@
-"""The multilevel regressions that ``mhrun init`` fits to a table with groups: each group has an effect of its own."""
+"""The multilevel regressions that ``mhrun init`` fits to a table with groups: the intercept differs between them."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
     table_settings |= {"target": target, **regression.table}
     groups = table_settings.get("groups")
     if groups:
-        table_settings.pop("intercept", None)  # is a parameter of its own
+        table_settings.pop("intercept", None)  # a named parameter, and no column of x
     check_word(file.name, "the file")
     data = call(Table, table_settings, "the table").load()
     columns = features_of(data.facts)

@@ -114,11 +114,11 @@ def test_a_rule_that_declares_to_correct_for_noise_is_judged_with_minibatches():
 
 @pytest.mark.parametrize(("second", "outcome"), [(0.3, "holds"), (5e-4, "fails"), (1e-9, "fails")])
 def test_a_doubtful_check_is_repeated_with_more_chains(monkeypatch, second, outcome):
-    asked = []
+    requested = []
 
     def doubtful(subject):
-        asked.append((subject.seed, subject.chains))
-        p = 5e-4 if len(asked) == 1 else second
+        requested.append((subject.seed, subject.chains))
+        p = 5e-4 if len(requested) == 1 else second
         yield CheckResult("mine", "holds" if p > 1e-6 else "fails", f"p = {p:g}", p=p)
         yield CheckResult("other", "holds", "at ease", p=0.5)
 
@@ -127,8 +127,8 @@ def test_a_doubtful_check_is_repeated_with_more_chains(monkeypatch, second, outc
     assert found["mine"].outcome == outcome
     assert found["mine"].detail == f"p = 0.0005; repeated with 5 times as many chains: p = {second:g}"
     assert found["other"] == CheckResult("other", "holds", "at ease", p=0.5)
-    assert [chains for _, chains in asked] == [4000, 20_000]
-    assert asked[0][0] != asked[1][0]
+    assert [chains for _, chains in requested] == [4000, 20_000]
+    assert requested[0][0] != requested[1][0]
 
 
 @pytest.mark.slow

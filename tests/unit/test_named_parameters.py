@@ -184,8 +184,8 @@ def test_each_prior_of_a_number_has_the_density_of_scipys(name):
         parameters = Parameters({"a": setting})
         theta = torch.linspace(-2, 2, 9, dtype=torch.float64)[:, None]
         value = parameters.values(theta)["a"].numpy()
-        slope = torch.autograd.functional.jacobian(lambda u, p=parameters: p.values(u)["a"].sum(), theta)
-        wanted = of_scipy.logpdf(value) + np.log(np.abs(slope[:, 0].numpy()))
+        derivative = torch.autograd.functional.jacobian(lambda u, p=parameters: p.values(u)["a"].sum(), theta)
+        wanted = of_scipy.logpdf(value) + np.log(np.abs(derivative[:, 0].numpy()))
         assert parameters.log_prior(theta).numpy() == pytest.approx(wanted, abs=1e-7)
 
 
