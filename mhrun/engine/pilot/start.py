@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mhrun.engine.limits import most_scaled
 from mhrun.engine.method import Method
-from mhrun.engine.pilot.curvature import spectrum
+from mhrun.engine.pilot.curvature import spectrum, standardised
 from mhrun.engine.pilot.impropriety import direction_in_words, flat_direction
 from mhrun.engine.pilot.low_modes import Moved, without_low_modes
 from mhrun.engine.pilot.modes import (
@@ -27,7 +27,9 @@ from mhrun.random import Draws, Purpose, Streams
 _LARGEST_CONDITION = 1e7  # condition number above which some directions have no curvature but for rounding
 # Of the log-ratio to a normal density, in nats; of posteriors that are nearly normal it is below 0.5.
 _LARGEST_SPREAD = 2.0
-_MOST_DENSE = 50  # most parameters for which a dense scale is the default
+# A dense scale is the default for so few parameters, and for more if the curvature of a proper mode has at least this
+# condition number in units of its diagonal: trajectories with a diagonal scale would be ten times as long.
+_MOST_DENSE, _CORRELATED = 50, 100.0
 _SPREAD = 2.0  # posterior standard deviations of the points that chains begin at, about their modes
 # Below the mode these points are at most so many times as far as those of a normal density, and so many nats more.
 _STEEPER, _DEEPER = 2.0, 10.0
@@ -85,7 +87,7 @@ def _with_scale(
     (modes, curvature, proper), dim = found, method.target.dim
     assert curvature is not None
     eigenvalues, vectors = spectrum(curvature, proper=proper)
-    kind = _kind_of_scale(method)
+    kind = _kind_of_scale(method, curvature, proper=proper)
     follows = method.kernel.follows
     if follows and kind != "none" and not proper:
         unit = torch.eye(dim) if kind == "dense" else torch.ones(dim)
@@ -123,13 +125,17 @@ def _largest_spread(dim: int) -> float:
     return _LARGEST_SPREAD * max(1.0, dim / 200)
 
 
-def _kind_of_scale(method: Method) -> str:
+def _kind_of_scale(method: Method, curvature: Tensor, *, proper: bool) -> str:
     kernel = method.kernel
     # A zig-zag has the scale of its surrogate's reference, and a known noise that of theta.
     if isinstance(kernel, ZigZag) or (kernel.dynamics is not None and kernel.dynamics.known_noise):
         return "none"
     if method.precondition in (None, "auto"):
-        return "dense" if method.target.dim <= _MOST_DENSE else "diagonal"
+        if method.target.dim <= _MOST_DENSE:
+            return "dense"
+        eigenvalues = torch.linalg.eigvalsh(standardised(curvature))
+        correlated = proper and float(eigenvalues.max() / eigenvalues.min()) >= _CORRELATED
+        return "dense" if correlated else "diagonal"
     return method.precondition
 
 
