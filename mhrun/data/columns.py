@@ -95,10 +95,8 @@ def _is_number(value: Any) -> bool:
     return True
 
 
-def standardised(
-    values: Array, train: npt.NDArray[np.bool_], name: str, path: Path
-) -> tuple[Array, list[float]]:
-    """Return values standardised by the mean and the standard deviation of the training rows, and those two.
+def mean_and_sd(values: Array, train: npt.NDArray[np.bool_], name: str, path: Path) -> tuple[float, float]:
+    """Return the mean and the standard deviation of the training rows of a column that is to be standardised.
 
     Raises:
         UserError: they are constant, or too large.
@@ -115,7 +113,7 @@ def standardised(
         raise UserError(
             f"{path.name}: column '{name}' is too large or too small to be standardised; scale it."
         )
-    return (values - mean) / sd, [mean, sd]
+    return mean, sd
 
 
 def levels_of(column: Any, path: Path, baseline: Any = None) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mhrun.data.columns import check_decimals, few, is_label, levels_of, numbers, standardised
+from mhrun.data.columns import check_decimals, few, is_label, levels_of, mean_and_sd, numbers
 from mhrun.data.dataset import Dataset
+from mhrun.data.design import Design
 from mhrun.data.memory import check_memory
-from mhrun.data.table_facts import features_of
 from mhrun.data.table_file import COPIES, read_table
-from mhrun.data.table_roles import check_roles, check_word, codes_of, exposure_of
-from mhrun.errors import Refusal, UserError, nearest
+from mhrun.data.table_roles import check_roles, check_word
+from mhrun.errors import Refusal, UserError
 from mhrun.paths import located
 
 Array = npt.NDArray[Any]
@@ -28,7 +28,7 @@ _OUTCOMES = ("number", "sign", "class")
 _PARTS = ("train", "test")
 _KEPT = 2  # tables that are kept: the training and the test rows of one
 # The last tables, by what identifies them
-_tables: OrderedDict[str, tuple[Dataset, dict[str, list[Any]]]] = OrderedDict()
+_tables: OrderedDict[str, tuple[Dataset, Design]] = OrderedDict()
 
 
 class Table:
@@ -147,8 +147,8 @@ class Table:
         return self._kept[0]
 
     @cached_property
-    def _kept(self) -> tuple[Dataset, dict[str, list[Any]]]:
-        """The data and the values of each categorical column, of a table of the same settings read before or read now.
+    def _kept(self) -> tuple[Dataset, Design]:
+        """The data and their design, of a table of the same settings read before or read now.
 
         Methods of a run with targets of their own, and its report, each have a part of this class.
         """
@@ -163,74 +163,71 @@ class Table:
         _tables.move_to_end(key)
         return _tables[key]
 
-    def _read(self, path: Path) -> tuple[Dataset, dict[str, list[Any]]]:
+    def _read(self, path: Path) -> tuple[Dataset, Design]:
         frame = read_table(path, self.separator)
         frame.columns = list(map(str, frame.columns))  # names of Parquet columns may be numbers
         chosen = self._columns(list(frame.columns))
-        table = frame[[*chosen, *self.categorical, *self._numbers, *self.groups]]
-        missing = table.isna()
-        bad = missing.any(axis=1)
-        if bad.any() and self.missing == "refuse":
-            for name in (*chosen, *self._numbers):
-                check_decimals(table[name], path)
-            counts = {str(c): int(k) for c, k in missing.sum().items() if k}
-            listing = ", ".join(f"{c}: {k:,}" for c, k in list(counts.items())[:5]) + ", ..." * (
-                len(counts) > 5
-            )
-            first = ", ".join(f"{i + 1:,}" for i in np.flatnonzero(bad.to_numpy())[:3])
-            raise UserError(
-                f"{path.name}: {int(bad.sum()):,} of {len(frame):,} rows lack a value ({listing}), "
-                f"first in data rows {first}; missing=drop leaves them out.{_of_text(table[chosen])}"
-            )
-        table = table[~bad]
+        table = self._complete_rows(
+            frame[[*chosen, *self.categorical, *self._numbers, *self.groups]], chosen, path
+        )
         train = self._for_training(len(table))
         kept = train if self.part == "train" else ~train
         if not kept.any() or not train.any():
             raise UserError(f"{path.name}: {len(table):,} rows leave none for part = {self.part}.")
-
-        levels = self._levels(table, path)
-        indicators = [(name, level) for name in self.categorical for level in levels[name][1:]]
-        width = self.intercept + len(chosen) + len(indicators)
+        design = self._design(table, chosen, train, path)
+        width = len(design.names)
         check_memory(
             COPIES * 8 * len(table) * width, f"{path.name}, {width:,} columns of x,", "leave some out"
         )
-        # Column by column into its place: a table is large, and no copy of all of it is made.
-        x = np.empty((int(kept.sum()), width))
-        columns: list[str] = []
-
-        def fill(name: str, values: Array | float) -> None:
-            x[:, len(columns)] = values[kept] if isinstance(values, np.ndarray) else values
-            columns.append(name)
-
-        scales: dict[str, list[float]] = {}
-        if self.intercept:
-            fill("1", 1.0)
-        for name, values in self._features(table, chosen, train, path, scales):
-            fill(name, values)
-        for name, level in indicators:
-            fill(f"{name}={level}", (table[name] == level).to_numpy(np.float64))
-        fields: dict[str, Array] = {}
+        fields = design.fields(table, path, kept)
         facts: dict[str, Any] = {
-            "columns": columns,
+            "columns": design.names,
             "intercept": self.intercept,
-            "dropped": int(bad.sum()),
-            "scales": scales,
+            "dropped": len(frame) - len(table),
+            "scales": {name: list(scale) for name, scale in design.scales.items()},
+            "baselines": {name: str(levels[0]) for name, levels in design.categorical.items()},
         }
-        facts["baselines"] = {name: str(levels[name][0]) for name in self.categorical}
-        if columns:
-            fields["x"] = x
         if self.target:
             y, facts_of_y = self._outcome(table[self.target], train, path)
             fields["y"], facts = y[kept], facts | facts_of_y
         if self.exposure:
-            fields["exposure"] = exposure_of(table[self.exposure], path)[kept]
             facts["exposure"] = self.exposure
         if self.groups:
-            fields |= {name: codes_of(table[name], levels[name], path)[kept] for name in self.groups}
-            facts["groups"] = {name: list(map(str, levels[name])) for name in self.groups}
+            facts["groups"] = {name: list(map(str, levels)) for name, levels in design.groups.items()}
         tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in fields.items()}
-        words = f"{path.name}: {len(x):,} rows of {len(frame):,}, {len(columns)} columns of x"
-        return Dataset(tensors, words, facts), levels
+        words = f"{path.name}: {int(kept.sum()):,} rows of {len(frame):,}, {width} columns of x"
+        return Dataset(tensors, words, facts), design
+
+    def _complete_rows(self, table: Any, chosen: Sequence[str], path: Path) -> Any:
+        """Return the rows that lack no value.
+
+        Raises:
+            UserError: there are others, and they are not to be dropped.
+        """
+        missing = table.isna()
+        bad = missing.any(axis=1)
+        if not bad.any() or self.missing == "drop":
+            return table[~bad]
+        for name in (*chosen, *self._numbers):
+            check_decimals(table[name], path)
+        counts = {str(c): int(k) for c, k in missing.sum().items() if k}
+        listing = ", ".join(f"{c}: {k:,}" for c, k in list(counts.items())[:5]) + ", ..." * (len(counts) > 5)
+        first = ", ".join(f"{i + 1:,}" for i in np.flatnonzero(bad.to_numpy())[:3])
+        raise UserError(
+            f"{path.name}: {int(bad.sum()):,} of {len(table):,} rows lack a value ({listing}), "
+            f"first in data rows {first}; missing=drop leaves them out.{_of_text(table[chosen])}"
+        )
+
+    def _design(self, table: Any, chosen: Sequence[str], train: npt.NDArray[np.bool_], path: Path) -> Design:
+        levels = self._levels(table, path)
+        return Design(
+            self.intercept,
+            chosen,
+            self._scales(table, chosen, train, path),
+            {name: levels[name] for name in self.categorical},
+            {name: levels[name] for name in self.groups},
+            self.exposure or None,
+        )
 
     def _levels(self, table: Any, path: Path) -> dict[str, list[Any]]:
         """Return the values of each categorical column and of each column of groups."""
@@ -251,37 +248,28 @@ class Table:
                 )
         return levels
 
-    def _features(
-        self,
-        table: Any,
-        chosen: Sequence[str],
-        train: npt.NDArray[np.bool_],
-        path: Path,
-        scales: dict[str, list[float]],
-    ) -> Iterator[tuple[str, Array]]:
-        """Yield the numerical features, standardised if wanted, and add their means and deviations to `scales`.
+    def _scales(
+        self, table: Any, chosen: Sequence[str], train: npt.NDArray[np.bool_], path: Path
+    ) -> dict[str, tuple[float, float]]:
+        """Return the means and deviations of the numerical features, if they are to be standardised.
 
         Raises:
             UserError: columns that are no features, all of them at once.
         """
-        problems = dict[str, str]()
+        scales, problems = dict[str, tuple[float, float]](), list[str]()
         for name in chosen:
             try:
                 values = numbers(table[name], path)
                 if self.standardise:
-                    values, scales[name] = standardised(values, train, name, path)
+                    scales[name] = mean_and_sd(values, train, name, path)
             except UserError as error:
-                problems[name] = str(error)
-                continue
-            if not problems:
-                yield name, values
+                problems.append(str(error))
         if len(problems) > 1:
-            lines = " ".join(
-                line.removeprefix(f"{path.name}: ").rstrip(".") + "." for line in problems.values()
-            )
+            lines = " ".join(line.removeprefix(f"{path.name}: ").rstrip(".") + "." for line in problems)
             raise UserError(f"{path.name}: {len(problems)} columns are no features: {lines}")
         if problems:
-            raise UserError(*problems.values())
+            raise UserError(*problems)
+        return scales
 
     def prepared(self, new: Any) -> Dataset:
         """Return field ``x`` of new rows, prepared as the table's: standardised by its means, with its indicators.
@@ -295,8 +283,7 @@ class Table:
         """
         import pandas as pd
 
-        (data, levels), path = self._kept, Path("the new rows")
-        facts = data.facts
+        (data, design), path = self._kept, Path("the new rows")
         if isinstance(new, str | Path):
             path = located(str(new))
             frame = read_table(path, self.separator)
@@ -309,39 +296,11 @@ class Table:
         else:
             raise UserError(f"New rows of {self.file} are a DataFrame, a mapping of its columns, or a file.")
         frame = frame.rename(columns=str).reset_index(drop=True)  # messages name rows by their place
-        indicators = {f"{name}={level}" for name in self.categorical for level in levels[name]}
-        numerical = [name for name in features_of(facts) if name not in indicators]
-        if self.exposure and self.exposure not in frame:
-            raise UserError(
-                f"{path.name}: there is no column '{self.exposure}', the exposure, which counts are proportional to."
-            )
-        exposure = [self.exposure] if self.exposure else []
-        for name in (*numerical, *self.categorical, *self.groups, *exposure):
-            if name not in frame:
-                raise UserError(
-                    f"{path.name}: there is no column '{name}'.{nearest(name, map(str, frame.columns))}"
-                )
-            if (missing := frame[name].isna().to_numpy()).any():
-                count = int(missing.sum())
-                raise UserError(
-                    f"{path.name}: column '{name}' lacks a value in {count:,} row{'s' * (count != 1)}, first in data "
-                    f"row {int(missing.argmax()) + 1:,}."
-                )
-        columns = [np.ones(len(frame))] if self.intercept else []
-        for name in numerical:
-            mean, sd = facts["scales"].get(name, (0.0, 1.0))
-            columns.append((numbers(frame[name], path) - mean) / sd)
-        for name in self.categorical:
-            codes_of(frame[name], levels[name], path)  # refuses unknown values
-            columns += [(frame[name] == level).to_numpy(np.float64) for level in levels[name][1:]]
-        fields = {"x": np.column_stack(columns)} if columns else {}
-        if self.exposure:
-            fields["exposure"] = exposure_of(frame[self.exposure], path).copy()  # pandas lends it read-only
-        fields |= {name: codes_of(frame[name], levels[name], path) for name in self.groups}
-        if not fields:
+        design.check_rows(frame, path)
+        if not (fields := design.fields(frame, path)):
             raise UserError(f"{self.file} is read without features, of which new rows could have others.")
         tensors = {name: torch.from_numpy(values) for name, values in fields.items()}
-        return Dataset(tensors, f"{len(frame):,} new rows", facts)
+        return Dataset(tensors, f"{len(frame):,} new rows", data.facts)
 
     @property
     def _numbers(self) -> list[str]:
@@ -378,8 +337,8 @@ class Table:
             y = numbers(column, path)
             if not self.standardise_target:
                 return y, {}
-            y, (mean, sd) = standardised(y, train, str(column.name), path)
-            return y, {"target_mean": mean, "target_sd": sd}
+            mean, sd = mean_and_sd(y, train, str(column.name), path)
+            return (y - mean) / sd, {"target_mean": mean, "target_sd": sd}
         levels = levels_of(column, path)
         if self.outcome == "class":
             codes = {level: code for code, level in enumerate(levels)}

@@ -422,3 +422,15 @@ def test_a_table_without_features_has_no_new_rows(frame):
     assert list(part.load().fields) == ["y"]
     with pytest.raises(UserError, match=r"t\.csv is read without features"):
         part.prepared({"a": 1.0})
+
+
+def test_new_rows_in_words_have_the_indicators_of_numbers_and_of_true_and_false(frame):
+    frame.assign(old=frame["b"] > 4, grade=frame["b"] % 3)[["a", "grade", "old", "y"]].to_csv(
+        "t.csv", index=False
+    )
+    part = Table("t.csv", target="y", categorical=["grade", "old"])
+    assert part.load().facts["columns"] == ["a", "grade=1", "grade=2", "old=True"]
+    numbers = part.prepared({"a": [0.0, 1.0, 2.0], "grade": [1, 2, 0], "old": [True, False, True]})
+    words = part.prepared({"a": [0.0, 1.0, 2.0], "grade": ["1", "2", "0"], "old": ["True", "False", "True"]})
+    assert numbers.fields["x"][:, 1:].tolist() == [[1, 0, 1], [0, 1, 0], [0, 0, 1]]
+    assert torch.equal(words.fields["x"], numbers.fields["x"])
