@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mhrun.durations import in_words
 from mhrun.engine.assemble import trace_bytes
+from mhrun.engine.choices import Choices, recorded_choices
 from mhrun.engine.cost import step_seconds
 from mhrun.engine.evaluation import choose_evaluation
 from mhrun.engine.executors import COMPILED, choose_executor, measured_threads
@@ -26,7 +27,6 @@ from mhrun.engine.threads import limited, torch_threads
 from mhrun.monitors import Monitor
 from mhrun.random import MANY
 from mhrun.store.blocks import steps_done
-from mhrun.store.files import read_json
 from mhrun.types import State
 
 _TRIED = 1.0  # seconds of a trial of a method
@@ -143,8 +143,7 @@ def total(found: Sequence[Cost], jobs: int = 1, together: Container[str] = ()) -
 
 
 def _cost(method: Method, steps: int, folder: Path, settings: Settings, trial_seconds: float) -> Cost:
-    executor_name = (read_json(folder / "executor.json") or {}).get("executor")
-    pace = _mean_pace(method, steps, settings, executor_name, trial_seconds)
+    pace = _mean_pace(method, steps, settings, recorded_choices(folder), trial_seconds)
     least, most = method.kernel.extra(steps)
     monitor_runs, monitor_seconds = _monitor_cost(method, method.shape.total - steps, pace.state)
 
@@ -163,17 +162,14 @@ def _cost(method: Method, steps: int, folder: Path, settings: Settings, trial_se
     )
 
 
-def _mean_pace(
-    method: Method, steps: int, settings: Settings, executor_name: str | None, trial_seconds: float
-) -> Pace:
+def _mean_pace(method: Method, steps: int, settings: Settings, begun: Choices, trial_seconds: float) -> Pace:
     """Return the mean cost of the last `steps` steps; kernels declare when the cost of a step increases."""
     last_step = method.shape.total
     edges = [*(first for first in method.kernel.stages() if first <= last_step), last_step + 1]
     parts = [(first, last - max(first, last_step - steps + 1)) for first, last in pairwise(edges)]
     parts = [(first, count) for first, count in parts if count > 0]
     paces = [
-        (_pace(method, settings, executor_name, trial_seconds / len(parts), first), count)
-        for first, count in parts
+        (_pace(method, settings, begun, trial_seconds / len(parts), first), count) for first, count in parts
     ]
     return Pace(
         sum(pace.seconds * count for pace, count in paces) / steps,
@@ -183,25 +179,23 @@ def _mean_pace(
     )
 
 
-def _pace(
-    method: Method, settings: Settings, executor_name: str | None, trial_seconds: float, stage: int
-) -> Pace:
+def _pace(method: Method, settings: Settings, begun: Choices, trial_seconds: float, stage: int) -> Pace:
     with limited(torch_threads(method, settings.threads)), method.exact_products():
-        return _pace_of_steps(method, settings, executor_name, trial_seconds, stage)
+        return _pace_of_steps(method, settings, begun, trial_seconds, stage)
 
 
 def _pace_of_steps(
-    method: Method, settings: Settings, executor_name: str | None, trial_seconds: float, stage: int
+    method: Method, settings: Settings, begun: Choices, trial_seconds: float, stage: int
 ) -> Pace:
     if method.target.dim >= MANY:
         keep_memory()  # as in the run
     executor, state = (
-        choose_executor(method, settings.executor, executor_name, settings.threads),
+        choose_executor(method, settings.executor, begun.executor, settings.threads),
         method.first_state(),
     )
     executor.prepare(state)
-    choose_evaluation(method)
-    torch.set_num_threads(settings.threads or measured_threads(method, executor))
+    choose_evaluation(method, begun.evaluation)
+    torch.set_num_threads(settings.threads or begun.torch_threads or measured_threads(method, executor))
     memory, count, spent, first_time = method.plan.start(), 1, 0.0, True
     # The work before the first step is not representative.
     first = min(stage + 1, method.shape.total)

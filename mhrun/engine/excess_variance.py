@@ -18,8 +18,7 @@ from mhrun.engine.pilot.gradient_noise import (
 from mhrun.engine.pilot.surface import Surface
 from mhrun.kernels import Unadjusted
 from mhrun.kernels.preconditioned import PreconditionedDynamics
-from mhrun.models.module import ModuleModel
-from mhrun.models.perceptron import Perceptron
+from mhrun.target.function_space import is_network
 
 _WIDEST = 20_000  # parameters up to which it is estimated
 
@@ -43,9 +42,7 @@ def excess_variance(method: Method, theta: Tensor) -> float | None:
     kernel, target = method.kernel, method.target
     if not isinstance(kernel, Unadjusted) or isinstance(kernel.dynamics, PreconditionedDynamics):
         return None
-    if isinstance(
-        target.model, ModuleModel | Perceptron
-    ):  # what a width of weights means is in no such number
+    if is_network(target.model):  # what a width of weights means is in no such number
         return None
     dynamics = kernel.dynamics
     if dynamics.noise_gain is None or dynamics.optimises or kernel.passes or target.dim > _WIDEST:

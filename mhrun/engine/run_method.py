@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from mhrun.diagnostics.ladders import EXCHANGE_RATES, RUNGS, exchange_rates
+from mhrun.engine.choices import Choices, record_choices, recorded_choices
 from mhrun.engine.evaluation import choose_evaluation
 from mhrun.engine.excess_variance import excess_variance
 from mhrun.engine.executors import COMPILED, Executor, choose_executor, measured_threads
@@ -27,10 +28,10 @@ from mhrun.errors import Interrupted, UserError, after_step
 from mhrun.kernels import ReplicaExchange
 from mhrun.random import MANY
 from mhrun.store.blocks import TraceWriter, clear, damage, done
-from mhrun.store.files import read_json, remove, write_json
+from mhrun.store.files import remove
 from mhrun.store.netcdf import KINETIC, STEP_SIZE, TRACE
 from mhrun.store.reference import prepare_reference
-from mhrun.store.sharing import DIGEST, EXECUTOR
+from mhrun.store.sharing import DIGEST
 from mhrun.types import INFO_DTYPES, Record
 
 _SILENT_SECONDS = 1.0  # of compilation, before a line says so
@@ -193,21 +194,13 @@ def _finished(method: Method, folder: Path, watcher: Watcher) -> dict[str, Any] 
 
 
 def _recorded_executor(method: Method, folder: Path, settings: Settings, watcher: Watcher) -> Executor:
-    """Return the executor, and record it with what else decides rounding: a resumed method goes on with the same.
-
-    A record without a block is of a run that was stopped before its first steps.
-    """
-    record = folder / EXECUTOR
-    begun = any((folder / "blocks").glob("*.npz"))
-    recorded = (read_json(record) or {}) if begun else {}
-    executor = choose_executor(
-        method, settings.executor, recorded.get("executor"), settings.threads, watcher.note
-    )
-    evaluation = choose_evaluation(method, recorded.get("evaluation"))
-    threads = settings.threads or recorded.get("torch_threads") or measured_threads(method, executor)
+    """Return the executor, and record it with what else decides rounding: a resumed method goes on with the same."""
+    begun = recorded_choices(folder)
+    executor = choose_executor(method, settings.executor, begun.executor, settings.threads, watcher.note)
+    evaluation = choose_evaluation(method, begun.evaluation)
+    threads = settings.threads or begun.torch_threads or measured_threads(method, executor)
     torch.set_num_threads(threads)  # until the method is done, see `run_method`
-    choices = {"executor": executor.name, "torch_threads": threads}
-    write_json(record, choices | ({} if evaluation is None else {"evaluation": evaluation}))
+    record_choices(folder, Choices(executor.name, threads, evaluation))
     return executor
 
 

@@ -29,6 +29,7 @@ from mhrun.build import build
 from mhrun.cli.compose import compose_config
 from mhrun.data import Dataset
 from mhrun.dynamics.momentum import Momentum
+from mhrun.engine.choices import Choices
 from mhrun.engine.estimate import _pace
 from mhrun.engine.experiment import run_experiment
 from mhrun.engine.settings import Settings
@@ -409,4 +410,4 @@ def test_what_a_compiler_takes_is_no_part_of_an_estimate(monkeypatch, data):
     method = method_of(
         data[0], None, Unadjusted(Momentum(), 5), schedules={"step_size": Fixed(step_size=1.0)}
     )
-    assert _pace(method, Settings(), None, trial_seconds=1.0, stage=0).seconds == pytest.approx(0.1)
+    assert _pace(method, Settings(), Choices(), trial_seconds=1.0, stage=0).seconds == pytest.approx(0.1)

@@ -69,6 +69,31 @@ def test_there_is_none_without_noise_or_where_it_is_corrected_for(kernel):
     assert excess(kernel) is None
 
 
+def test_a_module_without_hidden_units_is_warned_of_and_a_network_is_not():
+    """Weights without symmetries are as wide as their posterior; those of hidden units are in no such number."""
+    rng = np.random.default_rng(1)
+    data = Dataset.of({"x": torch.from_numpy(rng.normal(size=(50, 3))).float(), "y": torch.arange(50) % 2})
+    linear = mhrun.ModuleModel(torch.nn.Linear(3, 2))
+    hidden = mhrun.ModuleModel(
+        torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU(), torch.nn.Linear(2, 2))
+    )
+    schedules = {"step_size": Fixed(step_size=0.01), "temperature": Fixed(temperature=1.0)}
+
+    def of(model):
+        target = Target(model, data)
+        shape = Shape(3, target.model.names, 10, 90, 1)
+        method = Method("one", Unadjusted(mhrun.SGLD(), 2), target, Plan(schedules, 3, 10, 90), shape, 0)
+        return excess_variance(method, torch.zeros(3, target.dim))
+
+    # At theta = 0 both probabilities are 1/2: the gradient of a datum is +-(x, 1) / 2 of the right class, and its
+    # negative of the other, so that the largest eigenvalue is twice that of the covariance of these.
+    x = np.column_stack([data.fields["x"].numpy(), np.ones(50)])
+    gradients = x * np.where(data.fields["y"].numpy() == 1, 0.5, -0.5)[:, None]
+    largest = 2 * np.linalg.eigvalsh(np.cov(gradients.T)).max() * 50**2 / 2 * (1 - 2 / 50)
+    assert of(linear) == pytest.approx(0.5 * 0.01 * largest, rel=1e-4)
+    assert of(hidden) is None
+
+
 def test_one_datum_has_no_noise():
     assert excess(Unadjusted(mhrun.SGLD(), 1), n=1) is None
 
