@@ -131,7 +131,7 @@ class MetropolisLoop:
         fields = (point.log_prior, point.log_lik_mean, point.log_lik_var)
         kept = np.stack([(empty if f is None else f).double().numpy() for f in fields], axis=1)
         where = Chains(theta, kept)
-        share = 0.0 if self.mode == FULL else float(self._target.batches.error_share(self._m))
+        share = 0.0 if self.mode == FULL else self._target.batches.error_share(self._m)
         out = record_arrays(Out, steps, chains, theta.shape[1])
         arguments = Arguments(
             stream=Stream(split_key(self._key), u64(first_step)),

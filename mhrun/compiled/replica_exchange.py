@@ -136,7 +136,7 @@ class ExchangeLoop:
         prepared = self._inner.prepare(state, first_step, controls)
         exchange = np.zeros((chains, steps), np.int8)
         n = target.n
-        share = 0.0 if self._full else float(target.batches.error_share(self._m))
+        share = 0.0 if self._full else target.batches.error_share(self._m)
         over_chains(
             self._loop,
             chains // kernel.rungs,

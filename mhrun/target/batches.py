@@ -58,7 +58,7 @@ class Batches:
             return index
         return self._transforms.index(index, draws, start, rows)
 
-    def error_share(self, size: Tensor | int) -> Tensor | float:
+    def error_share(self, size: int) -> float:
         """Return the finite-population factor of a minibatch mean's variance: 1 - size/n without replacement, else 1.
 
         The variance of the mean is var / size times this factor. A factor of 0 makes the error 0. With a positive

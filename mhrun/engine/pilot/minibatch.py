@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import torch
-
 from mhrun.engine.method import Method
 from mhrun.kernels import MetropolisHastings
 
@@ -22,7 +20,7 @@ def minibatch_size(method: Method, kernel: MetropolisHastings, noise: float, mos
         most: standard deviation that the noise may have.
     """
     n, m = method.target.n, kernel.pairing.m or method.target.n
-    if noise <= 0 or error_share(method, m) <= 0:
+    if noise <= 0 or method.target.batches.error_share(m) <= 0:
         return m
     single = noise_of_one(method, kernel, noise)
     single /= most**2
@@ -34,10 +32,5 @@ def minibatch_size(method: Method, kernel: MetropolisHastings, noise: float, mos
 def noise_of_one(method: Method, kernel: MetropolisHastings, noise: float) -> float:
     """Return the variance of one term, times (n / T)^2, from the noise with the minibatch of a kernel."""
     m = kernel.pairing.m or method.target.n
-    share = error_share(method, m)
+    share = method.target.batches.error_share(m)
     return noise * m / share if share > 0 else 0.0
-
-
-def error_share(method: Method, m: int) -> float:
-    """Return by what drawing without replacement multiplies the variance of a mean of m terms."""
-    return float(torch.as_tensor(method.target.batches.error_share(m)))
