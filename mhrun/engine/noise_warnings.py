@@ -11,8 +11,8 @@ from mhrun.engine.batch_sizes import batch_sizes
 from mhrun.engine.method import Method
 from mhrun.kernels.acceptance import noise_widening
 from mhrun.numbers import rounded
-from mhrun.store.blocks import SKEW_EDGES
 from mhrun.store.netcdf import KINETIC
+from mhrun.store.totals import SKEW_EDGES
 
 _MOST_SHOWN = 1000  # per cent that a standard deviation is too large, above which the number says nothing
 _OF_KEPT = 1.0  # noise of a log-ratio of points that keep their minibatches above which a run warns

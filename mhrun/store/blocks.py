@@ -24,25 +24,21 @@ import numpy as np
 import numpy.typing as npt
 
 from mhrun.errors import UserError
-from mhrun.exchanges import MADE, REFUSED
 from mhrun.store.checksums import changed, file_digest, genuine, sealed
 from mhrun.store.files import explain, plain, read_json, remove, unreadable, write_json, write_whole
 from mhrun.store.netcdf import TRACE, Shape
+from mhrun.store.totals import Totals, is_constant, last_of_burn_in
 from mhrun.store.trace_file import PartialTrace
 
 Array = npt.NDArray[Any]
 
 DONE = "done.json"
 _NAME = re.compile(r"\d{1,18}-\d{1,18}\.npz")
-_CUMULATIVE = ("n_lik", "n_lik_overhead", "n_grad")
-_SUMMED = ("accepted", "batch_size", "diverging")
-_AVERAGED = ("log_ratio_var",)  # over the steps where it is finite
-_SIZES = ("size_change", "size_change_squared")  # of minibatches that are not all data
-SKEW_EDGES = np.geomspace(1e-3, 1.0, 31)  # of the bins that |log_ratio_skew| is counted in
 # Bytes of a state above which only the last blocks keep it: that of a network would fill the disk
 _LARGE = 1 << 20
 _LIGHT = "light"  # suffix of a block without a state
-_OURS = ("total/", "draw/", "metrics/")  # prefix of what a block holds besides the state
+_TOTAL = "total/"
+_OURS = (_TOTAL, "draw/", "metrics/")  # prefix of what a block holds besides the state
 
 
 class Checkpoint(NamedTuple):
@@ -67,22 +63,10 @@ class TraceWriter:
 
     def __init__(self, folder: Path, shape: Shape, info: Mapping[str, str], n: int) -> None:
         self.folder = folder
-        self.n = n
         self.shape = shape
         self.info = dict(info)
         self.wall_s = self.warmup_wall_s = 0.0  # until now, and at the end of burn-in
-        self.totals: dict[str, Array] = {name: np.zeros(shape.chains, np.int64) for name in _CUMULATIVE}
-        for name in _CUMULATIVE:  # at the end of burn-in
-            self.totals[f"warmup_{name}"] = np.zeros(shape.chains)
-        # Rates leave out burn-in, in which step sizes are tuned.
-        for name in (*_SUMMED, *_AVERAGED, *_SIZES, "all_data", "invalid"):
-            self.totals[f"sum_{name}"] = np.zeros(shape.chains)
-        self.totals["first_batch_size"] = np.full(shape.chains, np.nan)  # what the changes are from
-        for name in _AVERAGED:
-            self.totals[f"count_{name}"] = np.zeros(shape.chains)
-        self.totals |= {f"sum_{name}": np.zeros(shape.chains) for name in ("skew_squared", "skew_noise")}
-        self.totals["count_log_ratio_skew"] = np.zeros(len(SKEW_EDGES) + 1)  # decisions in each bin
-        self._lacks_exchanges = False  # of steps after burn-in that are done
+        self.totals = Totals(shape, n)
         self._pending: list[dict[str, Array]] = []
         self._monitored: list[dict[str, Array]] = []
         self._pending_from = 1
@@ -127,16 +111,11 @@ class TraceWriter:
             return None
         if last is None:
             return None
-        self.totals |= {key[6:]: value for key, value in last.items() if key.startswith("total/")}
-        self._lacks_exchanges = next_step - 1 > self.shape.warmup and "sum_exchanges_made" not in self.totals
+        totals = {key.removeprefix(_TOTAL): value for key, value in last.items() if key.startswith(_TOTAL)}
+        self.totals.restore(next_step - 1, totals)
         self.wall_s, self.warmup_wall_s = float(last["wall"]), float(last.get("warmup_wall", 0.0))
         self._pending_from = next_step
         return Checkpoint(next_step - 1, {key: value for key, value in last.items() if _of_state(key)})
-
-    def _add(self, total: str, values: Array) -> None:
-        """Add values (C, K) to a total one by one, so that rounding does not depend on the blocks."""
-        carried = np.column_stack((self.totals[total], values.astype(np.float64)))
-        self.totals[total] = np.cumsum(carried, axis=1)[:, -1].copy()
 
     def start_clock(self) -> None:
         """Restart the clock for the next steps."""
@@ -149,77 +128,20 @@ class TraceWriter:
         wall = self.wall_s + (now - self._clock) * np.arange(1, count + 1) / count
         self.wall_s, self._clock = float(wall[-1]), now
         kept = slice(-first_step % self.shape.stats_thin, None, self.shape.stats_thin)
-        proper = slice(max(0, self.shape.warmup + 1 - first_step), None)
         draws: dict[str, Array] = {"theta": record["theta"], "wall_s": wall[kept]}
-        burnt_in = (
-            self.shape.warmup - first_step if first_step <= self.shape.warmup < first_step + count else None
-        )
-        if burnt_in is not None:
-            self.warmup_wall_s = float(wall[burnt_in])
-        for name in self.info:
-            values = record[name]
-            if name in _CUMULATIVE:
-                values = self.totals[name][:, None] + np.cumsum(values, axis=1, dtype=np.int64)
-                self.totals[name] = values[:, -1].copy()
-                if burnt_in is not None:
-                    self.totals[f"warmup_{name}"] = values[:, burnt_in].astype(np.float64)
-            if name in _SUMMED:
-                self.totals[f"sum_{name}"] += values[:, proper].sum(axis=1, dtype=np.float64)
-            if name in _AVERAGED:
-                finite = np.isfinite(values[:, proper])
-                self._add(f"sum_{name}", np.where(finite, values[:, proper], 0.0))
-                self.totals[f"count_{name}"] += finite.sum(axis=1)
-            draws[name] = values[:, kept]
-        self._sizes(record["batch_size"][:, proper])
-        if "valid" in record:
-            self.totals["sum_invalid"] += (~record["valid"][:, proper].astype(bool)).sum(axis=1)
-        if "exchange" in record and not _constant(record["exchange"]):
-            self._exchanges(record["exchange"][:, proper])
-        if "log_ratio_skew" in record and not _constant(record["log_ratio_skew"]):
-            self._skewness(record["log_ratio_skew"][:, proper], record["batch_size"][:, proper])
+        if (last := last_of_burn_in(self.shape, first_step, count)) is not None:
+            self.warmup_wall_s = float(wall[last])
+        values = {**record, **self.totals.add(first_step, record)}
+        draws |= {name: values[name][:, kept] for name in self.info}
         if self.shape.stats_thin > 1:  # a view would keep the thinned-out steps in memory
-            draws = {name: values if _constant(values) else values.copy() for name, values in draws.items()}
+            draws = {name: values if is_constant(values) else values.copy() for name, values in draws.items()}
         self._pending.append(draws)
         self._bytes += sum(a.nbytes for a in draws.values())
 
-    def _sizes(self, size: Array) -> None:
-        """Append the minibatch sizes of decisions (C, K), see `mhrun.engine.batch_sizes`."""
-        first, on_part = self.totals["first_batch_size"], size != self.n
-        if (new := np.isnan(first) & on_part.any(axis=1)).any():
-            first[new] = size[new, on_part[new].argmax(axis=1)]
-        change = np.where(on_part, size - first[:, None], 0.0)
-        self._add("sum_size_change", change)
-        self._add("sum_size_change_squared", np.square(change))
-        self.totals["sum_all_data"] += (~on_part).sum(axis=1)
-
-    def _exchanges(self, exchange: Array) -> None:
-        """Append the outcomes of exchanges (C, K), as in `mhrun.exchanges`.
-
-        A run that an earlier version began has no counts of its first steps, and gets none of the others.
-        """
-        if self._lacks_exchanges:
-            return
-        for name, codes in (("exchanges_proposed", (REFUSED, MADE)), ("exchanges_made", (MADE,))):
-            before = self.totals.setdefault(f"sum_{name}", np.zeros(self.shape.chains))
-            self.totals[f"sum_{name}"] = before + np.isin(exchange, codes).sum(axis=1)
-
-    def _skewness(self, skew: Array, size: Array) -> None:
-        """Append the skewness of decisions (C, K): its squares, and those expected by chance, 6 / size^2.
-
-        The size includes the pilot's data, which do not enter the skewness; part of the chance term then remains.
-        """
-        finite = np.isfinite(skew)
-        noise = np.where(finite & (skew != 0), 6.0 / np.maximum(size, 1).astype(np.float64) ** 2, 0.0)
-        self._add("sum_skew_squared", np.square(np.where(finite, skew, 0.0), dtype=np.float64))
-        self._add("sum_skew_noise", noise)
-        bins = np.searchsorted(SKEW_EDGES, np.abs(skew[finite]))
-        self.totals["count_log_ratio_skew"] += np.bincount(bins, minlength=len(SKEW_EDGES) + 1)
-
     def note(self, step: int, metrics: Mapping[str, Array]) -> None:
         """Append a row of a monitor's metrics after `step`, name -> (C,)."""
-        counts = {name: self.totals[name].copy() for name in _CUMULATIVE}
         position = {"step": np.asarray(step), "wall_s": np.asarray(self.wall_s)}
-        self._monitored.append({**position, **counts, **metrics})
+        self._monitored.append({**position, **self.totals.counts(), **metrics})
 
     def pending_bytes(self) -> int:
         """Return the bytes appended since the last block."""
@@ -233,7 +155,7 @@ class TraceWriter:
         """
         if not self._pending:
             return
-        content = dict(checkpoint.arrays) | {f"total/{key}": value for key, value in self.totals.items()}
+        content = dict(checkpoint.arrays) | {f"{_TOTAL}{key}": value for key, value in self.totals.items()}
         for name in self._pending[0]:
             content[f"draw/{name}"] = _joined([draws[name] for draws in self._pending])
         for name in self._monitored[0] if self._monitored else ():
@@ -393,13 +315,8 @@ def _span(path: Path) -> tuple[int, int]:
 
 def _joined(parts: Sequence[Array]) -> Array:
     """Concatenate along the draws; a constant is kept once."""
-    # A broadcast number has strides of 0: compiled loops return constants this way.
-    if all(_constant(part) for part in parts):
+    if all(is_constant(part) for part in parts):
         values = np.asarray([part[0, 0] for part in parts])
         if (values == values[0]).all() or np.isnan(values).all():
             return np.asarray(values[0])
     return np.concatenate(parts, axis=0 if parts[0].ndim == 1 else 1)
-
-
-def _constant(values: Array) -> bool:
-    return bool(values.ndim == 2 and not any(values.strides) and values.size)

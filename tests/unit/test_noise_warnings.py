@@ -17,8 +17,9 @@ from mhrun.pairing.stored import Stored
 from mhrun.rules.compensated import Compensated
 from mhrun.rules.mh_minibatch import MHMinibatch
 from mhrun.rules.penalty import Penalty
-from mhrun.store.blocks import SKEW_EDGES, TraceWriter
+from mhrun.store.blocks import TraceWriter
 from mhrun.store.netcdf import Shape
+from mhrun.store.totals import SKEW_EDGES
 from mhrun.types import INFO_DEFAULTS, INFO_DTYPES
 
 pytestmark = pytest.mark.long
