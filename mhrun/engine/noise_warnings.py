@@ -41,7 +41,7 @@ def log_ratio_skew(summary: Mapping[str, Any]) -> tuple[float, float]:
     the upper edge of a histogram bin. NaN if no decision has a skewness.
     """
     totals = summary["totals"]
-    bins = np.asarray(totals.get("count_log_ratio_skew", [0.0]), dtype=float)
+    bins = np.asarray(totals["count_log_ratio_skew"], dtype=float)
     if not bins.sum():
         return np.nan, np.nan
     square = (np.sum(totals["sum_skew_squared"]) - np.sum(totals["sum_skew_noise"])) / bins.sum()

@@ -54,7 +54,7 @@ from mhrun.store.draws import validity
 from mhrun.store.files import read_json, write_json
 from mhrun.store.fingerprint import fingerprint
 from mhrun.store.folder import RunFolder
-from mhrun.store.identity import RESULTS_VERSION
+from mhrun.store.identity import FORMAT, RESULTS_VERSION
 from mhrun.store.netcdf import TRACE, flat_draws, open_trace
 from mhrun.target import Target
 from mhrun.target.configured import unavailable
@@ -215,36 +215,33 @@ def sample(
             with open_trace(Path(temporary)) as opened:
                 trace = opened.load()
     else:
-        call: tuple[Any, ...] = (
+        call = (
             inputs.model if isinstance(model, torch.nn.Module) else model,
             inputs.data.fields,
+            target.data.transforms,
             log_prior,
             kernel,
+            surrogate,
             temper,
             replacement,
+            precision,
             method.plan.schedules,
+            method.precondition,
             start,
             parameters,
+            method.shape,
+            method.seed,
+            str(dtype),
+            method.monitor,
+            # Devices round differently, and a GPU has many normals from another generator (`Streams.many_normals`).
+            target.device.type,
         )
-        call += (method.shape, method.seed, str(dtype), method.monitor)
-        call += _unlike_defaults(method, surrogate, precision)
         with _locked(folder) as place:
-            _check_call(place, fingerprint(RESULTS_VERSION, *call))
+            _check_call(place, fingerprint(FORMAT, RESULTS_VERSION, *call))
             method, summary = _run(method, place, place, settings, attributes, progress)
             trace = open_trace(place)
     _warn(method, summary, trace)
     return trace
-
-
-def _unlike_defaults(method: Method, surrogate: str, precision: str) -> tuple[Any, ...]:
-    """Return the settings that came later, but for those with their former value: older traces keep their calls."""
-    settings: tuple[Any, ...] = () if surrogate == "none" else (surrogate,)
-    settings += () if precision == FP32 else (precision,)
-    settings += (method.precondition,) if method.precondition else ()
-    transforms, device = method.target.data.transforms, method.target.device.type
-    settings += () if transforms is None else (transforms,)
-    # Devices round differently, and a GPU has many normals from another generator (`Streams.many_normals`).
-    return settings if device == "cpu" else (*settings, device)
 
 
 def _check_device(device: str, dtype: Any) -> None:

@@ -195,7 +195,7 @@ def methods_table(run: Run) -> pd.DataFrame:
             "minibatch": method["minibatch_size_mean"],
             "± sd": method["minibatch_size_sd"],
             "likelihoods": float(method["likelihood_evals"]),
-            "gradients": float(method["gradient_evals"] + method.get("reference_n_grad", 0)),
+            "gradients": float(method["gradient_evals"] + method["reference_n_grad"]),
             "diverging": method["diverging"],
             "seconds": method["wall_s"],
         }

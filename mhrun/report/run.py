@@ -136,8 +136,7 @@ class Run:
 
         Reports show a ladder by its coldest rung, with the cost of all rungs.
         """
-        rungs = self.summary["methods"].get(method, {}).get("rungs")
-        return int(rungs or self.config["methods"][method]["kernel"].get("rungs") or 1)
+        return int(self.methods[method]["rungs"])
 
     @property
     def methods(self) -> Mapping[str, dict[str, Any]]:
@@ -313,9 +312,9 @@ class Run:
         if rungs == 1:
             raise UserError(f"{method}: this report needs a ladder.")
         summary = self.methods[method]
-        every = summary.get("exchange_every") or int(self.config["methods"][method]["kernel"].get("every", 1))
+        every = summary["exchange_every"] or 1  # a kernel of the user's may exchange after any step
         thin = summary["thin_stats"]
-        if every % thin or self.methods[method]["warmup"] % thin:
+        if every % thin or summary["warmup"] % thin:
             raise UserError(
                 f"{method}: this report needs every exchange; set thin_stats to {every} or a divisor of it."
             )

@@ -137,10 +137,7 @@ def known_diagnostics(run: Run) -> dict[str, dict[str, Any]]:
     stored = run.summary.get("diagnostics") or {}
     if stored.get("finished") == run.summary.get("finished") and stored.get("methods"):
         by_method: dict[str, dict[str, Any]] = stored["methods"]
-        networks = [method for method, about in run.methods.items() if about.get("network")]
-        # Earlier versions judged networks by their weights.
-        if all("judged" in by_method[m] or "why" in by_method[m] for m in networks if m in by_method):
-            return by_method
+        return by_method
     return diagnosed(run)
 
 

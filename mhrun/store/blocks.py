@@ -112,8 +112,8 @@ class TraceWriter:
         if last is None:
             return None
         totals = {key.removeprefix(_TOTAL): value for key, value in last.items() if key.startswith(_TOTAL)}
-        self.totals.restore(next_step - 1, totals)
-        self.wall_s, self.warmup_wall_s = float(last["wall"]), float(last.get("warmup_wall", 0.0))
+        self.totals.restore(totals)
+        self.wall_s, self.warmup_wall_s = float(last["wall"]), float(last["warmup_wall"])
         self._pending_from = next_step
         return Checkpoint(next_step - 1, {key: value for key, value in last.items() if _of_state(key)})
 

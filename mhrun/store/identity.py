@@ -9,8 +9,8 @@ from typing import Any
 
 from mhrun.store.sources import names_of_sources
 
-FORMAT = 2
-"""Version of the layout of run folders and traces; 1 is that of mhrun 0.1."""
+FORMAT = 3
+"""Version of the layout of run folders and traces; 1 is that of mhrun 0.1, 2 that of development versions of 0.2."""
 
 RESULTS_VERSION = 2
 """Raised when a distribution or a random number changes on purpose: runs of different versions are different runs.

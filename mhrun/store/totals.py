@@ -44,7 +44,6 @@ class Totals(Mapping[str, Array]):
             self._totals[f"count_{name}"] = np.zeros(shape.chains)
         self._totals |= {f"sum_{name}": np.zeros(shape.chains) for name in ("skew_squared", "skew_noise")}
         self._totals["count_log_ratio_skew"] = np.zeros(len(SKEW_EDGES) + 1)  # decisions in each bin
-        self._lacks_exchanges = False  # of steps after burn-in that are done
 
     def __getitem__(self, name: str) -> Array:
         return self._totals[name]
@@ -55,10 +54,9 @@ class Totals(Mapping[str, Array]):
     def __len__(self) -> int:
         return len(self._totals)
 
-    def restore(self, step: int, totals: Mapping[str, Array]) -> None:
-        """Replace totals by those that a run had after a step."""
+    def restore(self, totals: Mapping[str, Array]) -> None:
+        """Replace the totals by those of an interrupted run."""
         self._totals |= totals
-        self._lacks_exchanges = step > self._shape.warmup and "sum_exchanges_made" not in self._totals
 
     def counts(self) -> dict[str, Array]:
         """Return copies of the counts of evaluations so far, name -> (C,)."""
@@ -111,12 +109,7 @@ class Totals(Mapping[str, Array]):
         self._totals["sum_all_data"] += (~on_part).sum(axis=1)
 
     def _add_exchanges(self, exchange: Array) -> None:
-        """Add the outcomes of exchanges (C, K), as in `mhrun.exchanges`.
-
-        A run that an earlier version began has no counts of its first steps, and gets none of the others.
-        """
-        if self._lacks_exchanges:
-            return
+        """Add the outcomes of exchanges (C, K), as in `mhrun.exchanges`. Their totals begin with the first ones."""
         for name, codes in (("exchanges_proposed", (REFUSED, MADE)), ("exchanges_made", (MADE,))):
             before = self._totals.setdefault(f"sum_{name}", np.zeros(self._shape.chains))
             self._totals[f"sum_{name}"] = before + np.isin(exchange, codes).sum(axis=1)

@@ -19,7 +19,6 @@ from mhrun.models.parameters import Parameters
 from mhrun.store.files import explain, remove
 from mhrun.store.netcdf import THIN, THIN_STATS, TRACE, WARMUP, Shape
 from mhrun.store.netcdf_file import Group, NetcdfFile
-from mhrun.types import INFO_DEFAULTS
 
 Array = npt.NDArray[Any]
 
@@ -133,8 +132,7 @@ class PartialTrace:
                     continue
                 variables["wall_s"][file_rows] = block["draw/wall_s"][block_rows]
                 for name in info:
-                    recorded = block.get(f"draw/{name}", np.asarray(INFO_DEFAULTS.get(name)))  # younger
-                    values = np.broadcast_to(recorded, (shape.chains, count))[:, block_rows]
+                    values = np.broadcast_to(block[f"draw/{name}"], (shape.chains, count))[:, block_rows]
                     variables[name][:, file_rows] = values.astype("int8") if info[name] == "bool" else values
             self._done[kind] += count
 

@@ -189,8 +189,8 @@ def test_a_place_that_cannot_be_written(finished, outputs, monkeypatch, number, 
 
 NOTES = [
     "[]", "{}", "null", "[" * 100_000, "9" * 5000, '{"a": NaN}', '{"methods": 3}', '{"claims": 3}',
-    '{"status": "complete", "format": 2}', '{"status": "complete", "format": 2, "methods": {"mint": 5}}',
-    '{"status": "complete", "format": 2, "methods": {"mint": {}}}', '{"totals": {}}', '{"totals": {"n_lik": "a"}}',
+    '{"status": "complete", "format": 3}', '{"status": "complete", "format": 3, "methods": {"mint": 5}}',
+    '{"status": "complete", "format": 3, "methods": {"mint": {}}}', '{"totals": {}}', '{"totals": {"n_lik": "a"}}',
     '{"executor": 5}', '{"executor": "compiled"}', '{"claims": [{"verdict": 3}]}',
     "a: [", "- 1\n- 2\n", "x: 1\n", "methods: {}\n", "!!python/object:os.system x\n", "{" * 3000, "a: &a [*a]\n",
     "\t\n", "methods: 3\nruntime: {}\n",
@@ -377,7 +377,7 @@ def test_a_summary_of_another_layout_needs_no_checksum_to_be_recognised(finished
     folder = copied(finished[0], outputs)
     note = folder.summary() | {"format": 1, "versions": {"mhrun": "0.1.0"}}
     (folder.path / "summary.json").write_text(json.dumps(note))
-    assert folder.other_layout() == "was written by mhrun 0.1.0 (layout 1, now 2)"
+    assert folder.other_layout() == "was written by mhrun 0.1.0 (layout 1, now 3)"
 
 
 def test_one_report_that_fails_stops_no_other(finished, outputs, monkeypatch, capsys):

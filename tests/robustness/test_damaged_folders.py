@@ -75,7 +75,7 @@ def test_a_folder_of_another_layout_is_not_gone_on_with(folder, capsys):
     folder.write_summary({**folder.summary(), "format": 0})
     before = (folder.method("mint") / "trace.nc").stat().st_mtime_ns
     assert run(SMOKE) == 2
-    assert "(layout 0, now 2)" in capsys.readouterr().err
+    assert "(layout 0, now 3)" in capsys.readouterr().err
     assert (folder.method("mint") / "trace.nc").stat().st_mtime_ns == before
     assert run([*SMOKE, "runtime.force=true"]) == 0
     assert folder.is_complete()
@@ -85,7 +85,7 @@ def test_reports_and_comparisons_refuse_a_folder_of_version_0_1(folder, capsys):
     folder.write_summary({**folder.summary(), "format": 1, "versions": {"mhrun": "0.1.0"}})
     outputs = f"runtime.outputs={folder.path.parent.parent}"
     assert run(["report", outputs]) == 0
-    said = "was written by mhrun 0.1.0 (layout 1, now 2); run its experiment again."
+    said = "was written by mhrun 0.1.0 (layout 1, now 3); run its experiment again."
     assert said in capsys.readouterr().err
     assert run(["compare", str(folder.path), str(folder.path), outputs]) == 2
     assert said in capsys.readouterr().err

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import subprocess
 import sys
-import types
 
 import numpy as np
 import pytest
@@ -13,10 +12,11 @@ import torch
 from kit import short_run
 
 import mhrun
-from mhrun.engine.sample import _unlike_defaults
+from mhrun.engine import sample
 from mhrun.errors import UserError
 from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.store.fingerprint import fingerprint
+from mhrun.store.identity import FORMAT
 
 
 def scaled(theta, x, by=1.0):
@@ -84,6 +84,7 @@ PROGRAM = """
 __name__ = "own"
 import numpy as np, torch
 from mhrun.store.fingerprint import fingerprint
+from mhrun.store.identity import FORMAT
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -140,11 +141,37 @@ def test_a_folder_is_of_one_likelihood(tmp_path):
         mhrun.sample(of(5.0), np.arange(9.0), kernel, **call)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:1"])
-def test_another_kind_of_device_is_another_call(device):
-    target = types.SimpleNamespace(data=types.SimpleNamespace(transforms=None), device=torch.device(device))
-    method = types.SimpleNamespace(target=target, precondition=None)
-    assert _unlike_defaults(method, "none", "fp32") == (() if device == "cpu" else ("cuda",))
+@pytest.fixture
+def described(tmp_path, monkeypatch):
+    """Return what the fingerprint of a call is computed from as a function of its settings, without its run."""
+    found = []
+
+    def kept(*call):
+        found.append(call)
+        raise InterruptedError
+
+    monkeypatch.setattr(sample, "fingerprint", kept)
+
+    def of(**change):
+        kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(5), mhrun.Metropolis())
+        data = {"x": np.ones((30, 1)), "y": np.repeat([1.0, -1.0], 15)}
+        with pytest.raises(InterruptedError):
+            mhrun.sample(mhrun.Logistic(1), data, kernel, folder=tmp_path, **change)
+        return found[-1]
+
+    return of
+
+
+@pytest.mark.parametrize("change", [{"surrogate": "taylor1"}, {"precondition": "diagonal"}])
+def test_another_surrogate_or_scale_is_another_call(described, change):
+    assert fingerprint(*described()) == fingerprint(*described())
+    assert fingerprint(*described(**change)) != fingerprint(*described())
+
+
+def test_a_call_is_of_a_layout_and_a_kind_of_device(described):
+    call = described()
+    assert call[0] == FORMAT
+    assert "cpu" in call
 
 
 def normal(theta, x):
