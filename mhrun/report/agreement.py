@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -180,11 +180,13 @@ def rule_of(
     )
 
 
-class Judged(NamedTuple):
-    """The verdicts of a comparison, and their rule in words."""
+class Verdicts(NamedTuple):
+    """The verdicts of a comparison, and how they were found."""
 
-    verdicts: dict[str, Agreement]
-    rule: str
+    by_method: dict[str, Agreement]
+    rule: str  # in words
+    limit: float  # in Monte Carlo errors
+    judged: int  # methods that share the false-alarm probability
 
 
 def judge(
@@ -195,8 +197,10 @@ def judge(
     of_reference: Mapping[str, Any],
     another: Mapping[str, Sequence[str]],
     tolerance: float | None = None,
-) -> Judged:
-    """Return the verdict of each method against the reference, and the rule.
+) -> Verdicts:
+    """Return the verdict of each method against the reference.
+
+    The false-alarm probability is shared by all quantities of the methods that can be judged.
 
     Args:
         found: method -> differences from the reference.
@@ -209,45 +213,20 @@ def judge(
     """
     reference_problems = problems_of(of_reference, "reference: ")
     problems = {name: [*problems_of(worths[name]), *reference_problems] for name in found}
-    usable = [name for name in found if is_usable(worths[name]) and is_usable(of_reference)]
-    verdicts, limit, count = judged_draws(found, names, problems, another, usable, tolerance)
-    short_limit = short_limit_of(2 * len(names) * max(1, len(found)))
-    return Judged(verdicts, rule_of(count, len(names), limit, reference, short_limit, tolerance))
-
-
-def judged_draws(
-    found: Mapping[str, Shifts],
-    names: Sequence[str],
-    problems: Mapping[str, Sequence[str]],
-    another: Mapping[str, Sequence[str]],
-    usable: Collection[str] = (),
-    tolerance: float | None = None,
-) -> tuple[dict[str, Agreement], float, int]:
-    """Return the verdict of each method, the limit in Monte Carlo errors, and the number of methods it is for.
-
-    The false-alarm probability is shared by all quantities of the methods that can be judged.
-
-    Args:
-        found: method -> differences from the reference.
-        names: of the coordinates.
-        problems: method -> why its errors or the reference's cannot be trusted.
-        another: method -> what else than the method differs.
-        usable: methods with problems whose very large differences count, see `is_usable`.
-        tolerance: see `agreement`.
-    """
-    short_limit = short_limit_of(2 * len(names) * max(1, len(found)))
-    judged = [name for name in found if not problems.get(name) and not another.get(name)]
+    judged = [name for name in found if not problems[name] and not another.get(name)]
     limit = critical_value(2 * len(names) * max(1, len(judged)))
+    short_limit = short_limit_of(2 * len(names) * max(1, len(found)))
     verdicts = {
         name: agreement(
             shift,
             names,
             limit,
-            problems.get(name, ()),
+            problems[name],
             another.get(name, ()),
-            short_limit=short_limit if name in usable else math.inf,
+            short_limit=short_limit if is_usable(worths[name]) and is_usable(of_reference) else math.inf,
             tolerance=tolerance,
         )
         for name, shift in found.items()
     }
-    return verdicts, limit, len(judged)
+    rule = rule_of(len(judged), len(names), limit, reference, short_limit, tolerance)
+    return Verdicts(verdicts, rule, limit, len(judged))

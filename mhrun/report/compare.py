@@ -309,7 +309,7 @@ def _judge(
         columns = columns_of(reference.run, reference.method, len(all_names), width)
         names = [str(name) for name in all_names[columns]]
     other_targets = {row.name: _another(reference, row) for row in rows if row.name in shifts_by_name}
-    verdicts, rule = judge(
+    verdicts = judge(
         shifts_by_name, names or [], records, reference.name, reference_record, other_targets, tolerance
     )
     reasons: dict[str, str] = {}
@@ -317,11 +317,11 @@ def _judge(
         if name == reference.name:
             row["verdict"], row["verdict_reason"] = REFERENCE, ""
             continue
-        word, why = verdicts.get(name, (UNKNOWN, "no draws"))
+        word, why = verdicts.by_method.get(name, (UNKNOWN, "no draws"))
         row["verdict"], row["verdict_reason"] = word, why
         if word != AGREES:
             reasons[name] = f"{word}{' than that of the reference' * (word == ANOTHER)}: {why}."
-    return _by_reason(reasons), rule if shifts_by_name else ""
+    return _by_reason(reasons), verdicts.rule if shifts_by_name else ""
 
 
 def _by_reason(reasons: Mapping[str, str]) -> list[str]:

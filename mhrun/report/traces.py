@@ -156,16 +156,16 @@ def _against(
         key: shifts(draws[key], draws[reference]) for key in others if key not in reasons
     }
     another = {key: _another(found[key].attributes, found[reference].attributes) for key in shift}
-    verdicts, rule = judge(shift, names, worths, reference, worths[reference], another, tolerance)
+    verdicts = judge(shift, names, worths, reference, worths[reference], another, tolerance)
     rows: dict[str, dict[str, Any]] = {reference: {"verdict": REFERENCE, "why": ""}}
     rows |= {key: {"verdict": UNKNOWN, "why": why} for key, why in reasons.items()}
-    for key, verdict in verdicts.items():
+    for key, verdict in verdicts.by_method.items():
         mean, spread = shift[key].worst()
         energy = energy_distance(draws[key], draws[reference])
         rows[key] = {"verdict": verdict.word, "why": verdict.why}
         for column, estimate in (("mean_off", mean), ("sd_ratio", spread), ("energy_distance", energy)):
             rows[key] |= {column: estimate.value, f"{column}_se": estimate.se}
-    return rows, rule
+    return rows, verdicts.rule
 
 
 def _another(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:

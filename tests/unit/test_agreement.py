@@ -15,7 +15,7 @@ from mhrun.report.agreement import (
     agreement,
     critical_value,
     is_usable,
-    judged_draws,
+    judge,
     problems_of,
     rule_of,
     short_limit_of,
@@ -23,6 +23,7 @@ from mhrun.report.agreement import (
 
 NAMES = ["a", "b"]
 LIMIT = critical_value(4)
+LONG = {"rhat": 1.0, "ess": 9_000.0}
 
 
 def shift(mean=(0.0, 0.0), mean_se=0.03, spread=(1.0, 1.0), spread_se=0.02):
@@ -86,22 +87,25 @@ def test_errors_that_cannot_be_trusted_give_no_verdict_and_another_target_is_nam
 
 
 def test_a_very_large_difference_of_a_short_run_counts():
-    problems = {"a": ["R-hat 1.024"]}
+    short = {"rhat": 1.024, "ess": 9_000.0}
+
+    def of(found, worth, another=()):
+        return judge({"a": found}, NAMES, {"a": worth}, "r", LONG, {"a": another})
+
     far, near = shift(spread=(0.763, 1.0), spread_se=0.021), shift(spread=(0.9, 1.0), spread_se=0.021)
-    verdicts, _, judged = judged_draws({"a": far}, NAMES, problems, {}, ["a"])
-    assert judged == 0
-    assert verdicts["a"].word == "differs (short run)"
-    assert verdicts["a"].why == (
+    verdicts = of(far, short)
+    assert verdicts.judged == 0
+    assert verdicts.by_method["a"].word == "differs (short run)"
+    assert verdicts.by_method["a"].why == (
         "the sd of a is 0.76 times as large, 9.8 Monte Carlo errors, in spite of R-hat 1.024"
     )
-    assert judged_draws({"a": near}, NAMES, problems, {}, ["a"])[0]["a"] == ("cannot tell", "R-hat 1.024")
-    assert (
-        judged_draws({"a": far}, NAMES, problems, {})[0]["a"].word == "cannot tell"
-    )  # its errors are worthless
-    assert (
-        judged_draws({"a": far}, NAMES, problems, {"a": ["T = 5"]}, ["a"])[0]["a"].word
-        == "another distribution"
-    )
+    assert "more than 6.0 Monte Carlo errors" in verdicts.rule
+    assert of(near, short).by_method["a"] == ("cannot tell", "R-hat 1.024")
+    worthless = {"rhat": 1.2, "ess": 9_000.0}  # its errors are
+    assert of(far, worthless).by_method["a"].word == "cannot tell"
+    of_short_reference = judge({"a": far}, NAMES, {"a": LONG}, "r", worthless, {})
+    assert of_short_reference.by_method["a"] == ("cannot tell", "reference: R-hat 1.200")
+    assert of(far, short, ["T = 5"]).by_method["a"].word == "another distribution"
     assert [
         is_usable({"rhat": r, "ess": e}) for r, e in ((1.1, 100.0), (1.11, 900.0), (1.0, 90.0), (None, 500.0))
     ] == [
@@ -124,21 +128,23 @@ def test_short_runs_of_one_distribution_do_not_differ():
     draws = noise.transpose(1, 0, 2)
     for d in range(draws.shape[-1]):
         one, other = draws[:4, :, d : d + 1], draws[4:, :, d : d + 1]
-        usable = is_usable(worth(one)) and is_usable(worth(other))
-        problems = {"m": ["R-hat"]}
-        verdicts, *_ = judged_draws({"m": shifts(one, other)}, ["x"], problems, {}, ["m"] * usable)
-        kept += usable
-        assert verdicts["m"].word == "cannot tell"
+        kept += is_usable(worth(one)) and is_usable(worth(other))
+        verdicts = judge({"m": shifts(one, other)}, ["x"], {"m": worth(one)}, "r", worth(other), {})
+        assert verdicts.by_method["m"].word == "cannot tell"
     assert kept > 5
 
 
 def test_the_false_alarm_probability_is_shared_by_the_methods_that_can_be_judged():
     moved = {"good": shift(), "bad": shift(), "hot": shift()}
-    verdicts, limit, judged = judged_draws(moved, NAMES, {"bad": ["ESS 3"]}, {"hot": ["T = 5"]})
-    assert (judged, limit) == (1, LIMIT)
-    assert [v.word for v in verdicts.values()] == ["agrees", "cannot tell", "another distribution"]
-    assert judged_draws(moved, NAMES, {}, {})[1] == pytest.approx(critical_value(12))
-    assert "2 coordinates of 1 method against a: mcmc" in rule_of(1, 2, LIMIT, "a: mcmc")
+    worths = dict.fromkeys(moved, LONG)
+    verdicts = judge(
+        moved, NAMES, worths | {"bad": {"rhat": 1.0, "ess": 3.0}}, "a: mcmc", LONG, {"hot": ["T = 5"]}
+    )
+    assert (verdicts.judged, verdicts.limit) == (1, LIMIT)
+    words = [verdict.word for verdict in verdicts.by_method.values()]
+    assert words == ["agrees", "cannot tell", "another distribution"]
+    assert judge(moved, NAMES, worths, "a: mcmc", LONG, {}).limit == pytest.approx(critical_value(12))
+    assert "2 coordinates of 1 method against a: mcmc" in verdicts.rule
     assert f"with probability {FALSE_ALARM:g} at most" in rule_of(1, 2, LIMIT, "a: mcmc")
 
 
