@@ -13,7 +13,10 @@ import yaml
 from parts import ROOT
 
 from mhrun.diagnostics.grid import Estimate
-from mhrun.report.claims import (
+from mhrun.report.claims import claims_of, in_words, without_run
+from mhrun.report.tables import shown
+from mhrun.report.verdicts import (
+    CLASSES,
     COUNTED,
     FAILED,
     NOT_AT_SCALE,
@@ -22,19 +25,14 @@ from mhrun.report.claims import (
     PASSED,
     REPRODUCED,
     UNCHECKED,
-    claims_of,
     count,
-    in_words,
-    without_run,
 )
-from mhrun.report.tables import shown
 from mhrun.store.identity import RESULTS_VERSION
 
 _KINDS = {"experiments": "", "sweeps": ", the sweep"}
 SEED, EXACT = "seed", "exact"
 GROUPS = {SEED: "all five papers", EXACT: "all papers on exact sampling"}
 """Groups of papers, each with its own totals, and what a table calls their sum."""
-_CLASSES = {REPRODUCED: "good", NOT_REPRODUCED: "bad", FAILED: "bad"}  # and "soft" for all others
 
 
 def papers(group: str = "") -> list[str]:
@@ -240,7 +238,7 @@ def _row(row: Mapping[str, Any]) -> str:
         _text(shown(row["paper"])),
         _text(shown(value)),
         _text(row["rule"]) + mark,
-        f"<span class='{_CLASSES.get(row['verdict'], 'soft')}'>{row['verdict']}</span>{hint}{why}",
+        f"<span class='{CLASSES.get(row['verdict'], 'soft')}'>{row['verdict']}</span>{hint}{why}",
     )
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 

@@ -28,7 +28,8 @@ import yaml
 from mhrun.cli.compose import compose_config
 from mhrun.diagnostics.grid import Estimate
 from mhrun.paths import EXPERIMENTS, ROOT
-from mhrun.report.claims import FAILED, NOT_JUDGED, NOT_REPRODUCED, PASSED, REPRODUCED, Judged, judge_all
+from mhrun.report.claims import Judged, judge_all
+from mhrun.report.verdicts import FAILED, JUDGED, NOT_JUDGED, PASSED
 from mhrun.store.checksums import read_sealed
 from mhrun.store.folder import RunFolder, runs, sweeps
 from mhrun.store.identity import RESULTS_VERSION, departures
@@ -46,7 +47,7 @@ _DURATIONS = """\
 # Seconds that the methods of an experiment took at scale=paper, the report not counted, on two cores of an AMD EPYC
 # or of a busy Intel Xeon.
 # `make docs-results` writes this file; `mhrun list` shows it."""
-_JUDGED = (REPRODUCED, NOT_REPRODUCED, PASSED, FAILED)
+_JUDGED = (*JUDGED, PASSED, FAILED)
 
 
 def main(outputs: Path) -> None:

@@ -14,6 +14,7 @@ from mhrun.cli.run_status import columns, status_of
 from mhrun.durations import in_words
 from mhrun.errors import UserError, cut
 from mhrun.paths import claims_path
+from mhrun.report.verdicts import JUDGED
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import COUNTS
 
@@ -143,7 +144,7 @@ def _claims(name: str, key: str, run_folders: Sequence[RunFolder]) -> list[str]:
     judged: dict[str, tuple[str, Any]] = {}
     for folder in run_folders:
         for claim in (folder.summary() or {}).get("claims", []):
-            if claim.get("verdict") in ("reproduced", "not reproduced"):
+            if claim.get("verdict") in JUDGED:
                 judged[str(claim.get("id"))] = claim["verdict"], claim.get("ours")
     lines = []
     for kind, suffix in (("experiments", ""), ("sweeps", " (sweep)")):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import filelock
 
+from mhrun.report.verdicts import JUDGED, count
 from mhrun.store.folder import RunFolder
 
 NO_LIMIT = 100_000  # width of output that is not a terminal
@@ -42,10 +43,9 @@ def status_of(folder: RunFolder) -> Status:
     if status == "running" and not _is_locked(folder):
         status = "interrupted"
     moment = str(summary.get("finished") or summary.get("started") or "")[:16].replace("T", " ")
-    verdicts = ("reproduced", "not reproduced")
-    judged = [claim["verdict"] for claim in summary.get("claims", []) if claim["verdict"] in verdicts]
     took = _seconds(summary.get("started"), summary.get("finished"))
-    counts = (judged.count("reproduced"), len(judged))
+    # Unlike reports, which also count claims that were not run at the paper's scale.
+    counts = count((claim["verdict"] for claim in summary.get("claims", [])), among=JUDGED)
     error = str(summary.get("error") or "") if status == "failed" else ""
     return Status(str(summary.get("scale", "?")), status, moment, counts, took, error)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,12 +16,15 @@ from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError, nearest, reason
 from mhrun.paths import CONF, EXPERIMENTS, claims_path, user_folders
 from mhrun.report.metrics import Metric, short_address
-
-REPRODUCED, NOT_REPRODUCED, NOT_AT_SCALE = "reproduced", "not reproduced", "not run at paper scale"
-NOT_JUDGED = "not judged"
-PASSED, FAILED, UNCHECKED = "self-check passed", "self-check failed", "self-check not run"
-COUNTED = (REPRODUCED, NOT_REPRODUCED, NOT_AT_SCALE)
-"""The verdicts on a paper's claims. Self-checks, and claims that our experiment cannot judge, get none."""
+from mhrun.report.verdicts import (
+    FAILED,
+    NOT_AT_SCALE,
+    NOT_JUDGED,
+    NOT_REPRODUCED,
+    PASSED,
+    REPRODUCED,
+    UNCHECKED,
+)
 
 _ROUNDING = 8 * sys.float_info.epsilon  # relative difference of numbers that are taken as equal
 _NAMED = 3  # settings that are named; the rest are counted
@@ -106,12 +109,6 @@ def without_run(claim: Mapping[str, Any]) -> str:
     if claim.get("not_judged"):
         return NOT_JUDGED
     return UNCHECKED if claim.get("self_check") else NOT_AT_SCALE
-
-
-def count(verdicts: Iterable[str]) -> tuple[int, int]:
-    """Return the numbers of reproduced claims and of all counted claims."""
-    counted = [verdict for verdict in verdicts if verdict in COUNTED]
-    return counted.count(REPRODUCED), len(counted)
 
 
 def judge_sweep(

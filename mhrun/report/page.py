@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import jinja2
 import yaml
 
-from mhrun.report.claims import Judged, count
+from mhrun.report.claims import Judged
 from mhrun.report.picture import lighter
 from mhrun.report.run import Run
 from mhrun.report.status import Status
 from mhrun.report.summary import Summary
 from mhrun.report.tables import shown
+from mhrun.report.verdicts import CLASSES, count
 from mhrun.store.files import write_text
 from mhrun.store.identity import identity
 
@@ -190,12 +191,13 @@ def _arithmetic(run: Run) -> str:
 
 
 def claims_words(status: Status, claims: list[Judged]) -> dict[str, Any]:
-    """Return what the section of claims needs beside them: status, totals, shared reasons, whether it has errors."""
+    """Return what the section of claims needs beside them: status, totals, classes of verdicts, reasons, errors."""
     general = ("other settings", "another sweep", "settings could not")
     reasons = dict.fromkeys(claim.why for claim in claims if claim.why.startswith(general))
     return {
         "status": status,
         "totals": count(claim.verdict for claim in claims),
+        "classes": CLASSES,
         "common": list(reasons),
         "has_errors": any("±" in shown(claim.estimate) for claim in claims),
     }

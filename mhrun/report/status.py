@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mhrun.paths import CONF, ROOT
-from mhrun.report.claims import COUNTED, NOT_REPRODUCED, Judged, count
+from mhrun.report.claims import Judged
+from mhrun.report.verdicts import COUNTED, NOT_REPRODUCED, count
 from mhrun.store.identity import RESULTS_VERSION
 
 RESULTS = ROOT / "docs" / "results"

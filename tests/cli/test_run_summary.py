@@ -19,12 +19,13 @@ from mhrun.kernels.stationary import Samples
 from mhrun.paths import EXPERIMENTS, ROOT
 from mhrun.report import build, declared, status, summary, summary_of
 from mhrun.report.build import build_report
-from mhrun.report.claims import NOT_AT_SCALE, NOT_REPRODUCED, REPRODUCED, Judged
+from mhrun.report.claims import Judged
 from mhrun.report.efficiency import costs, diagnosed, efficiency, named, valid_draws
 from mhrun.report.run import Run
 from mhrun.report.run_warnings import warnings_of
 from mhrun.report.status import status_of
 from mhrun.report.summary import _approximate, default_finding, methods_table
+from mhrun.report.verdicts import NOT_AT_SCALE, NOT_REPRODUCED, REPRODUCED
 from mhrun.store.folder import RunFolder
 
 

@@ -7,7 +7,8 @@ import pytest
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
 from mhrun.paths import EXPERIMENTS
-from mhrun.report.claims import claims_of, count, in_words, is_noisy, judge_all, read_claims, satisfied
+from mhrun.report.claims import claims_of, in_words, is_noisy, judge_all, read_claims, satisfied
+from mhrun.report.verdicts import JUDGED, NOT_AT_SCALE, count
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,10 @@ def test_self_checks_and_what_cannot_be_judged_are_not_counted(book):
         "late": "not reproduced",
         "other": "not judged",
     }
-    assert count(claim.verdict for claim in found.values()) == (1, 2)
+    verdicts = [claim.verdict for claim in found.values()]
+    assert count(verdicts) == count(verdicts, among=JUDGED) == (1, 2)
+    assert count([*verdicts, NOT_AT_SCALE]) == (1, 3)
+    assert count([*verdicts, NOT_AT_SCALE], among=JUDGED) == (1, 2)
     assert found["late"].revised == "it was above 2"
     assert found["other"].why == "another model"
     assert found["other"].holds is True
