@@ -29,7 +29,6 @@ _VERDICT = ("verdict", "why")
 _DISTANCES = ("mean_off", "mean_off_se", "sd_ratio", "sd_ratio_se", "energy_distance", "energy_distance_se")
 _COST = (*_WORTH, "chains", "draws", "evaluations", "ess_per_million")
 _MILLION = 1e6
-_REFERENCE = "reference"  # the name of a reference that is not one of the traces
 
 
 def compare(
@@ -129,9 +128,9 @@ def _named_traces(traces: Any, reference: Any) -> tuple[dict[Any, Any], Any]:
         )
     if (same := next((key for key, trace in given.items() if trace is reference), None)) is not None:
         return given, same
-    if _REFERENCE in given:
-        raise UserError("A trace is named 'reference' and another is the reference; name it otherwise.")
-    return {**given, _REFERENCE: reference}, _REFERENCE
+    if REFERENCE in given:
+        raise UserError(f"A trace is named '{REFERENCE}' and another is the reference; name it otherwise.")
+    return {**given, REFERENCE: reference}, REFERENCE
 
 
 def _unusable(draws: Draws) -> str:
