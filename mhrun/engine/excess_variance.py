@@ -7,15 +7,14 @@ import math
 import numpy as np
 from torch import Tensor
 
-from mhrun.engine.method import Method
-from mhrun.engine.pilot.gradient_noise import (
+from mhrun.engine.gradient_noise import (
     POINTS,
-    at_kept_steps,
     largest_eigenvalue,
     of_minibatch,
     root_of_covariance,
 )
-from mhrun.engine.pilot.surface import Surface
+from mhrun.engine.method import Method
+from mhrun.engine.surface import Surface
 from mhrun.kernels import Unadjusted
 from mhrun.kernels.preconditioned import PreconditionedDynamics
 from mhrun.target.function_space import is_network
@@ -50,7 +49,7 @@ def excess_variance(method: Method, theta: Tensor) -> float | None:
     if dynamics.corrects_noise and not dynamics.known_noise:
         return None
     noise = target.gradient_noise - (dynamics.known_noise or 0.0)
-    step_size, temperature = at_kept_steps(method)
+    step_size, temperature = method.plan.at_collected_steps()
     if not (temperature > 0).all():
         return None
     m = target.n if kernel.m is None else kernel.m

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from mhrun.engine.method import Method
-from mhrun.engine.pilot.gradient_noise import at_kept_steps
 from mhrun.kernels import Unadjusted
 from mhrun.target.function_space import is_network
 from mhrun.types import Controls, State
@@ -33,7 +32,7 @@ def kinetic_temperature(method: Method, state: State, controls: Controls) -> flo
     kernel = method.kernel
     if not isinstance(kernel, Unadjusted) or not is_network(method.target.model) or kernel.optimises:
         return None
-    step_size, temperature = at_kept_steps(method)
+    step_size, temperature = method.plan.at_collected_steps()
     if not (temperature > 0).all() or not bool((step_size == step_size[0]).all()):
         return None
     device = method.target.device  # controls are on the host

@@ -19,6 +19,7 @@ from mhrun.schedules.contract import check_values
 from mhrun.types import Controls
 
 _CHUNK = 1 << 12  # steps whose temperatures are read at once
+_STEPS = 64  # whose controls show those of all collected draws
 OF_TARGET = math.nan  # stands for a noise temperature equal to the target's
 
 Memory = dict[str, Tensor]
@@ -221,6 +222,15 @@ class Plan:
             quantities |= schedule.values(_memory_of(memory, name), first_step, steps)
         fields = (quantities["step_size"], *_temperatures(quantities))
         return Controls(*(v.expand(steps, self.chains).contiguous() for v in fields))
+
+    def at_collected_steps(self) -> tuple[Tensor, npt.NDArray[np.float64]]:
+        """Return step sizes (K, C) at some of the collected steps, and noise temperatures (C,) at the last of them."""
+        collected = np.arange(self.warmup + 1, self.total + 1) if self.collected is None else self.collected
+        steps = collected[np.linspace(0, len(collected) - 1, min(len(collected), _STEPS)).astype(int)]
+        memory = self.start()
+        controls = [self.controls(memory, int(step), 1) for step in steps]
+        noise_temperature = controls[-1].noise_temperature[0]
+        return torch.stack([each.step_size[0] for each in controls]), noise_temperature.numpy()
 
     def steps_until_update(self, step: int) -> int | None:
         """Return the number of steps from `step` on with known controls; None: all."""

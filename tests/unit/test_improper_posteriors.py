@@ -12,7 +12,7 @@ import mhrun
 from mhrun.data import Dataset
 from mhrun.engine.pilot.impropriety import direction_in_words, flat_direction
 from mhrun.engine.pilot.modes import find_curved_modes
-from mhrun.engine.pilot.surface import Surface
+from mhrun.engine.surface import Surface
 from mhrun.models.function import FunctionModel
 from mhrun.random import Draws, Streams
 from mhrun.target import Target

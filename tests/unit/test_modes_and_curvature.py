@@ -9,10 +9,10 @@ from regressions import D, X, Y, logistic
 
 import mhrun
 from mhrun.data import Dataset
+from mhrun.engine.gradient_noise import root_of_covariance
 from mhrun.engine.pilot.curvature import below_mode, hessian, largest_curvature, spectrum
-from mhrun.engine.pilot.gradient_noise import root_of_covariance
 from mhrun.engine.pilot.modes import find_curved_modes, find_modes, on_all_data
-from mhrun.engine.pilot.surface import Surface
+from mhrun.engine.surface import Surface
 from mhrun.models.function import FunctionModel
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.target import Target
@@ -52,7 +52,7 @@ def test_modes_and_curvature_of_a_normal_density():
 @pytest.mark.parametrize(("temperature", "moved"), [(1.0, True), (1e4, False)])
 def test_chains_of_many_data_begin_at_the_mode_of_all_of_them(monkeypatch, temperature, moved):
     """A part of 500 of 200,000 data has its mode about 20 standard deviations off at T = 1, and 0.2 at T = 10^4."""
-    monkeypatch.setattr("mhrun.engine.pilot.surface.ROWS", 500)
+    monkeypatch.setattr("mhrun.engine.surface.ROWS", 500)
     n = 200_000
     x = np.random.default_rng(5).normal(0.3, 1.0, n)
     target = Target(GaussianMean(), Dataset.of(x))
@@ -148,7 +148,7 @@ def test_features_that_nobody_standardised_have_a_mode_and_a_scale(log_lik):
 
 def test_modes_that_are_apart_stay_apart_on_all_data(monkeypatch):
     """Two modes of one likelihood, |theta| = 1: each moves to its own on all data."""
-    monkeypatch.setattr("mhrun.engine.pilot.surface.ROWS", 200)
+    monkeypatch.setattr("mhrun.engine.surface.ROWS", 200)
     n = 20_000
     x = np.random.default_rng(6).normal(1.0, 1.0, n)
 
@@ -165,7 +165,7 @@ def test_modes_that_are_apart_stay_apart_on_all_data(monkeypatch):
 
 def test_modes_of_several_coordinates_move_together(monkeypatch):
     """Four coordinates, 200 of 2,000 data: the gradient on all data is that of a point near the mode."""
-    monkeypatch.setattr("mhrun.engine.pilot.surface.ROWS", 200)
+    monkeypatch.setattr("mhrun.engine.surface.ROWS", 200)
     target = Target(
         FunctionModel(logistic, torch.zeros(D, dtype=torch.float64)), Dataset.of({"x": X, "y": Y})
     )

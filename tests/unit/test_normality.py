@@ -9,7 +9,7 @@ import torch
 
 import mhrun
 from mhrun.engine.pilot.normality import spread_of_log_ratio
-from mhrun.engine.pilot.surface import Surface
+from mhrun.engine.surface import Surface
 from mhrun.models.function import FunctionModel
 from mhrun.target import Target
 

@@ -19,7 +19,7 @@ from mhrun.engine.pilot.acceptance import _search
 from mhrun.engine.pilot.curvature import hessian
 from mhrun.engine.pilot.modes import find_modes
 from mhrun.engine.pilot.start import inside
-from mhrun.engine.pilot.surface import Surface
+from mhrun.engine.surface import Surface
 from mhrun.errors import Refusal, UserError
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.preconditioned import Scale, preconditioned

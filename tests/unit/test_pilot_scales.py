@@ -16,7 +16,7 @@ import mhrun
 from mhrun.diagnostics.chains import rhat
 from mhrun.engine.pilot.adaptation import scaled_covariance
 from mhrun.engine.pilot.start import scaled_start
-from mhrun.engine.pilot.surface import Surface
+from mhrun.engine.surface import Surface
 from mhrun.kernels.preconditioned import Scale
 from mhrun.target import Target
 

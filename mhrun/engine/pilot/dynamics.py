@@ -8,17 +8,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mhrun.engine.method import Method
-from mhrun.engine.pilot.curvature import largest_curvature
-from mhrun.engine.pilot.gradient_noise import (
+from mhrun.engine.gradient_noise import (
     POINTS,
-    at_kept_steps,
     largest_eigenvalue,
     of_minibatch,
     root_of_covariance,
 )
+from mhrun.engine.method import Method
+from mhrun.engine.pilot.curvature import largest_curvature
 from mhrun.engine.pilot.start import ScaledStart
-from mhrun.engine.pilot.surface import Surface
+from mhrun.engine.surface import Surface
 from mhrun.errors import UserError
 from mhrun.kernels import Unadjusted
 from mhrun.kernels.preconditioned import Scale
@@ -62,7 +61,7 @@ def step_of_dynamics(
     """
     kernel = method.kernel
     assert isinstance(kernel, Unadjusted)
-    given = None if method.plan.is_open else at_kept_steps(method)[0].amax(0)
+    given = None if method.plan.is_open else method.plan.at_collected_steps()[0].amax(0)
     m = _minibatch(method.target) if kernel.m_is_open else None
     if kernel.dynamics.noise_gain is None:
         assert given is not None  # else the pilot refuses the method

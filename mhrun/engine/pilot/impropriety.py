@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mhrun.engine.pilot.modes import find_modes
-from mhrun.engine.pilot.surface import Surface
+from mhrun.engine.surface import Surface
 
 _FAR = (
     1e5  # how far from the mode it is evaluated, in units of the larger of 1 and the mode's distance from 0

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mhrun.engine.pilot.curvature import hessian
 from mhrun.engine.pilot.modes import Mode
-from mhrun.engine.pilot.surface import Surface
+from mhrun.engine.surface import Surface
 
 _NO_SHARE = 50.0  # nats of the mass of a mode below that of the highest from which chains do not begin there
 _WIDEST = 1e3  # standard deviations of a direction without curvature, in those of the widest one of the highest mode

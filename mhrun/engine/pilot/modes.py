@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mhrun.engine.pilot.curvature import below_mode, hessian, is_degenerate, spectrum, standardised, units_of
-from mhrun.engine.pilot.surface import Surface
+from mhrun.engine.surface import Surface
 
 _MODES = 4  # chains that an ascent begins from
 _ITERATIONS = 200

@@ -22,8 +22,8 @@ from mhrun.engine.pilot.dynamics import step_of_dynamics
 from mhrun.engine.pilot.open_settings import is_open, leapfrog_is_open
 from mhrun.engine.pilot.result import NETWORK, PilotResult, filled, line, load, save
 from mhrun.engine.pilot.start import ScaledStart, scaled_start
-from mhrun.engine.pilot.surface import Surface
 from mhrun.engine.pilot.trajectories import allows_trajectories, judged, quarter_period
+from mhrun.engine.surface import Surface
 from mhrun.engine.threads import limited
 from mhrun.errors import UserError
 from mhrun.kernels import AdaptiveBackward, MetropolisHastings, ZigZag

@@ -19,7 +19,7 @@ from mhrun.engine.pilot.modes import (
     on_all_data,
 )
 from mhrun.engine.pilot.normality import spread_of_log_ratio
-from mhrun.engine.pilot.surface import Surface
+from mhrun.engine.surface import Surface
 from mhrun.kernels import ZigZag
 from mhrun.kernels.preconditioned import Scale
 from mhrun.random import Draws, Purpose, Streams

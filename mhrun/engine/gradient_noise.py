@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mhrun.engine.method import Method
-from mhrun.engine.pilot.surface import Surface
+from mhrun.engine.surface import Surface
 from mhrun.kernels.preconditioned import Scale
 from mhrun.target import Target
 
 SINGLE = 512  # data whose gradients are evaluated
 POINTS = 8  # where, with a control variate, which has no noise at the mode itself; else at one point
-_STEPS = 64  # at which a schedule is read
 
 
 def root_of_covariance(surface: Surface, points: Tensor, scale: Scale | None = None) -> Tensor:
@@ -40,13 +36,3 @@ def largest_eigenvalue(root: Tensor) -> float:
     """Return the largest eigenvalue of R^T R; NaN if R is not finite."""
     gram = root @ root.T if len(root) < root.shape[1] else root.T @ root
     return float(torch.linalg.eigvalsh(gram).max()) if gram.isfinite().all() else float("nan")
-
-
-def at_kept_steps(method: Method) -> tuple[Tensor, npt.NDArray[np.float64]]:
-    """Return step sizes (K, C) at some of the kept steps, and the noise temperatures (C,) at the last of them."""
-    plan, shape = method.plan, method.shape
-    kept = plan.collected if plan.collected is not None else np.arange(shape.warmup + 1, shape.total + 1)
-    steps = kept[np.linspace(0, len(kept) - 1, min(len(kept), _STEPS)).astype(int)]
-    memory = plan.start()
-    controls = [plan.controls(memory, int(step), 1) for step in steps]
-    return torch.stack([each.step_size[0] for each in controls]), controls[-1].noise_temperature[0].numpy()
