@@ -17,11 +17,11 @@ from mhrun.durations import in_words
 from mhrun.engine.assemble import trace_bytes
 from mhrun.engine.choices import Choices, recorded_choices
 from mhrun.engine.cost import step_seconds
-from mhrun.engine.evaluation import choose_evaluation
 from mhrun.engine.executors import COMPILED, choose_executor, measured_threads
 from mhrun.engine.jobs import separable
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
+from mhrun.engine.module_evaluation import choose_evaluation
 from mhrun.engine.settings import Settings
 from mhrun.engine.threads import limited, torch_threads
 from mhrun.monitors import Monitor

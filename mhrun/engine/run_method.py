@@ -14,12 +14,12 @@ import torch
 
 from mhrun.diagnostics.ladders import EXCHANGE_RATES, RUNGS, exchange_rates
 from mhrun.engine.choices import Choices, record_choices, recorded_choices
-from mhrun.engine.evaluation import choose_evaluation
 from mhrun.engine.excess_variance import excess_variance
 from mhrun.engine.executors import COMPILED, Executor, choose_executor, measured_threads
 from mhrun.engine.kinetic import kinetic_temperature
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method, target_attributes
+from mhrun.engine.module_evaluation import choose_evaluation
 from mhrun.engine.position import Position, position_after
 from mhrun.engine.settings import CHUNK_BYTES, Settings
 from mhrun.engine.threads import limited, torch_threads

@@ -14,7 +14,7 @@ from torch import nn
 
 import mhrun
 from mhrun.data import Dataset
-from mhrun.engine import evaluation
+from mhrun.engine import module_evaluation
 from mhrun.engine.assemble import assembled
 from mhrun.engine.model_checks import check_model
 from mhrun.engine.run_method import run_method
@@ -378,8 +378,8 @@ def test_parts_of_a_pass_are_cut_by_activations():
 @pytest.mark.parametrize(("name", "chains", "found"), [("lstm", 3, "bound"), ("dropout", 200, "vmapped")])
 def test_the_mode_of_evaluation_is_measured_and_stored(rng, tmp_path, monkeypatch, name, chains, found):
     """A resumed run keeps its way of evaluation, whatever a new measurement would find."""
-    monkeypatch.setattr(evaluation, "compiling_pays", lambda method: True)
-    monkeypatch.setattr(evaluation, "kept", lambda kind, name, state, make: make())  # no cache
+    monkeypatch.setattr(module_evaluation, "compiling_pays", lambda method: True)
+    monkeypatch.setattr(module_evaluation, "kept", lambda kind, name, state, make: make())  # no cache
     target = Target(made(name, "auto"), data(rng))
 
     def plan():

@@ -10,13 +10,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from mhrun.array_cache import kept
 from mhrun.engine.cost import compiling_pays
 from mhrun.engine.method import Method
 from mhrun.errors import UserError
+from mhrun.models.module import ModuleModel
 from mhrun.store.fingerprint import fingerprint
 from mhrun.target.precision import FP32, lowered
+from mhrun.types import Rows
 
 _MOST = 512  # data of the trial minibatch, at most
 _LEAST, _MOST_ROUNDS = 4, 32  # gradients that are timed; passes of small modules are replayed after some 20
@@ -29,30 +32,28 @@ def choose_evaluation(method: Method, begun_with: str | None = None) -> str | No
     """Select how a module is evaluated at the chains' parameters, and return it for the run's record.
 
     ``bound`` and ``vmapped`` round differently, so that a run goes on with what it began with. Otherwise the two are
-    timed on a minibatch of the run, if it is long; for one chain, ``bound`` is never slower. None for a model that has
-    one way only.
+    timed on a minibatch of the run, if it is long; for one chain, ``bound`` is never slower. None for another model.
     """
-    model: Any = method.target.model
-    select = getattr(model, "select_evaluation", None)
-    if select is None:
+    model = method.target.model
+    if not isinstance(model, ModuleModel):
         return None
     evaluation = begun_with
     if evaluation is None:
         evaluation = model.evaluation if model.evaluation != "auto" else None
     if evaluation is None:
         pays = method.shape.chains > 1 and (method.shape.total >= _STEPS or compiling_pays(method))
-        evaluation = fastest(method) if pays else "bound"
-    select(evaluation)
+        evaluation = fastest(method, model) if pays else "bound"
+    model.select_evaluation(evaluation)
     return evaluation
 
 
-def fastest(method: Method) -> str:
+def fastest(method: Method, model: ModuleModel) -> str:
     """Return ``bound`` or ``vmapped``: the best of a few gradients of all chains on a minibatch of the run's size.
 
     Near a tie, or if ``vmapped`` fails, it is ``bound``, which works for any module. The measurement is cached on disk,
     so that the same program has the same result on the same machine.
     """
-    model, theta = method.target.model, method.first_points()
+    theta = method.first_points()
     m = max(1, min(method.kernel.reads(method.target), method.target.n, _MOST))
     rows = method.target.data.rows(torch.arange(m, device=method.target.device).expand(len(theta), m))
     shapes = [(name, tuple(field.shape), str(field.dtype)) for name, field in rows.items()]
@@ -73,7 +74,7 @@ def fastest(method: Method) -> str:
     return "vmapped" if vmapped < _CLEARLY * bound else "bound"
 
 
-def _seconds(model: Any, theta: torch.Tensor, rows: Any) -> list[float]:
+def _seconds(model: ModuleModel, theta: Tensor, rows: Rows) -> list[float]:
     """Return the seconds of a gradient by ``bound`` and by ``vmapped``, infinite where it fails."""
     seconds = []
     for name in ("bound", "vmapped"):
@@ -88,14 +89,14 @@ def _seconds(model: Any, theta: torch.Tensor, rows: Any) -> list[float]:
     return seconds
 
 
-def _best(model: Any, theta: torch.Tensor, rows: Any) -> float:
+def _best(model: ModuleModel, theta: Tensor, rows: Rows) -> float:
     times: list[float] = []
     while len(times) < _LEAST or (len(times) < _MOST_ROUNDS and sum(times) < _SECONDS):
         times.append(_timed(model, theta, rows))
     return min(times)
 
 
-def _timed(model: Any, theta: torch.Tensor, rows: Any) -> float:
+def _timed(model: ModuleModel, theta: Tensor, rows: Rows) -> float:
     if theta.is_cuda:
         torch.cuda.synchronize()
     began = time.perf_counter()
