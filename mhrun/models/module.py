@@ -6,7 +6,8 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, cast
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -31,10 +32,22 @@ _REGRESSION = "For another outcome, such as that of a regression, give likelihoo
 
 EVALUATIONS = ("auto", BOUND, VMAPPED)
 
+_Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+"""Name and shape of each field of a datum."""
+
 
 def categorical(outputs: Tensor, rows: Rows) -> Tensor:
     """Return log p_y, p the softmax of the outputs (m, K) and y (m,) the class."""
     return torch.log_softmax(outputs, -1).gather(-1, rows["y"].long()[:, None])[:, 0]
+
+
+@dataclass
+class _Memo:
+    """What a model remembers of earlier calls."""
+
+    selected: str | None = None  # ``bound`` or ``vmapped``, as a run chose it; None for the default
+    evaluators: dict[str, Evaluator] = field(default_factory=dict)  # by these names
+    values_per_datum: dict[_Shapes, int] = field(default_factory=dict)
 
 
 class ModuleModel:
@@ -99,7 +112,7 @@ class ModuleModel:
         self._likelihood: Likelihood = categorical if isinstance(likelihood, str) else likelihood
         self.tells_classes = isinstance(likelihood, str)
         self.evaluation = evaluation
-        self._memo: dict[str, Any] = {}
+        self._memo = _Memo()  # no setting: `mhrun.store.fingerprint` skips attributes of this name
         shapes = {name: p.shape for name, p in self._prepared.module.named_parameters()}
         ends = torch.tensor([shape.numel() for shape in shapes.values()]).cumsum(0).tolist()
         self.blocks: Sequence[ParameterBlock] = [
@@ -321,9 +334,9 @@ class ModuleModel:
 
         In evaluation mode, on two and three data if `rows` has so many; the likelihood adds little and is not called.
         """
-        shapes = str([(name, tuple(field.shape[2:])) for name, field in rows.items()])
-        if isinstance(count := self._memo.get(shapes), int):
-            return count
+        shapes = tuple((name, tuple(field.shape[2:])) for name, field in rows.items())
+        if shapes in self._memo.values_per_datum:
+            return self._memo.values_per_datum[shapes]
         device = next(iter(rows.values())).device
         parameters = [p.detach().reshape(-1) for p in self._prepared.module.parameters()]
         theta = torch.cat(parameters)[None].to(device).requires_grad_()
@@ -340,16 +353,14 @@ class ModuleModel:
             saving = torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value)
             with torch.enable_grad(), saving, _explained(rows):
                 self._bound.outputs(*self._split(theta), part)
-        self._memo[shapes] = max(1, counts[1] - counts[0])
-        return self._memo[shapes]
+        self._memo.values_per_datum[shapes] = max(1, counts[1] - counts[0])
+        return self._memo.values_per_datum[shapes]
 
     # ------------------------------------------------------------------------------------- the way of evaluation
 
     def select_evaluation(self, name: str | None) -> None:
         """Use ``bound`` or ``vmapped`` from now on; None for the default."""
-        self._memo.pop("selected", None)
-        if name is not None:
-            self._memo["selected"] = name
+        self._memo.selected = name
 
     @property
     def _bound(self) -> Evaluator:
@@ -357,13 +368,13 @@ class ModuleModel:
 
     @property
     def _evaluator(self) -> Evaluator:
-        name = self._memo.get("selected") or (BOUND if self.evaluation == "auto" else self.evaluation)
+        name = self._memo.selected or (BOUND if self.evaluation == "auto" else self.evaluation)
         return self._bound if name == BOUND else self._made_once(VMAPPED, Vmapped)
 
     def _made_once(self, name: str, kind: Callable[..., Evaluator]) -> Evaluator:
-        if name not in self._memo:
-            self._memo[name] = kind(self._prepared, self._likelihood)
-        return cast(Evaluator, self._memo[name])
+        if name not in self._memo.evaluators:
+            self._memo.evaluators[name] = kind(self._prepared, self._likelihood)
+        return self._memo.evaluators[name]
 
     def _split(self, point: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return theta (C, D) and the buffers of points (C, D) or (C, width)."""
