@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from mhrun.native import GROWING, NativePairing
-from mhrun.pairing.deferred import Deferred
+from mhrun.pairing.rescoring import Rescoring
 from mhrun.parts import SUPPLY
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import Evaluation
 
 
-class Growing(Deferred):
+class Growing(Rescoring):
     """A fresh minibatch at each step, shared by both points, which the rule extends until it can decide.
 
     Used by the adaptive tests (Korattikara et al. 2014, Bardenet et al. 2014, Seita et al. 2017). Two evaluations per
@@ -32,6 +32,12 @@ class Growing(Deferred):
     def reads(self, target: Target) -> int:
         """Return a guess; the tests read between hundreds and tens of thousands of data."""
         return min(target.n, 10_000)
+
+    def current(
+        self, target: Target, kept: Evaluation, draws: Draws, grad_temperature: Tensor | None = None
+    ) -> Evaluation:
+        """Return the stored evaluation."""
+        return kept
 
     def compare(
         self,

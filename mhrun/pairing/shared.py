@@ -5,21 +5,20 @@ from __future__ import annotations
 from torch import Tensor
 
 from mhrun.native import SHARED, NativePairing
-from mhrun.parts import AUTO, Pairing, minibatch_size
+from mhrun.pairing.rescoring import Rescoring
+from mhrun.parts import AUTO, minibatch_size
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import Difference, Evaluation
 
 
-class Shared(Pairing):
+class Shared(Rescoring):
     """A fresh minibatch of `m` at each step, shared by the current point and the candidate.
 
     MINT as printed (Li & Wong 2017, Algorithm 1). Two evaluations per datum. With a Metropolis rule the stationary
     distribution has no closed form; the minibatch noise of the log-ratio makes it slightly flatter than the tempered
     target.
     """
-
-    rescores = True
 
     m: int
 
@@ -35,10 +34,6 @@ class Shared(Pairing):
     def reads(self, target: Target) -> int:
         """Return 2 m."""
         return 2 * self.m
-
-    def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
-        """Return the evaluation with the log-prior only: earlier log-likelihoods are never used."""
-        return target.prior(theta)
 
     def current(
         self, target: Target, kept: Evaluation, draws: Draws, grad_temperature: Tensor | None = None

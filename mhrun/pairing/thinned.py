@@ -8,7 +8,7 @@ from torch import Tensor
 from mhrun.errors import Refusal
 from mhrun.native import THINNED, NativePairing
 from mhrun.native.forms import SLACK
-from mhrun.pairing.deferred import Deferred
+from mhrun.pairing.rescoring import Rescoring
 from mhrun.parts import ARRIVALS
 from mhrun.random import Draws
 from mhrun.target import Target
@@ -17,7 +17,7 @@ from mhrun.types import Arrivals, Evaluation, Events
 _GUESS = 100  # data of a step, for plans
 
 
-class Thinned(Deferred):
+class Thinned(Rescoring):
     """Single data at the arrivals of a Poisson process, datum i in proportion to the bound of its term.
 
     The rule thins the arrivals (TunaMH, PoissonMH, SMH, MH-SS). With such a rule the target is the stationary

@@ -1,4 +1,4 @@
-"""What pairings share that leave the choice of data to the rule."""
+"""What pairings share that evaluate both points anew at each step."""
 
 from __future__ import annotations
 
@@ -10,17 +10,11 @@ from mhrun.target import Target
 from mhrun.types import Evaluation
 
 
-class Deferred(Pairing):
-    """A pairing that reads no data itself: the rule draws terms of the two points from what `compare` returns."""
+class Rescoring(Pairing):
+    """A pairing that keeps no log-likelihood: each step evaluates both points on its own data."""
 
     rescores = True
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
         """Return the evaluation with the log-prior only: earlier log-likelihoods are never used."""
         return target.prior(theta)
-
-    def current(
-        self, target: Target, kept: Evaluation, draws: Draws, grad_temperature: Tensor | None = None
-    ) -> Evaluation:
-        """Return the stored evaluation."""
-        return kept
