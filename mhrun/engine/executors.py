@@ -10,13 +10,12 @@ import torch
 
 from mhrun.compiled import Loop, compile_loop, with_compiled_update
 from mhrun.cores import usable_cores
-from mhrun.engine.buffers import filled, info_buffers, record_of
 from mhrun.engine.cost import batching_pays, compiling_pays
 from mhrun.engine.graph import GRAPH, GraphExecutor
 from mhrun.engine.method import Method
+from mhrun.engine.stepwise import StepwiseExecutor
 from mhrun.engine.threads import faster_threads, is_heavy, torch_threads
 from mhrun.errors import Refusal, UserError
-from mhrun.random import Draws
 from mhrun.types import INFO_DEFAULTS, INFO_DTYPES, Controls, Info, Record, State
 
 COMPILED, TORCH = "compiled", "torch"
@@ -156,32 +155,18 @@ class CompiledExecutor:
         return state, record
 
 
-class TorchExecutor:
+class TorchExecutor(StepwiseExecutor):
     """One call per step, in torch, on any device."""
 
+    writes_at_once = True
+
     def __init__(self, method: Method, name: str = HYBRID) -> None:
+        super().__init__(method, compiled=name != TORCH)
         self.name = name
-        self._method = method
         self._kernel = method.kernel if name == TORCH else with_compiled_update(method.kernel)
-        self._draws = Draws(method.streams(compiled=name != TORCH), 1)
 
     def prepare(self, state: State) -> None:
         """Do nothing."""
 
-    @torch.no_grad()
-    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
-        """Do the K steps from `first_step` on."""
-        kernel, target = self._kernel, self._method.target
-        on_device = controls.each(lambda c: c.to(device=target.device, dtype=self._method.dtype))
-        steps = len(controls.step_size)
-        chains = len(state.evaluation.theta)
-        place = {int(k): i for i, k in enumerate(self._method.shape.kept(first_step, steps))}
-        theta = state.evaluation.theta.new_empty(len(place), chains, target.width)
-        buffers, infos = info_buffers(steps, chains, target.device), list[Info]()
-        for k in range(steps):
-            self._draws.step = first_step + k
-            state, info = kernel.step(target, state, on_device.each(lambda c, k=k: c[k]), self._draws)  # type: ignore[misc]
-            if k in place:
-                theta[place[k]] = target.points(state)
-            infos.append(info)
-        return state, record_of(theta, filled(infos, buffers))
+    def _step(self, state: State, controls: Controls) -> tuple[State, Info]:
+        return self._kernel.step(self._method.target, state, controls, self._draws)

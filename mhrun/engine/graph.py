@@ -16,11 +16,11 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from mhrun.engine.buffers import info_buffers, record_of, write
 from mhrun.engine.method import Method
+from mhrun.engine.stepwise import StepwiseExecutor
 from mhrun.errors import reason
 from mhrun.random import Draws, Streams
-from mhrun.types import Controls, Evaluation, Info, Record, State
+from mhrun.types import Controls, Evaluation, Info, State
 
 GRAPH = "graph"
 _KINDS = 32  # most kinds of steps with a graph
@@ -186,7 +186,7 @@ class _Kind(NamedTuple):
     info: list[str]
 
 
-class GraphExecutor:
+class GraphExecutor(StepwiseExecutor):
     """Replays captured steps: CUDA graphs on a GPU, else `torch.compile`; what cannot be captured runs in torch.
 
     Results agree with the executor `torch` to rounding: each graph is compared with it on the captured step, and is not
@@ -203,33 +203,15 @@ class GraphExecutor:
     def __init__(
         self, method: Method, note: Callable[[str], None] = lambda line: None, backend: str | None = None
     ) -> None:
-        self._method = method
+        super().__init__(method, compiled=False)
         self._note = note
         self._backend = backend or ("inductor" if shutil.which("c++") or shutil.which("g++") else "aot_eager")
-        self._draws = Draws(method.streams(compiled=False), 1)
         self._kinds: list[_Kind] = []
         self._said: set[str] = set()
         self.compilations = 0
 
     def prepare(self, state: State) -> None:
         """Do nothing: a graph is captured at the first step of its kind."""
-
-    @torch.no_grad()
-    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
-        """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
-        method, target = self._method, self._method.target
-        on_device = controls.each(lambda c: c.to(device=target.device, dtype=method.dtype))
-        steps, chains = len(controls.step_size), len(state.evaluation.theta)
-        place = {int(k): i for i, k in enumerate(method.shape.kept(first_step, steps))}
-        theta = state.evaluation.theta.new_empty(len(place), chains, target.width)
-        buffers = info_buffers(steps, chains, target.device)
-        for k in range(steps):
-            self._draws.step = first_step + k
-            state, info = self._step(state, on_device.each(lambda c, k=k: c[k]))  # type: ignore[misc]
-            if k in place:
-                theta[place[k]] = target.points(state)
-            write(info, buffers, k)
-        return state, record_of(theta, buffers)
 
     def _step(self, state: State, controls: Controls) -> tuple[State, Info]:
         kernel, target = self._method.kernel, self._method.target
