@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import threading
 
 import pytest
@@ -11,7 +12,11 @@ from kit import assert_same_bits, compute, config, contents
 
 from mhrun.cli.main import run
 from mhrun.engine.assemble import methods_of
-from mhrun.engine.experiment import _each_claimed, run_experiment
+from mhrun.engine.experiment import run_experiment
+from mhrun.engine.run_context import RunContext
+from mhrun.engine.settings import Settings
+from mhrun.engine.shared_methods import each_claimed
+from mhrun.engine.stop import StopSignal
 from mhrun.engine.watcher import Silent
 from mhrun.errors import Interrupted
 from mhrun.store.identity import method_digest
@@ -231,9 +236,12 @@ def test_waiting_for_another_job_can_be_stopped(tmp_path):
     from mhrun.store.folder import RunFolder
 
     folder, digests = RunFolder.of(settings), {m.name: method_digest(settings, m.name) for m in methods}
+    stop = StopSignal()
+    stop.receive(signal.SIGINT, None)
+    run = RunContext(settings, folder, Settings(), digests, Noting(), stop)
     with (
         claimed(folder, digests["mint"]),
         claimed(folder, digests["mcmc"]),
         pytest.raises(Interrupted, match="stopped while another run computes mint"),
     ):
-        list(_each_claimed(settings, folder, methods, digests, Noting(), lambda: True))
+        list(each_claimed(run, methods))

@@ -1,0 +1,62 @@
+"""Methods that an earlier part of a run, or another run, has computed or is computing; see `mhrun.store.sharing`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from mhrun.engine.log import log
+from mhrun.engine.method import Method
+from mhrun.engine.run_context import RunContext
+from mhrun.errors import Interrupted
+from mhrun.store.blocks import done
+from mhrun.store.sharing import claimed, take
+
+_WAIT = 0.5  # seconds between two looks at whether another run has computed a method
+
+
+def reuse(run: RunContext, methods: Sequence[Method]) -> None:
+    """Note what an earlier part of the run has finished, and use what other runs have computed of the rest."""
+    finished = [method.name for method in methods if done(run.folder.method(method.name)) is not None]
+    if finished:
+        run.watcher.note(f"{', '.join(finished)}: finished by an earlier part of this run")
+    if not run.config["runtime"]["force"]:
+        for method in methods:
+            if method.name not in finished:
+                _take(run, method.name)
+
+
+def each_claimed(run: RunContext, methods: Sequence[Method]) -> Iterator[Method]:
+    """Yield the methods, those last that another process is computing; what it finds is used.
+
+    Raises:
+        Interrupted: the user stopped it while it waited.
+    """
+    waiting, announced = list(methods), False
+    while waiting:
+        still_waiting = list[Method]()
+        for method in waiting:
+            with claimed(run.folder, run.digests[method.name]) as is_ours:
+                if not is_ours:
+                    still_waiting.append(method)
+                    continue
+                if not run.config["runtime"]["force"]:
+                    _take(run, method.name)
+                yield method
+        if len(still_waiting) == len(waiting):
+            if not announced:
+                names = ", ".join(method.name for method in still_waiting)
+                run.watcher.note(f"Waiting for another run that computes {names}; Ctrl-C to stop waiting.")
+            announced = True
+            if run.stop():
+                raise Interrupted(f"stopped while another run computes {still_waiting[0].name}")
+            time.sleep(_WAIT)
+        waiting = still_waiting
+
+
+def _take(run: RunContext, name: str) -> None:
+    """Use what another run has computed of a method, where one has."""
+    if (source := take(run.folder, name, run.digests[name])) is not None:
+        line = f"{name}: taken from run {source}, which has it with the same settings"
+        run.watcher.note(line)
+        log.info(line)
