@@ -14,6 +14,7 @@ from mhrun.engine.pilot.impropriety import direction_in_words, flat_direction
 from mhrun.engine.pilot.modes import find_curved_modes
 from mhrun.engine.surface import Surface
 from mhrun.models.function import FunctionModel
+from mhrun.models.gaussian_location import GaussianLocation
 from mhrun.random import Draws, Streams
 from mhrun.target import Target
 
@@ -103,6 +104,21 @@ def test_a_model_that_fails_far_out_is_proper(why):
     surface = Surface(Target(model, Dataset.of({"x": X})), 1.0, 0)
     modes, curvature, proper = find_curved_modes(surface, model.init(2, Draws(Streams(1, 2), 0)))
     assert flat_direction(surface, modes.theta[modes.best], curvature, proper=proper) is None
+
+
+@pytest.mark.parametrize("error", [AssertionError, IndexError, KeyError])
+def test_a_user_s_class_may_raise_any_exception_far_out(error):
+    """Errors of a class reach the pilot as they are, those of a function as `UserError`."""
+
+    class Own(GaussianLocation):
+        def log_lik(self, theta, rows):
+            if theta.abs().max() > 1e3:
+                raise error("far out")
+            return super().log_lik(theta, rows)
+
+    surface = Surface(Target(Own(2), Dataset.of({"x": X})), 1.0, 0)
+    mode, curvature = MEAN, torch.eye(2, dtype=torch.float64)
+    assert flat_direction(surface, mode, curvature, proper=False) is None
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,8 @@ def flat_direction(
             bend = float(direction @ curvature.double() @ direction)
             far = max(far, _SDS * bend**-0.5) if bend > _FLAT * float(curvature.abs().max()) else far
         end = mode + far * direction
-        with suppress(Exception):  # a model need not be defined so far out
+        # A model need not be defined so far out, and a class of the user's may raise any exception there.
+        with suppress(Exception):
             if follows:
                 end = find_modes(surface, end[None].to(surface.target.device)).theta[0].double().cpu()
             move = end - mode
