@@ -19,7 +19,7 @@ HMC, RANDOM_WALK, CONTROL_VARIATE, STOCHASTIC_GRADIENT = "hmc", "mcmc", "sgld_cv
 """Names of the methods in conf/method."""
 
 _DATA = 200_000  # up to which a method on all data is the default
-# Numbers of all data, n D, up to which it is above so many parameters: a gradient may have to read them all.
+# Numbers in all data up to which it is above so many parameters: a gradient reads them all.
 _NUMBERS, _PARAMETERS = 5_000_000, 200
 
 
@@ -27,10 +27,11 @@ def default_method(target: Target, has_gradients: bool) -> tuple[str, str]:
     """Return the name of the default method for a target, and why it is that, as one line.
 
     - Up to 200,000 data and 200 parameters: Hamiltonian Monte Carlo with an acceptance test on all data. Exact. Also up
-      to 1,000 parameters, if data times parameters are at most 5,000,000 and the model is no network.
+      to 1,000 parameters, if the data are at most 5,000,000 numbers and the model is no network.
     - More data: SGLD on minibatches with control variates about the mode (SGLD-CV), without an acceptance test. On a
       linear regression of 250,000 rows it has 70 times as many effective draws as SGHMC in half the time.
-    - More parameters: SGHMC on minibatches, without an acceptance test.
+    - More data and more than 200 parameters, or more parameters than that: SGHMC on minibatches, without an acceptance
+      test.
     - Without gradients: a random walk with an acceptance test on all data. Exact, and slow on many data.
     """
     size = f"n = {target.n:,} and D = {target.dim:,}"
@@ -39,7 +40,8 @@ def default_method(target: Target, has_gradients: bool) -> tuple[str, str]:
             RANDOM_WALK,
             f"a random walk with an acceptance test on all data: exact, for {size} without gradients",
         )
-    wide = target.dim > _PARAMETERS and target.n * target.dim > _NUMBERS
+    numbers = sum(field.numel() for field in target.data.fields.values())
+    wide = target.dim > _PARAMETERS and (numbers > _NUMBERS or target.n > _DATA)
     if wide or target.dim > most_scaled(target.model):
         return STOCHASTIC_GRADIENT, f"SGHMC on minibatches: no acceptance test and a small bias, for {size}"
     if target.n > _DATA:

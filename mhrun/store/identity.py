@@ -25,44 +25,19 @@ RESULTS_VERSION = 2
 _FREE = ("seed", "device", "executor", "data.storage", "data.seed")
 # Settings that change no computed number, but for rounding with another number of threads: places and presentation.
 _COSMETIC = ("runtime", "report", "scales", "title", "reproduces")
-# Settings of the target added later; their former behaviour is left out, so that older runs keep their digest.
-_LATER = {"common_batch": False, "gradient_noise": 0, "energy_noise": 0, "surrogate": "none"}
-_LATER_OF_ALL = {"precision": "fp32"}  # likewise, of the whole configuration
-# The default of a setting of the target. A method's own `surrogate: none` is written in shipped
-# experiments, and stays in their digests.
-_UNSET = {"temper": "posterior", "replacement": False, **_LATER}
-_LATER_OF_A_METHOD = {key: value for key, value in _LATER.items() if key != "surrogate"}
+COUNTS = ("chains", "warmup", "steps", "thin", "thin_stats")  # of an experiment, or of one of its methods
+PARTS = ("model", "data", "target")  # of an experiment, which a method may replace, see `parts_of`
+_SHARED = ("seed", "dtype", "precision", "device", "executor")  # of an experiment, for all of its methods
 
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a resolved configuration that determines the numbers."""
-    decisive = {
-        key: value
-        for key, value in config.items()
-        if key not in _COSMETIC and not (key in _LATER_OF_ALL and value == _LATER_OF_ALL[key])
-    }
-    if not decisive.get("monitor"):  # likewise
-        decisive.pop("monitor", None)
-    shared_target = {}
-    if isinstance(decisive.get("target"), Mapping):
-        shared_target = decisive["target"] = _without(decisive["target"], _LATER)
-    # A method's setting that overrides one of the experiment stays, whatever its value.
-    former = {key: value for key, value in _LATER_OF_A_METHOD.items() if key not in shared_target}
-    methods = decisive.get("methods") or {}
+    decisive = {key: value for key, value in config.items() if key not in _COSMETIC}
     decisive["methods"] = {
-        name: {
-            key: _without(value, former) if key == "target" and isinstance(value, Mapping) else value
-            for key, value in method.items()
-            if key != "label"
-        }
-        for name, method in methods.items()
+        name: {key: value for key, value in method.items() if key != "label"}
+        for name, method in (config.get("methods") or {}).items()
     }
     return decisive
-
-
-def _named_parts(config: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, Any]:
-    """Return each of `PARTS` as a method names it, or else the experiment's."""
-    return {part: node.get(part) or config.get(part) for part in PARTS}
 
 
 def parts_of(config: Mapping[str, Any], method: str) -> dict[str, Any]:
@@ -72,29 +47,11 @@ def parts_of(config: Mapping[str, Any], method: str) -> dict[str, Any]:
     override those of the same name.
     """
     node = config["methods"][method]
-    parts = _named_parts(config, node)
+    parts = {part: node.get(part) or config.get(part) for part in PARTS}
     shared_target, own_target = config.get("target"), node.get("target")
     if isinstance(shared_target, Mapping) and isinstance(own_target, Mapping):
         parts["target"] = {**shared_target, **own_target}
     return parts
-
-
-def _without(settings: Mapping[str, Any], former: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings without those that have their former behaviour."""
-    return {
-        key: value for key, value in settings.items() if key not in former or (value and value != former[key])
-    }
-
-
-def _inherited(settings: Mapping[str, Any], method: str) -> Any:
-    """Return the target's settings of a method that has its own, with those of the experiment that are not defaults."""
-    own_target, shared_target = settings["methods"][method].get("target"), settings.get("target")
-    if not isinstance(own_target, Mapping) or not isinstance(shared_target, Mapping):
-        return own_target
-    inherited = {
-        key: value for key, value in shared_target.items() if key not in _UNSET or value != _UNSET[key]
-    }
-    return {**inherited, **own_target}
 
 
 def digest(config: Mapping[str, Any]) -> str:
@@ -104,8 +61,9 @@ def digest(config: Mapping[str, Any]) -> str:
     """
     settings = identity(config)
     for name, node in settings["methods"].items():
-        if node.get("target"):
-            node["target"] = _inherited(settings, name)
+        target = parts_of(config, name)["target"]
+        if node.pop("target", None) and target != config.get("target"):
+            node["target"] = target
     return _digest(settings)
 
 
@@ -113,10 +71,6 @@ def _digest(content: Mapping[str, Any]) -> str:
     decisive = {"format": FORMAT, "results": RESULTS_VERSION} | _plain(content)
     text = json.dumps(decisive, sort_keys=True, separators=(",", ":"), allow_nan=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-COUNTS = ("chains", "warmup", "steps", "thin", "thin_stats")  # of an experiment, or of one of its methods
-PARTS = ("model", "data", "target")  # of an experiment, which a method may replace, see `parts_of`
 
 
 def method_digest(config: Mapping[str, Any], name: str) -> str:
@@ -128,14 +82,11 @@ def method_digest(config: Mapping[str, Any], name: str) -> str:
     """
     settings = identity(config)
     node = settings["methods"][name]
-    content = _named_parts(settings, node)
-    if node.get("target"):
-        content["target"] = _inherited(settings, name)
+    content = parts_of(settings, name)
     content |= {key: settings.get(key) if node.get(key) is None else node[key] for key in COUNTS}
     content["monitor"] = {**(settings.get("monitor") or {}), **(node.get("monitor") or {})}
-    content |= {key: settings.get(key) for key in ("seed", "dtype", "device", "executor")}
+    content |= {key: settings.get(key) for key in _SHARED}
     content["sources"] = _sources_of(settings, name)
-    content |= {key: settings[key] for key in _LATER_OF_ALL if key in settings}
     content["method"] = {key: value for key, value in node.items() if key not in content}
     return _digest({"name": name, **content})
 
@@ -144,9 +95,8 @@ def _sources_of(settings: Mapping[str, Any], name: str) -> dict[str, str] | None
     """Return the digests of the user's files that a method uses, or None if the run uses none."""
     if not (recorded := settings.get("sources")):
         return None
-    node = settings["methods"][name]
-    parts = _named_parts(settings, node)
-    names = names_of_sources({**settings, **parts, "methods": {name: node}})
+    parts = parts_of(settings, name)
+    names = names_of_sources({**settings, **parts, "methods": {name: settings["methods"][name]}})
     return {file: digest for file, digest in recorded.items() if file in names}
 
 

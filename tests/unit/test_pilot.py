@@ -129,23 +129,27 @@ def test_networks_with_batch_norm_get_no_step_size():
 
 
 @pytest.mark.parametrize(
-    ("n", "dim", "gradients", "network", "name"),
+    ("n", "columns", "dim", "gradients", "network", "name"),
     [
-        (200_000, 200, True, False, "hmc"),
-        (200_001, 200, True, False, "sgld_cv"),
-        (200_001, 201, True, False, "sghmc"),
-        (5_000, 1_000, True, False, "hmc"),
-        (5_001, 1_000, True, False, "sghmc"),
-        (5, 1_001, True, False, "sghmc"),
-        (100, 200, True, True, "hmc"),
-        (100, 201, True, True, "sghmc"),
-        (100, 2, False, False, "mcmc"),
-        (200_001, 2, False, False, "mcmc"),
+        (200_000, 200, 200, True, False, "hmc"),
+        (200_001, 200, 200, True, False, "sgld_cv"),
+        (200_001, 200, 201, True, False, "sghmc"),
+        (5_000, 1_000, 1_000, True, False, "hmc"),
+        (5_001, 1_000, 1_000, True, False, "sghmc"),
+        (200_000, 2, 1_000, True, False, "hmc"),  # effects of groups
+        (200_001, 2, 1_000, True, False, "sghmc"),
+        (5, 1, 1_001, True, False, "sghmc"),
+        (100, 2, 200, True, True, "hmc"),
+        (100, 2, 201, True, True, "sghmc"),
+        (100, 1, 2, False, False, "mcmc"),
+        (200_001, 1, 2, False, False, "mcmc"),
     ],
 )
-def test_the_default_method_follows_from_the_sizes(n, dim, gradients, network, name):
+def test_the_default_method_follows_from_the_sizes(n, columns, dim, gradients, network, name):
     module = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 2))
-    target = SimpleNamespace(n=n, dim=dim, model=ModuleModel(module) if network else MODELS["logistic"])
+    model = ModuleModel(module) if network else MODELS["logistic"]
+    data = SimpleNamespace(fields={"x": torch.empty(n, columns, device="meta")})
+    target = SimpleNamespace(n=n, dim=dim, model=model, data=data)
     assert default_method(target, gradients)[0] == name
 
 

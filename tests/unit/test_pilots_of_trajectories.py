@@ -157,6 +157,22 @@ def test_more_than_fifty_parameters_have_a_dense_scale_if_they_are_correlated(co
     assert "rounds" not in about.facts
 
 
+def test_a_dense_scale_that_does_not_fit_gives_way_to_a_diagonal_one():
+    """A Student t of 3 degrees of freedom in 60 dimensions: variances are 63 times those of its mode's curvature.
+
+    A covariance matrix of 60 coordinates cannot be estimated from the draws of a pilot, 60 variances can.
+    """
+
+    def log_density(theta):
+        a, b = theta[:, :30], theta[:, 30:]
+        squares = ((a - 0.995 * b).square() / (1 - 0.995**2) + b.square()).sum(-1)
+        return -0.5 * (3 + 60) * torch.log1p(squares / 3)
+
+    about = of_density(log_density, 60)
+    assert not about.scale.dense
+    assert about.facts["rounds"] > 0
+
+
 @pytest.mark.slow
 def test_hundreds_of_effects_and_their_mean(rng):
     """A normal posterior in 303 dimensions, in closed form, whose mean has three times its conditional spread.

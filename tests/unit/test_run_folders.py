@@ -501,17 +501,28 @@ def test_what_is_reported_is_kept_in_order_through_blocks_and_damage(tmp_path):
             assert found["wall_s"].dims == ("monitor_run",)
 
 
-def test_settings_that_came_later_leave_older_runs_themselves(tmp_path):
-    """Without them, at their defaults, or empty: one digest. With them: another."""
+def test_settings_that_decide_a_number_make_another_run(tmp_path):
     now = config(tmp_path)
-    assert now["monitor"] == {}
-    assert now["target"]["common_batch"] is False
-    older = {key: value for key, value in now.items() if key != "monitor"}
-    older["target"] = {key: value for key, value in now["target"].items() if key != "common_batch"}
-    assert digest(now) == digest(older) == digest(older | {"monitor": None})
     assert digest(now | {"monitor": {"every": 5}}) != digest(now)
     assert digest(config(tmp_path, "target.common_batch=true")) != digest(now)
     assert digest(config(tmp_path, "thin=null")) != digest(now) != digest(config(tmp_path, "thin=[3,5]"))
+
+
+def test_a_method_whose_target_is_that_of_the_experiment_is_the_same_run(tmp_path):
+    shared, named, other = (
+        config(tmp_path, *words)
+        for words in (
+            [],
+            ["+methods.mint.target.replacement=false"],
+            ["+methods.mint.target.replacement=true"],
+        )
+    )
+    assert digest(shared) == digest(named) != digest(other)
+    assert method_digest(shared, "mint") == method_digest(named, "mint") != method_digest(other, "mint")
+    # What the experiment sets is part of it, too.
+    wide = config(tmp_path, "target.replacement=true")
+    assert digest(wide) != digest(other)
+    assert method_digest(wide, "mint") == method_digest(other, "mint")
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ from torch import Tensor
 from mhrun.engine.method import Method
 from mhrun.engine.pilot.acceptance import Tuning, tune
 from mhrun.engine.pilot.chains import TUNED
+from mhrun.engine.pilot.start import ScaledStart
 from mhrun.kernels.preconditioned import Scale
 from mhrun.random import derive_key
 
@@ -38,14 +39,7 @@ class Adapted(NamedTuple):
 
 
 def adapt(
-    method: Method,
-    scale: Scale,
-    theta: Tensor,
-    temperature: Tensor,
-    key: int,
-    *,
-    length: float | None,
-    known: bool,
+    method: Method, start: ScaledStart, temperature: Tensor, key: int, *, open_length: bool, known: bool
 ) -> Adapted:
     """Tune the step size, and take the scale from the draws until it fits them, in at most `ROUNDS` rounds.
 
@@ -53,20 +47,26 @@ def adapt(
     factor of 3, and by more than the error of so many draws, the scale is changed by their covariance,
     w C + (1 - w) I with w = s / (s + k) and s a quarter of the number of draws, and the step size is tuned again; k is
     D, and 5 for the variances of a diagonal scale, each of which has its own draws. Without a curvature to begin from
-    it is always changed, and the first trajectories have the number of steps that the kernel has.
+    it is always changed, and the first trajectories have the number of steps that the kernel has. A dense scale that
+    does not fit gives way to the start's other one, if it has one: the covariance of many parameters needs many draws.
+
+    If their number of steps is open, trajectories have a quarter of the longest period at the known curvature; after a
+    change of the scale the length pi/2, and with a diagonal one as many times that as the slowest coordinate needs, see
+    `reach`.
 
     Args:
         method: whose proposal follows trajectories.
-        scale: to begin with.
-        theta: where chains begin (C, D).
+        start: with a scale.
         temperature: temperature of each chain (C,).
         key: of the random numbers.
-        length: of trajectories at the known curvature, if their number of steps is open; after a change it is pi/2,
-            and with a diagonal scale as many times that as the slowest coordinate needs, see `reach`.
+        open_length: whether the number of steps of a trajectory is open.
         known: whether chains begin at modes, whose curvature the scale has. Covariances are then those within the
             chains, else those of all draws.
     """
-    tuning = tune(method, scale, theta, temperature, key, length if known else None)
+    scale = start.scale
+    assert scale is not None
+    length = quarter_period(start.curvature) if open_length else None
+    tuning = tune(method, scale, start.theta, temperature, key, length if known else None)
     for k in range(ROUNDS + 1):
         assert tuning.draws is not None
         covariance = scaled_covariance(scale, tuning.draws, temperature, within=known)
@@ -75,6 +75,10 @@ def adapt(
         fits = is_fitting(covariance, tuning.draws[..., 0].numel())
         if k == ROUNDS or ((known or k) and fits):
             break
+        if start.otherwise is not None:
+            again = derive_key(key, "otherwise")
+            other = adapt(method, start.otherwise, temperature, again, open_length=open_length, known=known)
+            return other._replace(tuning=_added(other.tuning, tuning))
         share = share_of_draws(tuning.draws, dense=scale.dense)
         scale = _changed(scale, share * covariance, 1 - share, tuning.draws.mean((0, 1)))
         round_key = derive_key(key, f"round {k}")
@@ -89,6 +93,12 @@ def adapt(
                 tuning = _added(tuned, tuning)
                 break
     return Adapted(tuning, scale, k, fits)
+
+
+def quarter_period(curvature: Tensor | None) -> float:
+    """Return a quarter of the longest period, from the curvature (D, D) in the coordinates that chains move in."""
+    least = 1.0 if curvature is None else float(torch.linalg.eigvalsh(curvature.double()).min())
+    return QUARTER * max(least, 1e-300) ** -0.5
 
 
 def is_fitting(covariance: Tensor, draws: int) -> bool:

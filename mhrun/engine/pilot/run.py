@@ -17,12 +17,12 @@ from mhrun.engine.defaults import gradients_of
 from mhrun.engine.method import Method
 from mhrun.engine.model_checks import check_model
 from mhrun.engine.pilot.acceptance import tune
-from mhrun.engine.pilot.adaptation import adapt
+from mhrun.engine.pilot.adaptation import adapt, quarter_period
 from mhrun.engine.pilot.dynamics import step_of_dynamics
 from mhrun.engine.pilot.open_settings import is_open, leapfrog_is_open
 from mhrun.engine.pilot.result import NETWORK, PilotResult, filled, line, load, save
 from mhrun.engine.pilot.start import ScaledStart, scaled_start
-from mhrun.engine.pilot.trajectories import allows_trajectories, judged, quarter_period
+from mhrun.engine.pilot.trajectories import allows_trajectories, judged
 from mhrun.engine.surface import Surface
 from mhrun.engine.threads import limited
 from mhrun.errors import UserError
@@ -167,16 +167,18 @@ def _tuned(
     method: Method, kernel: MetropolisHastings, start: ScaledStart, temperature: Tensor, key: int
 ) -> _Choice:
     """Return the settings of a kernel with an acceptance test; trajectories may change the scale."""
-    theta, scale = start.theta, start.scale
-    length = quarter_period(start.curvature) if leapfrog_is_open(kernel) else None
+    scale, is_open_length = start.scale, leapfrog_is_open(kernel)
     adapted_facts: dict[str, Any] = {}
     if scale is not None and kernel.proposal.follows:
         known = start.curvature is not None
-        tuning, scale, rounds, _ = adapt(method, scale, theta, temperature, key, length=length, known=known)
+        tuning, scale, rounds, _ = adapt(
+            method, start, temperature, key, open_length=is_open_length, known=known
+        )
         if rounds or not known:
             adapted_facts = {"condition": scale.condition, "rounds": rounds}
     else:
-        tuning = tune(method, scale, theta, temperature, key, length)
+        length = quarter_period(start.curvature) if is_open_length else None
+        tuning = tune(method, scale, start.theta, temperature, key, length)
     facts = tuning.facts | adapted_facts
     return _Choice(
         tuning.step_size, tuning.theta, scale, facts, tuning.m, tuning.acceptance, tuning.leapfrog_steps

@@ -30,6 +30,7 @@ _LARGEST_SPREAD = 2.0
 # A dense scale is the default for so few parameters, and for more if the curvature of a proper mode has at least this
 # condition number in units of its diagonal: trajectories with a diagonal scale would be ten times as long.
 _MOST_DENSE, _CORRELATED = 50, 100.0
+_AUTOMATIC = (None, "auto")
 _SPREAD = 2.0  # posterior standard deviations of the points that chains begin at, about their modes
 # Below the mode these points are at most so many times as far as those of a normal density, and so many nats more.
 _STEEPER, _DEEPER = 2.0, 10.0
@@ -45,6 +46,8 @@ class ScaledStart(NamedTuple):
     doubt: str | None = None  # why the scale may be far off: "flat" or "skewed"
     flat_along: str | None = None  # a direction in which the log posterior does not fall off
     moved: Moved | None = None  # what became of ascents to modes that have hardly a share of the posterior
+    # The same with a diagonal scale, where a dense one of many parameters is taken for their correlations
+    otherwise: ScaledStart | None = None
 
 
 def scaled_start(
@@ -110,10 +113,16 @@ def _with_scale(
         doubt = "skewed"
     # A diagonal scale has the curvature of each coordinate with the others held fixed.
     diagonal = curvature.diagonal().abs().clamp_min(float(eigenvalues.min())).rsqrt()
-    scale = Scale(best.cpu(), root if kind == "dense" else diagonal)
-    factor = scale.factor if scale.dense else torch.diag(scale.factor)
-    scaled = factor.T @ (vectors @ torch.diag(eigenvalues) @ vectors.T) @ factor
-    return ScaledStart(points, scale, scaled, condition, doubt)
+
+    def scaled(factor: Tensor) -> ScaledStart:
+        scale, matrix = Scale(best.cpu(), factor), factor if factor.dim() == 2 else torch.diag(factor)
+        rounded = vectors @ torch.diag(eigenvalues) @ vectors.T
+        return ScaledStart(points, scale, matrix.T @ rounded @ matrix, condition, doubt)
+
+    if kind != "dense":
+        return scaled(diagonal)
+    is_automatic = method.precondition in _AUTOMATIC and dim > _MOST_DENSE
+    return scaled(root)._replace(otherwise=scaled(diagonal) if is_automatic else None)
 
 
 def _largest_spread(dim: int) -> float:
@@ -130,7 +139,7 @@ def _kind_of_scale(method: Method, curvature: Tensor, *, proper: bool) -> str:
     # A zig-zag has the scale of its surrogate's reference, and a known noise that of theta.
     if isinstance(kernel, ZigZag) or (kernel.dynamics is not None and kernel.dynamics.known_noise):
         return "none"
-    if method.precondition in (None, "auto"):
+    if method.precondition in _AUTOMATIC:
         if method.target.dim <= _MOST_DENSE:
             return "dense"
         eigenvalues = torch.linalg.eigvalsh(standardised(curvature))

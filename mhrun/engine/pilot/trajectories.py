@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mhrun.engine.defaults import gradients_of
 from mhrun.engine.method import Method
-from mhrun.engine.pilot.adaptation import QUARTER, Adapted, adapt, scaled_covariance, share_of_draws
+from mhrun.engine.pilot.adaptation import Adapted, adapt, scaled_covariance, share_of_draws
 from mhrun.engine.pilot.start import ScaledStart
 from mhrun.kernels import MetropolisHastings
 from mhrun.kernels.preconditioned import Scale
@@ -59,29 +59,15 @@ def judged(method: Method, start: ScaledStart, temperature: Tensor, key: int) ->
     known = start.doubt != "flat"
     begun = start if known else ScaledStart(method.first_points(), _unit_like(start.scale))
     assert begun.scale is not None
-    adapted = adapt(
-        hmc,
-        begun.scale,
-        begun.theta,
-        temperature,
-        derive_key(key, "trajectories"),
-        length=quarter_period(begun.curvature),
-        known=known,
-    )
+    adapted = adapt(hmc, begun, temperature, derive_key(key, "trajectories"), open_length=True, known=known)
     n_grad = adapted.tuning.facts["n_grad"]
     if not adapted.fits:
         return Judged(start, 0, n_grad)
-    if not adapted.rounds:
+    if adapted.scale is begun.scale:
         return Judged(start._replace(doubt=None), 0, n_grad)
     curvature = _curvature_of(adapted, temperature, within=known)
     changed = ScaledStart(adapted.tuning.theta, adapted.scale, curvature, adapted.scale.condition)
     return Judged(changed, adapted.rounds, n_grad)
-
-
-def quarter_period(curvature: Tensor | None) -> float:
-    """Return a quarter of the longest period, from the curvature (D, D) in the coordinates that chains move in."""
-    least = 1.0 if curvature is None else float(torch.linalg.eigvalsh(curvature.double()).min())
-    return QUARTER * max(least, 1e-300) ** -0.5
 
 
 def _unit_like(scale: Scale) -> Scale:
