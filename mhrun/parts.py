@@ -63,8 +63,9 @@ class Proposal(ABC):
     keeps_balance: bool = (
         True  # whether these are the densities of its moves, so that the test is Metropolis-Hastings
     )
-    # Most efficient acceptance rate for large D with Metropolis's rule; None: unknown
-    best_acceptance: float | None = 0.234
+    # Most efficient acceptance rate for large D with Metropolis's rule; None: not declared. A pilot then assumes that
+    # of a random walk, 0.234, or with gradients that of Langevin moves, 0.574, and its line names it.
+    best_acceptance: float | None = None
 
     # Most efficient rate at D = 1, less `best_acceptance`; None: 0.207 without gradients, else 0
     excess_acceptance: float | None = None

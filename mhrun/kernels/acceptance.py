@@ -12,6 +12,7 @@ from mhrun.parts import Kernel
 
 # 0.234 + 0.207 / D: 0.441 at D = 1 (Gelman, Roberts & Gilks 1996, Table 1, to within 0.015).
 _ONE_DIMENSION = 0.207
+_RANDOM_WALK, _LANGEVIN = 0.234, 0.574  # for large D, which proposals that declare none are assumed to have
 _BARKER = 0.158 / 0.234  # Agrawal et al. (2023): most efficient random walk with Barker's rule
 _FACTOR = 3.0
 _TRAJECTORIES = 0.99
@@ -26,13 +27,14 @@ class Acceptance(NamedTuple):
 
 
 def efficient_acceptance(kernel: Kernel, dim: int) -> Acceptance | None:
-    """Return the most efficient acceptance rate of a kernel and the range around it; None if it is unknown.
+    """Return the most efficient acceptance rate of a kernel and the range around it; None if there is none.
 
     - Random walk: 0.234 + 0.207 / D (Roberts, Gelman & Gilks 1997; Gelman, Roberts & Gilks 1996).
     - Langevin: 0.574 + 0.126 / D (Roberts & Rosenthal 1998 for large D; the second term is fitted, see
       `LangevinProposal`).
     - Reversible Langevin: 0.287 + 0.2 / D (fitted, see `ReversibleLangevinProposal`).
     - Hamiltonian: 0.8; 0.6 to 0.9 cost about the same (Betancourt, Byrne & Girolami 2014).
+    - A proposal that declares none: as a random walk, and with gradients 0.574, see `is_assumed`.
     - With Barker's probability, as tests that correct for minibatch noise have it: 0.675 times as much (Agrawal, Vats,
       Latuszynski & Roberts 2023: 0.158 for a random walk).
 
@@ -46,9 +48,11 @@ def efficient_acceptance(kernel: Kernel, dim: int) -> Acceptance | None:
     """
     if not isinstance(kernel, MetropolisHastings) or kernel.adapts or kernel.rungs > 1:
         return None
-    best = kernel.proposal.best_acceptance
-    if best is None or not kernel.proposal.ratio:
+    if not kernel.proposal.ratio:
         return None
+    best = kernel.proposal.best_acceptance
+    if best is None:
+        best = _LANGEVIN if kernel.proposal.gradients else _RANDOM_WALK
     excess = kernel.proposal.excess_acceptance
     if excess is None:
         excess = 0.0 if kernel.proposal.gradients else _ONE_DIMENSION
@@ -57,6 +61,11 @@ def efficient_acceptance(kernel: Kernel, dim: int) -> Acceptance | None:
         best *= _BARKER
     high = _TRAJECTORIES if kernel.proposal.follows else 1 - (1 - best) / _FACTOR
     return Acceptance(best, best / _FACTOR, high)
+
+
+def is_assumed(kernel: Kernel) -> bool:
+    """Return whether the most efficient rate of a kernel is that of another proposal, as its own declares none."""
+    return kernel.proposal is not None and kernel.proposal.best_acceptance is None
 
 
 def noise_widening(noise: float) -> float:

@@ -19,6 +19,8 @@ class RandomWalk(Proposal):
     It is symmetric: its densities cancel in the acceptance ratio.
     """
 
+    best_acceptance = 0.234  # Roberts, Gelman & Gilks (1997)
+
     def sample(self, origin: Evaluation, controls: Controls, draws: Draws) -> Tensor:
         """Return the proposed points (C, D)."""
         z = draws.normal(Purpose.PROPOSAL, origin.theta.shape[1], dtype=origin.theta.dtype)

@@ -27,6 +27,7 @@ from mhrun.models.function import FunctionModel
 from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.models.logistic import Logistic
 from mhrun.models.module import ModuleModel
+from mhrun.random import Purpose
 from mhrun.store.sharing import PILOT
 from mhrun.target import Target
 
@@ -338,10 +339,6 @@ def test_what_a_pilot_cannot_find_is_refused():
 
     with pytest.raises(Refusal, match="no rule finds the step size of Momentum"):
         call(mhrun.Unadjusted(mhrun.Momentum(), m=10))
-    unknown = mhrun.RandomWalk()
-    unknown.best_acceptance = None
-    with pytest.raises(Refusal, match="no acceptance rate is known to be best for RandomWalk"):
-        call(full(unknown))
     with pytest.raises(Refusal, match="precondition = 'some' is unknown"):
         call(full(), precondition="some")
     with pytest.raises(Refusal, match="acceptance = auto goes with start = auto"):
@@ -354,6 +351,31 @@ def test_what_a_pilot_cannot_find_is_refused():
         mhrun.Tuned(-1.0, "auto")
     with pytest.raises(Refusal, match="chains = 0 must be at least 1"):
         call(full(), chains=0, warmup=10)
+
+
+@pytest.mark.parametrize(
+    ("gradients", "rate", "like"), [(False, 0.27, "a random walk"), (True, 0.57, "Langevin")]
+)
+def test_a_proposal_that_declares_no_best_acceptance_has_that_of_another_and_it_is_named(
+    gradients, rate, like
+):
+    class Step(mhrun.Proposal):
+        def sample(self, origin, controls, draws):
+            z = draws.normal(Purpose.PROPOSAL, origin.theta.shape[1], dtype=origin.theta.dtype)
+            return origin.theta + controls.step_size[:, None] * z
+
+        def log_density(self, origin, to, controls):
+            return None
+
+    step = Step()
+    step.gradients = gradients
+    about = found(of_logistic(full(step), steps=10, warmup=50))
+    assert about["aim"] == pytest.approx(rate, abs=0.02)
+    assert f"aimed at {about['aim']:.2f}, the best rate of {like}" in about["why"]
+    assert "as Step declares no best_acceptance" in about["why"]
+    step.best_acceptance = 0.4
+    declared = found(of_logistic(full(step), steps=10, warmup=50))
+    assert "declares" not in declared["why"]
 
 
 # --- Reversible Langevin moves ------------------------------------------------------------------------------------

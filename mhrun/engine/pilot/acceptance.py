@@ -13,7 +13,7 @@ from mhrun.engine.pilot.chains import MOST_LEAPFROG_STEPS, WINDOW, PilotChains
 from mhrun.engine.pilot.kernels import measuring_kernel, scaled_kernel, with_leapfrog_steps, with_m
 from mhrun.engine.pilot.minibatch import NOISE, minibatch_size
 from mhrun.kernels import MetropolisHastings
-from mhrun.kernels.acceptance import efficient_acceptance, noise_widening
+from mhrun.kernels.acceptance import efficient_acceptance, is_assumed, noise_widening
 from mhrun.kernels.preconditioned import Scale
 from mhrun.schedules.tuned import Tuned
 
@@ -99,7 +99,11 @@ def tune(
     }
     facts |= {"windows": measured.windows, "n_lik": chains.n_lik, "n_grad": chains.n_grad}
     outcome = f"{'settled' if measured.settled else 'not settled'} in {measured.windows * WINDOW} steps"
-    facts["why"] = f"{measured.why}; {outcome}."
+    why = measured.why
+    if wanted_rate is None and is_assumed(base):
+        like = "Langevin moves" if base.proposal.gradients else "a random walk"
+        why += f", the best rate of {like}, as {type(base.proposal).__name__} declares no best_acceptance"
+    facts["why"] = f"{why}; {outcome}."
     end = chains.state.evaluation.theta
     return Tuning(measured.step, end, measured.aim, m, count, chains.last_half, facts)
 

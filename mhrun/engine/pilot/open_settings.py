@@ -64,7 +64,7 @@ def _reason(method: Method) -> str | None:
         )
     if isinstance(kernel, ZigZag) and method.precondition not in (None, "none"):
         return "ZigZag has the scale of its surrogate's reference; leave out precondition."
-    dynamics, proposal = kernel.dynamics, kernel.proposal
+    dynamics = kernel.dynamics
     if dynamics is not None and dynamics.known_noise and method.precondition in _WITH_SCALE:
         return UNSCALED_NOISE
     if dynamics is not None and method.plan.is_open and dynamics.noise_gain is None:
@@ -75,7 +75,4 @@ def _reason(method: Method) -> str | None:
             "shrink, though predictions stay: chains would hardly move. Give step_size a number, such as 0.1 / n, not "
             "auto."
         )
-    if proposal is not None and method.plan.is_open and proposal.best_acceptance is None:
-        name = type(proposal).__name__
-        return f"no acceptance rate is known to be best for {name}; give a step size, not auto."
     return None
