@@ -9,10 +9,13 @@ import numpy as np
 
 from mhrun.engine.batch_sizes import batch_sizes
 from mhrun.engine.method import Method
+from mhrun.kernels import Unadjusted
 from mhrun.kernels.acceptance import noise_widening
 from mhrun.numbers import rounded
 from mhrun.store.netcdf import KINETIC
 from mhrun.store.totals import SKEW_EDGES
+from mhrun.target import Target
+from mhrun.target.function_space import is_network
 
 _MOST_SHOWN = 1000  # per cent that a standard deviation is too large, above which the number says nothing
 _OF_KEPT = 1.0  # noise of a log-ratio of points that keep their minibatches above which a run warns
@@ -92,11 +95,20 @@ def noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def excess_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line if minibatch noise of its gradients makes the draws of a dynamics much too wide."""
+    """Yield a line if minibatch noise of its gradients makes the draws of a dynamics much too wide, or if it may."""
+    kernel, target = method.kernel, method.target
+    if not isinstance(kernel, Unadjusted):
+        return
+    m = rounded(float(kernel.m or target.n))
+    if _is_unknown(kernel, target):
+        yield (
+            f"{method.name}: {type(kernel.dynamics).__name__} declares no noise_gain, so that nothing judges by how "
+            f"much minibatch noise of its gradients makes draws too wide (m = {m}); R-hat and ESS do not show it. "
+            "Declare noise_gain, or compare the draws with those of hmc."
+        )
     excess = summary.get("excess_variance")
     if excess is None or not excess > _EXCESS:
         return
-    m = rounded(float(getattr(method.kernel, "m", None) or method.target.n))
     remedy = "Lower the step size, raise m, or take control variates (sgld_cv)."
     if method.target.gradient_noise:
         remedy = (
@@ -107,6 +119,14 @@ def excess_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
         f"{method.name}: minibatch noise of its gradients makes draws too wide, variances {size} in the direction "
         f"where it is largest (m = {m}). {remedy}"
     )
+
+
+def _is_unknown(kernel: Unadjusted, target: Target) -> bool:
+    """Return whether gradients have noise and nobody knows what it does to the draws."""
+    dynamics, m = kernel.dynamics, kernel.m or target.n
+    is_noisy = target.gradient_noise > 0 or (target.n > 1 and target.batches.error_share(m) > 0)
+    is_declared = dynamics.noise_gain is not None or dynamics.optimises or dynamics.corrects_noise
+    return is_noisy and not is_declared and not kernel.passes and not is_network(target.model)
 
 
 def kinetic_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:

@@ -94,6 +94,22 @@ def test_a_module_without_hidden_units_is_warned_of_and_a_network_is_not():
     assert of(hidden) is None
 
 
+@pytest.mark.parametrize(("m", "gain", "warns"), [(5, None, True), (None, None, False), (5, 1.0, False)])
+def test_a_dynamics_that_declares_nothing_is_warned_of_where_gradients_have_noise(m, gain, warns):
+    dynamics = mhrun.SGLD()
+    dynamics.noise_gain = gain
+    data = Dataset.of({"x": X})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        kernel = Unadjusted(dynamics, m)
+        mhrun.sample(GaussianLocation(2), data, kernel, step_size=1e-5, steps=20, warmup=10, progress=False)
+    lines = [str(each.message) for each in caught if "noise_gain" in str(each.message)]
+    assert bool(lines) is warns
+    assert all(
+        line.startswith("SGLD declares no noise_gain, so that nothing judges by how much") for line in lines
+    )
+
+
 def test_one_datum_has_no_noise():
     assert excess(Unadjusted(mhrun.SGLD(), 1), n=1) is None
 
