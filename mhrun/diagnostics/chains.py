@@ -172,12 +172,13 @@ class _Quantity:
         return float(scale * (self.draws / scale).std(ddof=1) / np.sqrt(self.mean()))
 
     def rhat(self, most: int) -> float:
-        """R-hat of at most so many draws of each chain, the larger of those of the draws and of their distances."""
+        """R-hat of at most so many draws of each chain, the larger of those of the draws and of their distances.
+
+        Of one chain it compares the halves.
+        """
         return self._once(f"rhat {most}", lambda: self._rhat(most))
 
     def _rhat(self, limit: int) -> float:
-        if len(self.draws) < 2:
-            return float("nan")
         thinned = _split(self.draws[:, :: -(-self.draws.shape[1] // limit)])
         if thinned.shape[1] < 2 or np.ptp(thinned) == 0:
             return float("nan")
@@ -317,7 +318,9 @@ def mcse(draws: Array) -> float:
 
 
 def rhat(draws: Array, most: int = _THINNED) -> float:
-    """Return the rank-normalised split R-hat of draws (C, S); NaN if it is undefined, as for one chain or few draws.
+    """Return the rank-normalised split R-hat of draws (C, S); NaN if it is undefined, as for few draws.
+
+    Of one chain it compares the two halves, which cannot show a mode that the chain never visited.
 
     Longer chains are thinned to `most` draws, which hardly changes R-hat and saves the time of ranking.
     """

@@ -98,6 +98,13 @@ def compare(
     ]
     frame = pd.DataFrame.from_dict(rows, orient="index").reindex(index=list(draws), columns=columns)
     frame.attrs["rule"] = rule
+    if single := [key for key, values in draws.items() if len(values) == 1]:
+        warnings.warn(
+            f"{named(single)}: one chain, of which R-hat compares the halves; a mode that it never visited does not "
+            "show.",
+            UserWarning,
+            stacklevel=2,
+        )
     if layers := [key for key, trace in found.items() if LAYERS in trace.attributes]:
         warnings.warn(
             f"{named(layers)}: weights of a network differ by symmetries that no prediction shows; compare "

@@ -151,6 +151,19 @@ def test_dimensions_are_matched_whatever_their_order():
         mhrun.compare({"mine": tree(b=mine)}, {"b": normal(dim=6)})
 
 
+def test_a_single_chain_is_compared_by_its_halves_and_warned_of():
+    right, wide = normal(dim=1, seed=1), 1.5 * normal(dim=1, seed=2)
+    with pytest.warns(UserWarning, match="reference: one chain, of which R-hat compares the halves"):
+        found = mhrun.compare(
+            {"right": {"a": right}, "wide": {"a": wide}}, {"a": normal(dim=1).reshape(1, -1)}
+        )
+    assert found["verdict"].tolist() == ["agrees", "differs", "reference"]
+    drifting = normal(1, 8_000, seed=3) + np.linspace(0, 1, 8_000)[:, None]
+    with pytest.warns(UserWarning, match="draws: one chain"):
+        found = mhrun.compare({"draws": {"a": drifting}}, {"a": right})
+    assert found.loc["draws", "verdict"] == "cannot tell"
+
+
 @short_run
 def test_evaluations_are_those_of_the_draws_or_unknown():
     settings = {"step_size": 0.12, "steps": 1_000, "warmup": 100}

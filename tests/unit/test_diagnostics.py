@@ -147,7 +147,8 @@ def test_one_chain_and_two_have_what_they_can_have(rng, known_shares):
         single = ratio(np.array([3]), np.array([2]))
         assert single.value == 1.5
         assert np.isnan(single.se)
-        assert np.isnan(rhat(rng.normal(size=(1, 100))))
+        draws = rng.normal(size=(1, 2_000))
+        assert rhat(draws) < 1.01 < rhat(draws + np.linspace(0, 3, 2_000))
         assert np.isfinite(ess(rng.normal(size=(1, 100))))
 
 
