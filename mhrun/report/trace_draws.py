@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -171,6 +172,8 @@ def _as_expected(
     Raises:
         UserError: it has another shape.
     """
+    if math.prod(array.shape[2:]) == math.prod(expected.shape[2:]) == 1:
+        return array  # a number, or a vector of one
     if set(array.dims) == set(expected.dims):
         array = array.transpose(*expected.dims)
     if array.shape[2:] != expected.shape[2:]:

@@ -151,12 +151,15 @@ def test_dimensions_are_matched_whatever_their_order():
         mhrun.compare({"mine": tree(b=mine)}, {"b": normal(dim=6)})
 
 
+def test_a_number_is_a_vector_of_one():
+    numbers = normal(seed=1)[..., 0]
+    assert mhrun.compare({"mine": {"a": numbers}}, {"a": normal()}).loc["mine", "verdict"] == "agrees"
+
+
 def test_a_single_chain_is_compared_by_its_halves_and_warned_of():
     right, wide = normal(dim=1, seed=1), 1.5 * normal(dim=1, seed=2)
     with pytest.warns(UserWarning, match="reference: one chain, of which R-hat compares the halves"):
-        found = mhrun.compare(
-            {"right": {"a": right}, "wide": {"a": wide}}, {"a": normal(dim=1).reshape(1, -1)}
-        )
+        found = mhrun.compare({"right": {"a": right}, "wide": {"a": wide}}, {"a": normal(1, 8_000)})
     assert found["verdict"].tolist() == ["agrees", "differs", "reference"]
     drifting = normal(1, 8_000, seed=3) + np.linspace(0, 1, 8_000)[:, None]
     with pytest.warns(UserWarning, match="draws: one chain"):
