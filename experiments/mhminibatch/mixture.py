@@ -19,6 +19,7 @@ from .mnist import design
 
 TESTS = ("mhminibatch_released", "austere", "mhsublhd")
 TRIALS = 10  # of the paper's tables
+_FEWEST = 5  # trials that a standard error over trials is of
 # Table 4, final version: mean and standard deviation of the log score, and of chi-squared.
 TABLE_4 = {
     "mhminibatch_released": ((-1307.0, 229.5), (4502.3, 1821.8)),
@@ -76,13 +77,11 @@ def metrics(run: Run) -> Metrics:
 
 def _of_method(run: Run, method: str) -> Metrics:
     (_bins, mean, sd), draws = exact(run), run.draws(method)
-    by_chain = draws.mean(axis=1)
-    error = by_chain.std(axis=0, ddof=1) / np.sqrt(len(draws)) if len(draws) > 1 else np.full(2, np.nan)
     scores, plain = (np.array([score(c, run, scripted=s) for c in draws]) for s in (True, False))
     return {
         **of_sizes(run, method),
-        "mean_z": float(np.abs((by_chain.mean(axis=0) - mean) / error).max()),
-        "sd_z": _sd_z(draws, mean, sd),
+        "mean_z": _largest_score(draws.mean(axis=1), mean),
+        "sd_z": _largest_score(((draws - mean) ** 2).mean(axis=1), sd**2),
         "both_modes": float(_visits(draws, modes(run)).all(axis=1).sum()),
         "ess": worth(draws)["ess"],
         **_scores(method, scores),
@@ -112,13 +111,15 @@ def _visits(draws: Array, at: Array) -> npt.NDArray[np.bool_]:
     return visits
 
 
-def _sd_z(draws: Array, mean: Array, sd: Array) -> float:
-    """Return how far mean squares about the exact mean are from the exact variances, in standard errors over trials."""
-    if len(draws) < 2:
+def _largest_score(by_trial: Array, exact: Array) -> float:
+    """Return how far the mean over trials (C, D) is from the exact values (D,), in standard errors over trials.
+
+    NaN for fewer than five: a standard error of two trials is often a tenth of what it should be.
+    """
+    if len(by_trial) < _FEWEST:
         return float("nan")
-    square = ((draws - mean) ** 2).mean(axis=1)
-    error = square.std(axis=0, ddof=1) / np.sqrt(len(draws))
-    return float(np.abs((square.mean(axis=0) - sd**2) / error).max())
+    error = by_trial.std(axis=0, ddof=1) / np.sqrt(len(by_trial))
+    return float(np.abs((by_trial.mean(axis=0) - exact) / error).max())
 
 
 def _scores(method: str, scores: Array) -> Metrics:

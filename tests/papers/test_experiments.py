@@ -380,7 +380,7 @@ CASES = {
         )
     ),
     "mixture_moments": Case((*FEW, "scales.smoke.few=2", "warmup=0", "data.n=2000", "temperature=20")),
-    "mixture_tests": Case((*FEW, "data.n=2000", "design.n=2000", "temperature=20")),
+    "mixture_tests": Case((*FEW, "chains=5", "data.n=2000", "design.n=2000", "temperature=20")),
     "mnist_tests": Case(
         (*FEW, COOL, "data.n=240", "design.n=240", "thin=3", *IN_FIGURES_ALONE),
         rf"(austere_n?c|austere_nc_released|mhsublhd|mhminibatch_far)\.{NEVER}",  # those that begin far off
