@@ -33,7 +33,7 @@ from mhrun.engine.defaults import (
 )
 from mhrun.engine.fit import fit_warnings
 from mhrun.engine.method import Method, model_attributes
-from mhrun.engine.pilot import piloted
+from mhrun.engine.pilot import pilot_warnings, piloted
 from mhrun.engine.progress import Progress
 from mhrun.engine.run_method import run_method
 from mhrun.engine.settings import Settings
@@ -355,7 +355,12 @@ def _pilot_attribute(facts: Mapping[str, Any] | None) -> dict[str, str]:
 
 def _warn(method: Method, summary: Mapping[str, Any], trace: xr.DataTree) -> None:
     """Warn of everything that makes the draws doubtful."""
-    lines = [*warnings_of(method, summary), *fit_warnings(method, trace)]
+    found = json.loads(trace.attrs["pilot"]) if "pilot" in trace.attrs else None
+    lines = [
+        *warnings_of(method, summary),
+        *pilot_warnings(method.name, found),
+        *fit_warnings(method, trace),
+    ]
     if "posterior" in trace.children:
         cold = rung(trace)
         draws = flat_draws(cold["posterior"])

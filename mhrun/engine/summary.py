@@ -13,7 +13,7 @@ from mhrun.engine.log import log
 from mhrun.engine.machine import machine, versions
 from mhrun.engine.method import Method, prior_attribute
 from mhrun.engine.noise_warnings import log_ratio_noise, log_ratio_skew
-from mhrun.engine.pilot import improper
+from mhrun.engine.pilot import pilot_warnings
 from mhrun.engine.warnings import acceptance_range, explained_acceptance, valid_share, warnings_of
 from mhrun.kernels import ReplicaExchange
 from mhrun.kernels.stationary import samples
@@ -107,7 +107,7 @@ def summary_of_method(
         "executor": summary["executor"],
         "torch_threads": summary.get("torch_threads"),
         "arithmetic": method.arithmetic,
-        "warnings": [*warnings_of(method, summary), *_pilot_warnings(method.name, pilot)],
+        "warnings": [*warnings_of(method, summary), *pilot_warnings(method.name, pilot)],
     } | ({} if pilot is None else {"pilot": dict(pilot)})
 
 
@@ -115,20 +115,6 @@ def _after_burn_in(summary: Mapping[str, Any], totals: Mapping[str, Any]) -> dic
     """Return evaluations and seconds after burn-in."""
     counts = {name: float((totals[name] - totals[f"warmup_{name}"]).sum()) for name in ("n_lik", "n_grad")}
     return counts | {"wall_s": summary["wall_s"] - summary["warmup_wall_s"]}
-
-
-def _pilot_warnings(name: str, pilot: Mapping[str, Any] | None) -> list[str]:
-    if pilot is None:
-        return []
-    lines = []
-    if not pilot.get("settled", True):
-        lines.append(
-            f"{name}: the pilot's step size did not settle: acceptance {pilot['acceptance_found']:.3g}, aimed at "
-            f"{pilot['aim']:.2f}. Give a step size, or better starting points."
-        )
-    if "flat_along" in pilot:
-        lines.append(f"{name}: {improper(pilot['flat_along'])}")
-    return lines
 
 
 def _thin_in_words(method: Method) -> int | list[int] | str | None:

@@ -30,8 +30,8 @@ def test_a_direction_that_nothing_determines_is_named(flat, data, capsys, monkey
     x = torch.linspace(-1, 1, 500)
     prior = {} if flat else {"log_prior": lambda theta: -0.5 * (theta[1] / 3) ** 2}
     kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         mhrun.sample(
             lambda theta, row: -0.5 * (row - theta[0]) ** 2,
             x,
@@ -43,6 +43,7 @@ def test_a_direction_that_nothing_determines_is_named(flat, data, capsys, monkey
         )
     said = capsys.readouterr().err
     assert ("The log posterior does not fall off along" in said) == flat
+    assert any("The log posterior does not fall off along" in str(one.message) for one in caught) == flat
     assert "from draws (" not in said  # no scale fits draws of an improper density
 
 

@@ -24,7 +24,7 @@ name: the same method has the same pilot.
 """
 
 from mhrun.engine.pilot.open_settings import TooManyParameters, is_open, refusal
-from mhrun.engine.pilot.result import PilotResult, improper
+from mhrun.engine.pilot.result import PilotResult, pilot_warnings
 from mhrun.engine.pilot.run import pilot, piloted
 
-__all__ = ["PilotResult", "TooManyParameters", "improper", "is_open", "pilot", "piloted", "refusal"]
+__all__ = ["PilotResult", "TooManyParameters", "is_open", "pilot", "pilot_warnings", "piloted", "refusal"]

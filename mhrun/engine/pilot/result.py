@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,6 +93,19 @@ def line(name: str, facts: dict[str, Any]) -> str:
             "standardised (whitened) parameters too."
         )
     return f"{name}: pilot: {', '.join(words)}: {facts['why'].strip()} It took {cost}.{doubt}"
+
+
+def pilot_warnings(name: str, facts: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield what a pilot found that makes the draws of a method doubtful; facts are None without a pilot."""
+    if facts is None:
+        return
+    if not facts.get("settled", True):
+        yield (
+            f"{name}: the pilot's step size did not settle: acceptance {facts['acceptance_found']:.3g}, aimed at "
+            f"{facts['aim']:.2f}. Give a step size, or better starting points."
+        )
+    if "flat_along" in facts:
+        yield f"{name}: {improper(facts['flat_along'])}"
 
 
 def improper(direction: str) -> str:
