@@ -59,15 +59,15 @@ def subject_of(config: DictConfig, name: str) -> Subject:
         ),
         "kernel",
     ).replace("method", "kernel")
-    surrogate = _surrogate(config, kernel)
+    surrogate = _surrogate(config, kernel, settings["n"])
     return Subject(name, make, step_size=size, surrogate=surrogate, kind=kind, **settings)
 
 
-def _surrogate(config: DictConfig, kernel: Kernel) -> str:
-    """Return the surrogate of the checks' targets: none, unless the kernel needs a lower bound.
+def _surrogate(config: DictConfig, kernel: Kernel, n: int) -> str:
+    """Return the surrogate of the checks' targets: that of gradients, a lower bound if the kernel needs one, or none.
 
-    Their bounds on terms are of log-likelihoods and not of the remainders of a Taylor polynomial, so that methods with
-    such a surrogate are checked without it.
+    Bounds on terms are of log-likelihoods and not of the remainders of a Taylor polynomial, so that methods with an
+    acceptance test and such a surrogate are checked without it. The gradients of a dynamics need no bounds.
 
     Raises:
         UserError: the kernel does not run without it.
@@ -75,22 +75,21 @@ def _surrogate(config: DictConfig, kernel: Kernel) -> str:
     from mhrun.check.targets import gaussian_mean
     from mhrun.types import BOUND_KINDS
 
-    gaussian = gaussian_mean(1)
-    surrogate = OmegaConf.select(config, "method.target.surrogate", default="none")
-    bounds = (
-        [str(surrogate)]
-        if str(surrogate).startswith(_LOWER_BOUND)
-        else [_LOWER_BOUND, f"{_LOWER_BOUND}_untuned"]
-    )
-    if kernel.refuses(gaussian.target()) is not None:
-        for name in bounds:
-            if kernel.refuses(gaussian.target(name)) is None:
-                return name
-        if str(surrogate) in BOUND_KINDS:
-            raise UserError(
-                f"it needs target.surrogate={surrogate}, and the checks have no targets with bounds on the remainders "
-                "of an expansion; compare its draws with those of hmc or mcmc on a small target (mhrun compare)."
-            )
+    gaussian = gaussian_mean(n)
+    surrogate = str(OmegaConf.select(config, "method.target.surrogate", default="none"))
+    if kernel.dynamics is not None:
+        return surrogate
+    if kernel.refuses(gaussian.target()) is None:
+        return "none"
+    bounds = [surrogate] if surrogate.startswith(_LOWER_BOUND) else [_LOWER_BOUND, f"{_LOWER_BOUND}_untuned"]
+    for name in bounds:
+        if kernel.refuses(gaussian.target(name)) is None:
+            return name
+    if surrogate in BOUND_KINDS:
+        raise UserError(
+            f"it needs target.surrogate={surrogate}, and the checks have no targets with bounds on the remainders "
+            "of an expansion; compare its draws with those of hmc or mcmc on a small target (mhrun compare)."
+        )
     return "none"
 
 

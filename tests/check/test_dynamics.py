@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from checked import INVARIANCE, failing, judged, of_parts
@@ -162,6 +164,15 @@ def test_dynamics_follow_the_noise_temperature_and_their_declared_gain(dynamics)
     assert found["noise temperature"].outcome == "holds"
     assert found["noise temperature"].detail.startswith("at temperature 0.25 variance off by")
     assert found["gradient noise"].outcome == "holds"
+
+
+def test_a_method_with_control_variates_is_checked_with_them(capsys):
+    """With a gradient of less noise the step of the measurement, which is chosen by the noise, is larger."""
+    steps = {}
+    for method in ("sgld", "sgld_cv"):
+        assert run(["check", f"method={method}", "checks=[minibatches]", "chains=500"]) == 0
+        steps[method] = float(re.search(r"step ([\d.e-]+)\)", capsys.readouterr().out)[1])
+    assert steps["sgld_cv"] > 4 * steps["sgld"]
 
 
 def test_optimisers_have_no_noise_temperature_and_acceptance_tests_no_gain():

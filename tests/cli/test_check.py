@@ -57,6 +57,9 @@ def test_the_command_tells_verdicts_and_its_status(capsys, tmp_path, monkeypatch
     for method in ("flymc", "flymc_untuned"):
         assert run(["check", f"method={method}", "n=100", "checks=costs"]) == 0
     assert capsys.readouterr().out.count("no check fails") == 2
+    # Gradients with a control variate need no bounds.
+    assert run(["check", "method=sgld_cv", "checks=[costs]"]) == 0
+    assert "no check fails" in capsys.readouterr().out
     assert run(["check", "method=zig_zag"]) == 2
     assert "needs target.surrogate=taylor2, and the checks have no targets" in capsys.readouterr().err
 
