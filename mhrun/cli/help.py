@@ -55,8 +55,9 @@ COMMANDS = {
     "list": f"""\
 mhrun list [NAME ...] [runtime.outputs=FOLDER]
 
-Without a name: one line per experiment, by paper, with the time of its methods at scale=paper and the status of
-its newest run. With a name: its methods, settings, claims and runs.
+Without a name: one line per experiment, by paper, with the time of its methods at scale=paper, the claims that the
+project's recorded runs reproduce, and the status of your newest run. With a name: its methods, settings, runs, and
+claims with the recorded verdicts and those of your runs.
 
   mhrun list
   mhrun list gmm_tied_means

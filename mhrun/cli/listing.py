@@ -11,12 +11,20 @@ from mhrun.cli.run_status import NO_LIMIT, columns, status_of
 from mhrun.durations import in_words
 from mhrun.errors import UserError, cut, nearest
 from mhrun.paths import CONF
+from mhrun.report.recorded import Recorded, recorded_results
 from mhrun.store.folder import RunFolder, runs
 
-_NAME, _TIME, _STATUS = 25, 7, 14  # widths of columns
+_NAME, _TIME, _RECORDED = 25, 7, 8  # widths of columns
+_NOT_RUN = "not run"
 _END = """\
-mhrun NAME runs an experiment. mhrun list NAME shows its methods, settings, claims and runs.
-Times: methods at scale=paper on two cores of an AMD EPYC. scale=quick, the default, takes a minute or two on most.
+mhrun NAME runs an experiment.
+mhrun list NAME shows its methods, settings, claims and runs.
+time: of the methods at scale=paper on two cores of an AMD EPYC;
+      scale=quick, the default, takes a minute or two on most
+"""
+_END_RECORDED = """\
+recorded: claims reproduced by the project's runs at scale=paper (docs/results)
+yours: your newest run
 """
 
 
@@ -41,20 +49,21 @@ def show_list(words: Sequence[str], folders: Sequence[Path]) -> int:
                 name, paths.get(name), [run for run in run_folders if run.experiment == name], folders
             )
         return 0
-    width = columns()
     heads = {name: outline(path) for name, path in paths.items()}
+    table = _Table(heads, paths, run_folders)
+    if table.recorded:
+        print(table.heading())
     for title, group in _by_paper(heads, paths):
-        print(title)
+        print(cut(title, table.columns))
         for name in group:
-            experiment_runs = [run for run in run_folders if run.experiment == name]
-            print(_row(name, heads[name], experiment_runs, width))
+            print(table.row(name))
         print()
     if other_names:
         print("Of other projects")
         for name in sorted(other_names):
-            print(_row(name, None, [run for run in run_folders if run.experiment == name], width))
+            print(table.row(name))
         print()
-    print(_END, end="")
+    print(_END + _END_RECORDED if table.recorded else _END, end="")
     return 0
 
 
@@ -71,14 +80,52 @@ def _by_paper(heads: dict[str, Outline], paths: dict[str, Path]) -> Iterable[tup
         yield title, sorted(name for name in rest if heads[name].paper == key)
 
 
-def _row(name: str, head: Outline | None, run_folders: list[RunFolder], width: int) -> str:
-    """Return a line: name, time at the paper's scale, status of its newest run, and title."""
-    title = head.title if head else ""
-    if width == NO_LIMIT and head and head.reproduces:
-        title += f" [{head.reproduces}]"
-    seconds = seconds_at_paper_scale().get(name)
-    time = "" if seconds is None else in_words(seconds)
-    newest = status_of(run_folders[-1]) if run_folders else None
-    status = f"{newest.scale} {newest.status}" if newest else "not run"
-    start = f"  {name:{_NAME}} {time:>{_TIME}}  {status:{_STATUS}} "
-    return f"{start} {cut(title, max(width - len(start) - 1, 12))}".rstrip()
+class _Table:
+    """The lines of experiments: name, time at the paper's scale, recorded claims, newest run, and title.
+
+    Args:
+        heads: experiment -> what its file says of it.
+        paths: experiment -> its file.
+        run_folders: the runs, by time.
+    """
+
+    def __init__(
+        self, heads: dict[str, Outline], paths: dict[str, Path], run_folders: Sequence[RunFolder]
+    ) -> None:
+        self.heads = heads
+        newest = {folder.experiment: status_of(folder) for folder in run_folders}
+        self.statuses = {name: f"{run.scale} {run.status}" for name, run in newest.items()}
+        self.recorded = _recorded_counts(heads, paths)
+        self.columns = columns()
+        self.status_width = max(map(len, [_NOT_RUN, *self.statuses.values()]))
+
+    def heading(self) -> str:
+        """Return the names of the columns."""
+        recorded, yours = f"{'recorded':>{_RECORDED}}", f"{'yours':{self.status_width}}"
+        return cut(f"{'experiment':{_NAME + 2}} {'time':>{_TIME}}  {recorded}  {yours}  title", self.columns)
+
+    def row(self, name: str) -> str:
+        """Return the line of an experiment."""
+        head = self.heads.get(name)
+        title = head.title if head else ""
+        if self.columns == NO_LIMIT and head and head.reproduces:
+            title += f" [{head.reproduces}]"
+        seconds = seconds_at_paper_scale().get(name)
+        time = "" if seconds is None else in_words(seconds)
+        start = f"  {name:{_NAME}} {time:>{_TIME}}  "
+        if self.recorded:
+            start += f"{self.recorded.get(name, ''):>{_RECORDED}}  "
+        start += f"{self.statuses.get(name, _NOT_RUN):{self.status_width}}  "
+        return f"{start}{cut(title, max(self.columns - len(start), 12))}".rstrip()
+
+
+def _recorded_counts(heads: dict[str, Outline], paths: dict[str, Path]) -> dict[str, str]:
+    """Return the recorded claims of mhrun's experiments and their sweeps: "23 of 24" are reproduced."""
+    results: dict[str, list[Recorded]] = {}
+    for key in {heads[name].paper for name, path in paths.items() if path.parent.parent == CONF}:
+        for (_, name), result in recorded_results(key).items():
+            results.setdefault(name, []).append(result)
+    counts = {
+        name: [sum(result.counts[i] for result in found) for i in (0, 1)] for name, found in results.items()
+    }
+    return {name: f"{reproduced} of {total}" for name, (reproduced, total) in counts.items() if total}

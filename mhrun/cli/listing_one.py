@@ -13,13 +13,18 @@ from mhrun.cli.outline import outline, paper, seconds_at_paper_scale
 from mhrun.cli.run_status import columns, status_of
 from mhrun.durations import in_words
 from mhrun.errors import UserError, cut
-from mhrun.paths import claims_path
-from mhrun.report.verdicts import JUDGED
+from mhrun.paths import CONF, claims_path
+from mhrun.report.recorded import Recorded, recorded_results
+from mhrun.report.verdicts import JUDGED, NOT_AT_SCALE, NOT_JUDGED, count
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import COUNTS
 
 _BEYOND = "beyond the papers"  # what the settings of an experiment say that reproduces nothing
 _LINE = 110  # width of a line, unless the terminal is narrower
+_KINDS = {
+    "experiments": "",
+    "sweeps": " (sweep)",
+}  # groups of claims, and what lines of a group are marked with
 
 
 def show_experiment(
@@ -57,7 +62,11 @@ def show_experiment(
         else:
             _section("methods", _methods(config), width)
             _section(f"settings (at scale={config['scale']})", _settings(config, head.settings), width)
-        _section("claims", _claims(name, head.paper, found), width, cuts=False)
+        own_verdicts = _own_verdicts(found)
+        results = recorded_results(head.paper) if path.parent.parent == CONF else {}
+        recorded = {kind: results.get((kind, name)) for kind in _KINDS}
+        lines = [*_recorded(recorded, own_verdicts), *_claims(name, head.paper, recorded, own_verdicts)]
+        _section("claims", lines, width, cuts=False)
     lines = [line for folder in found for line in _run(folder)]
     _section("runs", lines or [f"not run yet: {command}"], 0)
     print()
@@ -134,27 +143,65 @@ def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _claims(name: str, key: str, run_folders: Sequence[RunFolder]) -> list[str]:
-    """Return a line for each claim, with the verdict of the newest run that gave one."""
+def _own_verdicts(run_folders: Sequence[RunFolder]) -> dict[str, tuple[str, Any]]:
+    """Return the verdict and the number of the newest run that judged a claim, by claim."""
+    return {
+        str(claim.get("id")): (claim["verdict"], claim.get("ours"))
+        for folder in run_folders
+        for claim in (folder.summary() or {}).get("claims", [])
+        if claim.get("verdict") in JUDGED
+    }
+
+
+def _recorded(
+    recorded: Mapping[str, Recorded | None], own_verdicts: Mapping[str, tuple[str, Any]]
+) -> Iterator[str]:
+    """Yield lines that say what the recorded verdicts and those of the user's runs are; none without recorded ones."""
+    counted = False
+    for kind, suffix in _KINDS.items():
+        result = recorded[kind]
+        if result is not None and result.counts[1]:
+            counted = True
+            verdicts = "{} of {} reproduced".format(*result.counts)
+            run = f"the project's run {result.run} at scale=paper, {result.finished}"
+            yield f"recorded{suffix}: {verdicts} ({run}, in docs/results)"
+    if counted and own_verdicts:
+        reproduced, total = count((verdict for verdict, _ in own_verdicts.values()), among=JUDGED)
+        yield f"yours: {reproduced} of {total} reproduced"
+    elif counted:
+        yield f"yours: {NOT_AT_SCALE}"
+
+
+def _claims(
+    name: str,
+    key: str,
+    recorded: Mapping[str, Recorded | None],
+    own_verdicts: Mapping[str, tuple[str, Any]],
+) -> list[str]:
+    """Return a line for each claim, with the recorded verdict and that of the user's newest run that gave one."""
     if (path := claims_path(key)) is None:
         return []
     from mhrun.report.claims import claims_of, read_claims, without_run
 
     declared = read_claims(path)
-    judged: dict[str, tuple[str, Any]] = {}
-    for folder in run_folders:
-        for claim in (folder.summary() or {}).get("claims", []):
-            if claim.get("verdict") in JUDGED:
-                judged[str(claim.get("id"))] = claim["verdict"], claim.get("ours")
     lines = []
-    for kind, suffix in (("experiments", ""), ("sweeps", " (sweep)")):
+    for kind, suffix in _KINDS.items():
+        result = recorded[kind]
         for claim in claims_of((declared.get(kind) or {}).get(name) or {}):
-            verdict, ours = judged.get(str(claim["id"]), (without_run(claim), None))
-            numbers = f"paper {claim['paper']}" + (
-                f", ours {ours:.4g}" if isinstance(ours, int | float) else ""
-            )
-            lines.append(f"{verdict}: {claim['artefact']}{suffix}: {claim['quantity']} ({numbers})")
+            name_of_claim, none = str(claim["id"]), (without_run(claim), None)
+            verdict, ours = own_verdicts.get(name_of_claim, none)
+            numbers = [f"paper {claim['paper']}", _number("ours" if result is None else "yours", ours)]
+            if result is not None and verdict != NOT_JUDGED:
+                of_project, its_number = result.claims.get(name_of_claim, none)
+                numbers.insert(1, _number("recorded", its_number))
+                verdict = f"{of_project} (recorded)" + f", {verdict} (yours)" * bool(own_verdicts)
+            shown = ", ".join(filter(None, numbers))
+            lines.append(f"{verdict}: {claim['artefact']}{suffix}: {claim['quantity']} ({shown})")
     return lines
+
+
+def _number(label: str, value: Any) -> str:
+    return f"{label} {value:.4g}" if isinstance(value, int | float) else ""
 
 
 def _run(folder: RunFolder) -> Iterator[str]:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mhrun.paths import CONF, ROOT
+from mhrun.paths import CONF
 from mhrun.report.claims import Judged
+from mhrun.report.recorded import recorded_results
 from mhrun.report.verdicts import COUNTED, NOT_REPRODUCED, count
-from mhrun.store.identity import RESULTS_VERSION
-
-RESULTS = ROOT / "docs" / "results"
-"""The folder of a checkout with the verdicts of runs at the papers' scale."""
 
 
 class Status(NamedTuple):
@@ -73,11 +69,6 @@ def status_of(config: Mapping[str, Any], judged: Sequence[Judged], kind: str = "
 
 def _recorded(paper: str, experiment: str, kind: str) -> str:
     """Return the committed result of a run at the paper's settings, in words; empty without one."""
-    try:
-        entry = json.loads((RESULTS / f"{paper}.json").read_text())[kind][experiment]
-        if entry["results_version"] != RESULTS_VERSION:
-            return ""
-        reproduced, total = count(claim["verdict"] for claim in entry["claims"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+    result = recorded_results(paper).get((kind, experiment))
+    reproduced, total = result.counts if result else (0, 0)
     return f"At paper scale: {reproduced} of {total} reproduced." if total else ""

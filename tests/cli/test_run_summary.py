@@ -17,7 +17,7 @@ from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
 from mhrun.kernels.stationary import Samples
 from mhrun.paths import EXPERIMENTS, ROOT
-from mhrun.report import build, declared, status, summary, summary_of
+from mhrun.report import build, declared, recorded, status, summary, summary_of
 from mhrun.report.build import build_report
 from mhrun.report.claims import Judged
 from mhrun.report.efficiency import costs, diagnosed, efficiency, named, valid_draws
@@ -272,7 +272,7 @@ def claim(verdict, holds, name="c"):
 def test_a_status_is_a_preview_a_verdict_or_neither(tmp_path, monkeypatch):
     config = {"experiment": "e", "scale": "smoke", "report": {"paper": "p"}, "scales": {"paper": {}}}
     some = [claim(NOT_AT_SCALE, True), claim(NOT_AT_SCALE, False), claim(NOT_AT_SCALE, None)]
-    monkeypatch.setattr(status, "RESULTS", tmp_path)
+    monkeypatch.setattr(recorded, "RESULTS", tmp_path)
     smoke = config | {"runtime": {"departures": ["scale = smoke", "n = 5 (paper: 50)"]}}
     found = status.status_of(smoke, some)
     assert (found.kind, found.recorded) == ("preview", "")
@@ -280,7 +280,8 @@ def test_a_status_is_a_preview_a_verdict_or_neither(tmp_path, monkeypatch):
     assert found.command == "mhrun experiment=e scale=paper"
     assert found.departures == ["scale = smoke", "n = 5 (paper: 50)"]
 
-    record = {"results_version": 2, "claims": [{"verdict": REPRODUCED}, {"verdict": "not judged"}]}
+    verdicts = [{"id": "a", "verdict": REPRODUCED}, {"id": "b", "verdict": "not judged"}]
+    record = {"results_version": 2, "claims": verdicts}
     (tmp_path / "p.json").write_text(json.dumps({"experiments": {"e": record}}))
     assert status.status_of(smoke, some).recorded == "At paper scale: 1 of 1 reproduced."
     record["results_version"] = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import signal
@@ -22,7 +23,9 @@ from mhrun.cli.places import experiments
 from mhrun.cli.progress import Bars, Lines, Notes, _Clock
 from mhrun.cli.running import compute
 from mhrun.durations import in_words
+from mhrun.report.recorded import recorded_results
 from mhrun.store.folder import RunFolder
+from mhrun.store.identity import RESULTS_VERSION
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +97,8 @@ def test_experiments_are_listed_by_paper_in_a_line_each(capsys, tmp_path):
     (tmp_path / "mine" / "experiment" / "own.yaml").write_text("title: Of mine\n")
     assert run(["list", "--config-dir", "mine"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == ["Your own", f"  {'own':25} {'':7}  not run         Of mine"]
+    assert lines[0].split() == ["experiment", "time", "recorded", "yours", "title"]
+    assert lines[1:3] == ["Your own", f"  {'own':25} {'':7}  {'':8}  not run  Of mine"]
     paper = lines.index("Li & Wong 2017: Mini-batch Tempered MCMC")
     # mint_logistic_flat names no paper: mint_logistic, which it builds on, does.
     group = lines[paper + 1 : lines.index("", paper)]
@@ -102,19 +106,106 @@ def test_experiments_are_listed_by_paper_in_a_line_each(capsys, tmp_path):
     assert lines.index("Beyond the papers") > paper
     (row,) = (line for line in group if line.split()[0] == "gmm_tied_means")
     assert row.endswith(
-        "not run         Mixture of Gaussians with tied means [Li & Wong 2017, section 4.1, Figure 1]"
+        "not run  Mixture of Gaussians with tied means [Li & Wong 2017, section 4.1, Figure 1]"
     )
-    assert f"{in_words(seconds_at_paper_scale()['gmm_tied_means'])}  not run" in row
-    names = [line.split()[0] for line in lines if line.startswith("  ")]
+    reproduced = "{} of {}".format(*recorded_results("mint")["experiments", "gmm_tied_means"].counts)
+    time = in_words(seconds_at_paper_scale()["gmm_tied_means"])
+    assert f"{time}  {reproduced:>8}  not run" in row
+    names = [line.split()[0] for line in lines if re.match(r"  \w", line)]
     assert sorted(names) == sorted([*experiments(), "own"])
 
 
 def test_the_list_fits_a_terminal_of_80_columns(capsys, monkeypatch):
     monkeypatch.setattr("mhrun.cli.listing.columns", lambda: 80)
     assert run(["list"]) == 0
-    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line for line in lines if re.match(r"  \w", line)]
     assert len(rows) == len(experiments())
-    assert all(len(row) <= 80 for row in rows)
+    assert all(len(line) <= 80 for line in lines)
+    assert len(lines[0]) == lines[0].index("title") + 5
+    assert "recorded: claims reproduced by the project's runs" in "\n".join(lines)
+
+
+RECORD = {
+    "run": "abc",
+    "finished": "2026-01-02",
+    "results_version": RESULTS_VERSION,
+    "claims": [
+        {"id": "f1l-close", "verdict": "reproduced", "ours": 0.0123},
+        {"id": "f1r-ratio", "verdict": "not reproduced", "ours": 2.5},
+    ],
+}
+
+
+@pytest.fixture
+def record(tmp_path, monkeypatch):
+    """Write recorded results of gmm_tied_means in the place of the project's."""
+    monkeypatch.setattr("mhrun.report.recorded.RESULTS", tmp_path / "results")
+
+    def write(**changes):
+        (tmp_path / "results").mkdir(exist_ok=True)
+        groups = {"experiments": {"gmm_tied_means": RECORD | changes}, "sweeps": {}}
+        (tmp_path / "results" / "mint.json").write_text(json.dumps(groups))
+
+    return write
+
+
+def test_recorded_verdicts_are_beside_those_of_the_users_runs(record, capsys, tmp_path):
+    record()
+    assert run(["list"]) == 0
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("  gmm_tied_means "))
+    assert "  1 of 2  not run  " in row
+    assert run(["list", "gmm_tied_means"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert (
+        "recorded: 1 of 2 reproduced (the project's run abc at scale=paper, 2026-01-02, in docs/results) "
+        "yours: not run at paper scale reproduced (recorded): Figure 1, left: total variation distance"
+    ) in out
+    assert "not run at paper scale (recorded): Figure 1, left: the same for the chain" in out
+    assert "not reproduced (recorded): Figure 1, right" in out
+    assert "recorded 0.0123)" in out
+
+    folder = RunFolder(tmp_path / "outputs" / "gmm_tied_means" / "0123456789ab")
+    folder.create({"experiment": "gmm_tied_means"})
+    judged = [{"id": "f1l-close", "verdict": "not reproduced", "ours": 0.5}]
+    folder.write_summary({"status": "complete", "scale": "paper", "claims": judged})
+    assert run(["list", "gmm_tied_means"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "yours: 0 of 1 reproduced reproduced (recorded), not reproduced (yours): Figure 1, left" in out
+    assert "recorded 0.0123, yours 0.5)" in out
+    assert "not reproduced (recorded), not run at paper scale (yours): Figure 1, right" in out
+
+
+@pytest.mark.parametrize("version", [None, RESULTS_VERSION - 1])
+def test_without_recorded_results_lists_have_those_of_the_user_alone(record, capsys, version):
+    if version is not None:  # of other random numbers
+        record(results_version=version)
+    assert run(["list"]) == 0
+    assert "recorded" not in capsys.readouterr().out
+    assert run(["list", "gmm_tied_means"]) == 0
+    out = capsys.readouterr().out
+    assert "recorded" not in out
+    assert "\n    not run at paper scale: Figure 1, left: total variation distance" in out
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "[]", '{"experiments": []}', '{"experiments": {"gmm_tied_means": 1}}']
+)
+def test_recorded_results_that_cannot_be_read_are_none(record, capsys, tmp_path, damage):
+    record()
+    (tmp_path / "results" / "mint.json").write_text(damage)
+    assert run(["list", "gmm_tied_means"]) == 0
+    assert "recorded" not in capsys.readouterr().out
+
+
+def test_an_experiment_of_a_user_has_no_recorded_verdicts(record, capsys, tmp_path):
+    """Even if it has the name of a published one and names the same paper."""
+    record()
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    own = "# @package _global_\ntitle: Of mine\nreport: {paper: mint}\n"
+    (tmp_path / "mine" / "experiment" / "own.yaml").write_text(own)
+    assert run(["list", "--config-dir", "mine", "own"]) == 0
+    assert "recorded" not in capsys.readouterr().out
 
 
 def test_an_experiment_is_shown_with_methods_settings_claims_and_runs(capsys, tmp_path):
@@ -134,8 +225,8 @@ def test_an_experiment_is_shown_with_methods_settings_claims_and_runs(capsys, tm
         "    0123456789ab  paper complete    2026-01-02 10:05, 5 min, 1 of 1 claims reproduced  ",
     ):
         assert f"\n{line}" in out
-    assert "reproduced: Figure 1, left: total variation distance" in out
-    assert "not run at paper scale: Figure 1, left: the same for the chain" in out
+    assert "reproduced (recorded), reproduced (yours): Figure 1, left: total variation distance" in out
+    assert "not run at paper scale (yours): Figure 1, left: the same for the chain" in out
     assert run(["list", "mnist_tests"]) == 0
     assert "not run yet: mhrun mnist_tests" in capsys.readouterr().out
     assert run(["list", "bnn_truth"]) == 0
