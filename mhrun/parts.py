@@ -399,7 +399,10 @@ class Kernel(ABC):
         """Return the share of `Info.n_grad` from passes that add nothing to `Info.n_lik`, 0 to 1.
 
         A datum's log-likelihood and gradient from one pass are one evaluation in reports: there are
-        n_lik + separate_gradients n_grad of them.
+        n_lik + separate_gradients n_grad of them. 1 is right if gradients and log-likelihoods are evaluated apart, or
+        only one of them is. Return 0 if every gradient comes with a log-likelihood that `Info.n_lik` counts, as those
+        of `Target.evaluate_full` and `Target.evaluate` do; a share between for a trajectory, whose gradients on the way
+        come alone. The default never counts too few; `mhrun check` says which share the counts need.
         """
         return 1.0
 

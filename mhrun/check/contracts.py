@@ -55,10 +55,6 @@ def costs(subject: Subject) -> Iterator[CheckResult]:
         trajectory, len(theta), _changed(first.aux, state.aux) or _changed(first.aux, trajectory.state.aux)
     )
     claimed, gradients = (int(trajectory.stat(name).sum()) for name in ("n_lik", "n_grad"))
-    detail = (
-        f"reports {claimed:,} log-likelihoods and {gradients:,} gradients, {model.values:,} and {model.gradients:,} "
-        f"were made"
-    )
     separate = kernel.separate_gradients()
     actual, evaluations = model.values + model.gradients, claimed + separate * gradients
     if kernel.is_sequential:
@@ -70,8 +66,31 @@ def costs(subject: Subject) -> Iterator[CheckResult]:
         separate_pass = kernel.pairing is None or kernel.pairing.keeps_full_sums
         least = actual - (1 - separate) * gradients * separate_pass
     right = least - 0.5 <= evaluations <= actual + 0.5 and gradients == model.gradients
-    yield CheckResult(
-        "cost counting", HOLDS if right else FAILS, detail + " (some read ahead)" * kernel.is_sequential
+    detail = (
+        f"reports {claimed:,} log-likelihoods and {gradients:,} gradients, {model.values:,} and {model.gradients:,} "
+        f"were made" + " (some read ahead)" * kernel.is_sequential
+    )
+    if not right:
+        detail += _miscounted(claimed, gradients, model, separate, (least, actual))
+    yield CheckResult("cost counting", HOLDS if right else FAILS, detail)
+
+
+def _miscounted(
+    n_lik: int, n_grad: int, model: Counting, separate: float, allowed: tuple[float, float]
+) -> str:
+    """Return what the counts of a step were expected to be."""
+    if n_grad != model.gradients:
+        return f"; n_grad must be {model.gradients:,}"
+    low, high = (f"{number:,.0f}" for number in allowed)
+    expected = high if low == high else f"from {low} to {high}"
+    if not n_grad:
+        return f"; n_lik must be {expected}"
+    share = (allowed[1] - n_lik) / n_grad
+    remedy = f"; with these counts it must be {share:.3g}" if 0 <= share <= 1 else ""
+    return (
+        f"; n_lik + separate_gradients n_grad = {n_lik + separate * n_grad:,.0f} evaluations, must be {expected}. "
+        "separate_gradients(), the share of gradients from passes that give no log-likelihood, is "
+        f"{separate:.3g}{remedy}"
     )
 
 

@@ -14,6 +14,7 @@ from mhrun.compiled.metropolis import metropolis_loop
 from mhrun.errors import UserError
 from mhrun.kernels import MetropolisHastings, PlanarFlow
 from mhrun.models.gaussian_mean import GaussianMean
+from mhrun.proposals.langevin import LangevinProposal
 from mhrun.proposals.random_walk import RandomWalk
 from mhrun.random import Purpose
 from mhrun.rules.metropolis import Metropolis
@@ -251,6 +252,34 @@ def test_no_distribution_of_the_target_applies_to_a_fit():
                      "resuming", "absurd step sizes"]  # fmt: skip
     assert {found[check].outcome for check in applied} == {"holds"}
     assert "gradients, 0 and 0" not in found["cost counting"].detail
+
+
+class TwiceCounted(MetropolisHastings):
+    """Counts the log-likelihood and the gradient of one pass, and declares them to be of two."""
+
+    def separate_gradients(self):
+        return 1.0
+
+
+class Ungraded(MetropolisHastings):
+    def step(self, target, state, controls, draws):
+        state, info = super().step(target, state, controls, draws)
+        return state, info._replace(n_grad=info.n_grad // 2)
+
+
+def test_a_wrong_count_says_what_was_expected():
+    count = "reports 57,600 log-likelihoods and 57,600 gradients, 0 and 57,600 were made"
+    twice = judged(of_parts(LangevinProposal, kernel=TwiceCounted), "costs")["cost counting"]
+    assert twice.outcome == "fails"
+    assert twice.detail == (
+        f"{count}; n_lik + separate_gradients n_grad = 115,200 evaluations, must be 57,600. separate_gradients(), "
+        "the share of gradients from passes that give no log-likelihood, is 1; with these counts it must be 0"
+    )
+    assert judged(of_parts(LangevinProposal), "costs")["cost counting"].detail == count
+    few = judged(of_parts(LangevinProposal, kernel=Ungraded), "costs")["cost counting"]
+    assert few.detail.endswith("0 and 57,600 were made; n_grad must be 57,600")
+    half = judged(of_parts(kernel=Lying), "costs")["cost counting"]
+    assert half.detail.endswith("; n_lik must be 57,600")
 
 
 def test_an_error_in_someones_code_is_a_line():
