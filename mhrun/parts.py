@@ -327,17 +327,18 @@ class Dynamics(ABC):
 class Kernel(ABC):
     """Moves all chains by one step."""
 
-    reversible: bool = False  # whether it satisfies detailed balance with its stationary distribution
+    # Whether it satisfies detailed balance with its stationary distribution; `mhrun check` then tests it
+    reversible: bool = False
     optimises: bool = False  # whether its steps have no noise: an optimiser
     fitted: bool = False  # whether it draws from an approximation fitted to the target
     adapts: bool = False  # whether adaptation never ends, so that the stationary distribution is unknown
     keeps_buffers: bool = False  # whether it keeps a module's buffers with theta (BatchNorm in training mode)
     rungs: int = 1  # number of rungs of a ladder
     m_is_open: bool = False  # whether a pilot chooses the minibatch size of its gradients
-    rule: Rule | None = None  # of its acceptance test
-    pairing: Pairing | None = None  # of its acceptance test
-    proposal: Proposal | None = None  # whose candidates the test accepts or rejects
-    dynamics: Dynamics | None = None  # without a test
+    rule: Rule | None = None  # the rule of its acceptance test, if it is made of parts
+    pairing: Pairing | None = None  # the pairing of its acceptance test, likewise
+    proposal: Proposal | None = None  # the proposal whose candidates the test accepts or rejects, likewise
+    dynamics: Dynamics | None = None  # the dynamics of a kernel without a test, likewise
 
     @property
     def follows(self) -> bool:
@@ -366,7 +367,10 @@ class Kernel(ABC):
 
     @property
     def stationary(self) -> dict[str, Any] | None:
-        """The stationary distribution as ``distribution`` and ``m`` (None: all data), or None if unknown."""
+        """The stationary distribution as ``distribution`` (``tempered``: the target) and ``m`` (None: all data).
+
+        None: it is unknown, and reports call the kernel approximate.
+        """
         return None
 
     @property

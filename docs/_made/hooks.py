@@ -184,9 +184,14 @@ def _fields(page: Any, name: str) -> str:
 
 
 def _members(page: Any, name: str, *only: str) -> str:
-    """Return the properties and methods of a class of `mhrun.types`, or some of them, from their docstrings."""
-    rows = [f"| `{member}` | {_cell(what)} |" for member, what in parts.members(name, only)]
-    return "\n".join(["| property or method | what it returns |", "|---|---|", *rows])
+    """Return what a class has, or some of it, from docstrings and comments; see `parts.members`."""
+    members = parts.members(name, only)
+    rows = [f"| `{member}` | {_cell(what)} |" for member, what in members]
+    attributes = any(" = " in member for member, _ in members)
+    head = (
+        "attribute, property or method | what it is" if attributes else "property or method | what it returns"
+    )
+    return "\n".join([f"| {head} |", "|---|---|", *rows])
 
 
 def _parts_of(page: Any, group: str) -> str:

@@ -159,38 +159,50 @@ def info_fields() -> list[tuple[str, str]]:
 
 def fields(name: str) -> list[tuple[str, str, str]]:
     """Return the fields of a named tuple of `mhrun.types`: name, type, and the comment beside it or above."""
-    found = of_package(f"mhrun.types.{name}")
-    tree = ast.parse(textwrap.dedent(found.source)).body[0]
-    lines = textwrap.dedent(found.source).splitlines()
-    assert isinstance(tree, ast.ClassDef)
     value = meanings(f"mhrun.types.{name}", griffe.DocstringSectionKind.attributes)
-    rows = []
+    return [
+        (node.target.id, ast.unparse(node.annotation), comment or value.get(node.target.id, ""))
+        for node, comment in _annotated(of_package(f"mhrun.types.{name}"))
+    ]
+
+
+def _annotated(found: Any) -> Iterator[tuple[Any, str]]:
+    """Yield the annotated assignments of a class body, each with the comment beside it or above."""
+    source = textwrap.dedent(found.source)
+    tree, lines = ast.parse(source).body[0], source.splitlines()
+    assert isinstance(tree, ast.ClassDef)
     for node in tree.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             above, own = lines[node.lineno - 2].strip(), lines[node.lineno - 1 : node.end_lineno]
             comment = " ".join(line.partition("# ")[2] for line in own).strip()
-            comment = comment or above.removeprefix("# ") * above.startswith("# ")
-            field = node.target.id
-            rows.append((field, ast.unparse(node.annotation), comment or value.get(field, "")))
-    return rows
+            yield node, comment or above.removeprefix("# ") * above.startswith("# ")
 
 
 def members(name: str, only: tuple[str, ...] = ()) -> list[tuple[str, str]]:
-    """Return the documented properties and methods of a class of `mhrun.types`: the call, and the first paragraph.
+    """Return what a class of `mhrun.types` has, each with its first paragraph: properties, methods as they are called.
 
-    A name with a dot is of another module, ``random.Draws``; `only` names the members wanted.
+    A name with a dot is of another module, ``random.Draws``; its attributes with a comment are shown with their
+    defaults. `only` names the members wanted.
     """
+    found = of_package(f"mhrun.{name if '.' in name else f'types.{name}'}")
+    declared = {node.target.id: (node, comment) for node, comment in _annotated(found) if "." in name}
     rows = []
-    target = name if "." in name else f"types.{name}"
-    for key, member in of_package(f"mhrun.{target}").members.items():
-        if key.startswith("_") or not member.docstring or (only and key not in only):
+    for key, member in found.members.items():
+        node, comment = declared.get(key, (None, ""))
+        if key.startswith("_") or not (member.docstring or comment) or (only and key not in only):
             continue
-        if member.is_function:
+        if comment:
+            text = comment[0].upper() + comment[1:]
+            key = f"{key} = {ast.unparse(node.value)}" if node.value is not None else key
+        elif member.is_function:
             arguments = [part.name for part in member.parameters if part.name not in ("self", "cls")]
             key = f"{key}({', '.join(arguments)})"
         elif "property" not in member.labels:
             continue
-        rows.append((key, " ".join(member.docstring.value.partition("\n\n")[0].split())))
+        if not comment:
+            required = any(str(mark.value) == "abstractmethod" for mark in getattr(member, "decorators", ()))
+            text = "Required. " * required + " ".join(member.docstring.value.partition("\n\n")[0].split())
+        rows.append((key, text))
     return rows
 
 

@@ -227,7 +227,7 @@ class Target:
         return prior_power(self.temper, temperature)
 
     def value(self, log_lik_mean: Tensor, log_prior: Tensor, temperature: Tensor) -> Tensor:
-        """Return n mean log p(x | theta) + T prior_power(T) log prior, (C,), whose gradient evaluations have.
+        """Return f = n mean log p(x | theta) + T prior_power(T) log prior, (C,), whose gradient evaluations have.
 
         Divided by T it is the log of the tempered target.
         """
@@ -246,7 +246,7 @@ class Target:
         *,
         with_moments: bool = True,
     ) -> Evaluation:
-        """Return the evaluation at theta (C, D) on the minibatch `index` (C or 1, m).
+        """Return the evaluation at theta (C, D) on the minibatch `index` (C or 1, m), perhaps with a gradient.
 
         Args:
             theta: the points.
@@ -286,7 +286,12 @@ class Target:
             return self.model.log_lik(theta, rows)
 
     def evaluate_full(self, theta: Tensor, grad_temperature: Tensor | None = None) -> Evaluation:
-        """Return the evaluation at theta (C, D) on all data; `grad_temperature` as in `evaluate`."""
+        """Return the evaluation at theta (C, D) on all data, with a gradient if `grad_temperature` (C,) is given.
+
+        Args:
+            theta: the points.
+            grad_temperature: as in `evaluate`.
+        """
         if grad_temperature is None:
             total, grad = self.full_log_lik(theta), None
         elif self._all.in_one_pass(theta):

@@ -104,15 +104,19 @@ def test_the_worked_example(tmp_path, monkeypatch, capsys):
             Path(title).parent.mkdir(parents=True, exist_ok=True)
             Path(title).write_text(text)
     lines = [line for _, text in blocks(page, "bash") for line in text.splitlines() if "scale=smoke" in line]
-    assert len(lines) == 2
+    assert len(lines) == 3
     for line in lines:
         assert run([*shlex.split(line)[1:], "runtime.threads=1"]) == 0, capsys.readouterr().err
     assert "could not be" not in capsys.readouterr().err
-    summary = json.loads((next(Path("outputs/waiting").glob("*/report")).parent / "summary.json").read_text())
+    runs = [path.parent / "summary.json" for path in Path("outputs/waiting").glob("*/report")]
+    metrics: dict = {}
+    for path in runs:
+        metrics |= json.loads(path.read_text())["metrics"]
 
     for words in (
         ["rule=confident", "checks=[costs,balance]"],
         ["ours.svrg.SVRG", "checks=[costs,resuming]"],
+        ["ours.horowitz.GHMC", "checks=[invariance,costs,resuming,absurd]"],
     ):
         assert run(["check", "--project", "mine", *words]) == 0
     assert "no check fails" in capsys.readouterr().out
@@ -122,8 +126,19 @@ def test_the_worked_example(tmp_path, monkeypatch, capsys):
     x = Waits(1000, 2.0).load().fields["x"]
     posterior = stats.gamma(1001, scale=1 / (float(x.sum()) + 1))
     # Its draws are worth a hundred independent ones or more: five standard errors. Laws are tested elsewhere.
-    for method in ("lazy_walk", "scaled_sgld"):
-        assert abs(summary["metrics"][f"{method}.mean"] - posterior.mean()) < posterior.std() / 2
+    for method in ("lazy_walk", "scaled_sgld", "ghmc"):
+        assert abs(metrics[f"{method}.mean"] - posterior.mean()) < posterior.std() / 2
+
+
+def test_the_reference_has_all_that_a_kernel_declares():
+    """Attributes with their defaults, properties and methods, of which those that must be written are marked."""
+    text = (DOCS / "reference/python.md").read_text()
+    section = text[text.index("<!-- made: members parts.Kernel -->") :].partition("<!-- /made -->")[0]
+    rows = dict(re.findall(r"^\| `(\w+)[^`]*` \| (.*) \|$", section, re.MULTILINE))
+    assert set(rows) == {name for name in vars(mhrun.Kernel) if not name.startswith("_")}
+    required = {name for name, words in rows.items() if words.startswith("Required. ")}
+    assert required == mhrun.Kernel.__abstractmethods__
+    assert "`reversible = False`" in section
 
 
 def test_the_pieces_of_the_worked_example_do_what_its_steps_do(tmp_path, monkeypatch, interpreted):
