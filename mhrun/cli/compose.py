@@ -121,6 +121,9 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
             raise
         if ours is not None:
             raise ours from error
+        empty = isinstance(unresolved, dict) and unresolved.get("scale") in (None, "")
+        if empty and ("'scales." in str(error) or "${scale}" in str(error)):
+            raise UserError(f"scale is empty; choose {', '.join(plain.scales) or 'none'}.") from error
         if found := re.search(r"Interpolation key 'scales\.([^'.]+)", str(error)):
             raise UserError(
                 f"There is no scale '{found[1]}'; choose {', '.join(plain.scales) or 'none'}."

@@ -172,6 +172,8 @@ def mistakes(outputs, *extra):
         ([*SMOKE, "+model.variace=1"], "takes no 'variace'"),
         ([*SMOKE, "model._target_=os.system"], "not in a trusted package"),
         (["experiment=gmm_tied_means", "scale=quik"], "There is no scale 'quik'; choose smoke, quick, paper"),
+        (["experiment=gmm_tied_means", "scale="], "scale is empty; choose smoke, quick, paper"),
+        (["experiment=gmm_tied_means", "scale=null"], "scale is empty; choose smoke, quick, paper"),
         (["-m", *SMOKE, "lam=0.2"], "A sweep needs a key with several values"),
         ([*SMOKE, "+target.tempr=posterior"], "takes no 'tempr'. Did you mean 'temper'?"),
         ([*SMOKE, "runtime.threads=0"], "runtime.threads = 0 must be a whole number"),
