@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.parts import AUTO
 from mhrun.schedules.plan import Memory, Stateless, is_auto, numbers
 
 
@@ -34,7 +35,9 @@ class Fixed(Stateless):
             "noise_temperature": noise_temperature,
         }
         self._values = {
-            name: numbers(name, value)[None] for name, value in settings.items() if value is not None
+            name: numbers(name, value, other=AUTO if name == "step_size" else "")[None]
+            for name, value in settings.items()
+            if value is not None
         }
         self.quantities = tuple(self._values)
         for name, value in self._values.items():

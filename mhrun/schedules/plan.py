@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mhrun.errors import Refusal
+from mhrun.errors import Refusal, cut
 from mhrun.parts import AUTO
 from mhrun.schedules.contract import check_values
 from mhrun.types import Controls
@@ -246,8 +246,8 @@ class Plan:
         return new
 
 
-def numbers(name: str, value: float | list[float]) -> Tensor:
-    """Return one number, or one for each chain, as (1 or C,) float64.
+def numbers(name: str, value: float | list[float], *, other: str = "") -> Tensor:
+    """Return one number, or one for each chain, as (1 or C,) float64; `other` is a word that is taken, for messages.
 
     Raises:
         Refusal: an empty list, or a value that is no finite number.
@@ -255,7 +255,11 @@ def numbers(name: str, value: float | list[float]) -> Tensor:
     for number in value if isinstance(value, list | tuple) else [value]:
         if isinstance(number, bool):
             raise Refusal(f"{name} = {number} must be a number, not true or false.")
-    tensor = torch.atleast_1d(torch.as_tensor(value, dtype=torch.float64))
+    try:
+        tensor = torch.atleast_1d(torch.as_tensor(value, dtype=torch.float64))
+    except (TypeError, ValueError, RuntimeError) as error:
+        choices = f"a number, one for each chain, or {other}" if other else "a number, or one for each chain"
+        raise Refusal(f"{name} = {cut(repr(value), 80)} must be {choices}.") from error
     if not bool(tensor.isfinite().all()):
         raise Refusal(f"{name} = {float(tensor[~tensor.isfinite()][0]):g} must be a finite number.")
     if tensor.numel() == 0:

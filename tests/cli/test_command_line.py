@@ -193,7 +193,7 @@ def mistakes(outputs, *extra):
         ([*SMOKE, "target.replacement=no"], "replacement = 'no' must be true or false"),
         ([*SMOKE, "m=100.5"], "m = 100.5 must be a whole number"),
         ([*SMOKE, "methods.mint.kernel.pairing.m=abc"], "m = 'abc' must be a whole number"),
-        ([*SMOKE, "temperature=abc"], "schedules.temperature"),
+        ([*SMOKE, "temperature=abc"], "temperature = 'abc' must be a number, or one for each chain"),
         ([*SMOKE, "temperature=[1,2]"], "temperature has 2 values for 4 chains"),
         ([*SMOKE, "data.means=[]"], "means = []"),
         ([*SMOKE, "data.seed=-1"], "seed = -1"),
