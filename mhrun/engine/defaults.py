@@ -21,6 +21,7 @@ HMC, RANDOM_WALK, CONTROL_VARIATE, STOCHASTIC_GRADIENT = "hmc", "mcmc", "sgld_cv
 _DATA = 200_000  # up to which a method on all data is the default
 # Numbers in all data up to which it is above so many parameters: a gradient reads them all.
 _NUMBERS, _PARAMETERS = 5_000_000, 200
+_TRIED = 5  # data of which a gradient is tried
 
 
 def default_method(target: Target, has_gradients: bool) -> tuple[str, str]:
@@ -72,7 +73,10 @@ def default_kernel(name: str) -> Kernel:
 
 
 def gradients_of(target: Target) -> bool:
-    """Return whether the log-likelihood has gradients, from one datum at the model's first point.
+    """Return whether the log-likelihood has gradients, from a few data at the model's first point.
+
+    A single datum would not show it where its term is a constant, as the first of a time series that a function takes a
+    minibatch for.
 
     Raises:
         UserError: the log-likelihood itself fails.
@@ -80,7 +84,7 @@ def gradients_of(target: Target) -> bool:
     import torch
 
     theta = first_point(target.model, target.device).to(target.device)
-    index = torch.zeros(1, 1, dtype=torch.int64, device=target.device)
+    index = torch.arange(min(target.n, _TRIED), device=target.device)[None]
     try:
         target.gradients.mean_log_lik(theta, index)
     except UserError:

@@ -333,6 +333,22 @@ def test_a_dynamics_that_returns_another_shape_is_reported():
         sampled(dynamics=Odd())
 
 
+def test_a_time_series_has_gradients_though_its_first_term_has_none(capsys):
+    """The default kernel is the usual one, and what is wrong with the function is the minibatch."""
+
+    def garch(theta, x):
+        h = [x.new_tensor(1.0)]
+        for last in x[:-1]:
+            h.append(theta.omega + theta.alpha * last**2 + 0.5 * h[-1])
+        h = torch.stack(h)
+        return -0.5 * (h.log() + x**2 / h)
+
+    parameters = {"omega": "HalfNormal(1.0)", "alpha": "Beta(1.0, 1.0)"}
+    with pytest.raises(UserError, match="a function of the datum and theta"):
+        mhrun.sample(garch, np.ones(50), parameters=parameters, steps=100, warmup=100)
+    assert "without gradients" not in capsys.readouterr().err
+
+
 def test_the_default_kernel_is_named_after_the_model_was_evaluated(tmp_path, monkeypatch, capsys):
     """A function that fails has no gradients for another reason: its error alone is printed."""
 
