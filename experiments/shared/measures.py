@@ -48,6 +48,8 @@ def size_histograms(run: Run, methods: Sequence[str], lowest: float, cells: int)
     shown = [method for method in methods if method in run.methods]
     figure, axes = panels(len(shown), xscale="log", yscale="log", xlabel="data read")
     looks = method_styles(run.methods)
+    # With fewer data than a minibatch each decision reads all of them.
+    lowest = min(lowest, 0.9 * run.target.n)
     edges = np.geomspace(lowest, run.target.n * 1.05, cells + 1)
     for axis, method in zip(axes, shown, strict=False):
         size = run.stat(method, "batch_size")[0]

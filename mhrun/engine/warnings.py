@@ -37,7 +37,13 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield one line per warning, from the summary of a finished method."""
     totals, shape = summary["totals"], method.shape
     all_data = float(np.sum(totals["sum_all_data"])) / (shape.chains * shape.steps)
-    if method.kernel.is_sequential and all_data >= _MUCH:
+    first = getattr(method.kernel.of_a_chain.rule, "m", None)  # minibatch of a test that grows it
+    if method.kernel.is_sequential and isinstance(first, int) and first >= method.target.n:
+        yield (
+            f"{method.name}: the first minibatch, m = {first:,}, is not smaller than n = {method.target.n:,}: each "
+            "decision read all data. Lower m, or take more data."
+        )
+    elif method.kernel.is_sequential and all_data >= _MUCH:
         yield (
             f"{method.name}: {all_data:.0%} of its decisions read all {method.target.n:,} data, so that "
             "its minibatches save little; a lower step size or a higher temperature needs fewer data."

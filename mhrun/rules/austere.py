@@ -97,6 +97,11 @@ class Austere(Rule):
         self.trials = trials
         self._given = None if m is None or epsilon is None else Design(m, epsilon)
 
+    @property
+    def m(self) -> int | None:
+        """The first minibatch, if it is given; None if a design chooses it."""
+        return None if self._given is None else self._given.m
+
     def acceptance_error(self, n: int, noise: float, rate: float) -> float:
         """Return the mean error of the acceptance probability under the design, see `mhrun.parts.Rule`."""
         if self.design == "per_step":

@@ -6,12 +6,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from matplotlib import pyplot as plt
 from scipy import stats
 from scipy.special import expit
 
 from mhrun.paths import experiment_module
 
 lemmas = experiment_module("mhminibatch.lemmas")
+measures = experiment_module("shared.measures")
 mixture = experiment_module("mhminibatch.mixture")
 
 
@@ -55,6 +57,20 @@ def test_distances_from_a_limit_are_those_of_kolmogorov():
         ).max(),
         rel=1e-4,
     )
+
+
+def test_sizes_of_decisions_on_fewer_data_than_a_minibatch_are_drawn():
+    """With data.n=10 and m = 50 each decision reads 10 data."""
+    for n, lowest in ((10, 45), (1000, 45)):
+        run = SimpleNamespace(
+            methods={"a": None},
+            target=SimpleNamespace(n=n),
+            stat=lambda method, name, n=n: np.full((1, 20), n),
+            label=lambda method: "A",
+        )
+        figure = measures.size_histograms(run, ["a"], lowest, 20)
+        assert sum(bar.get_height() for bar in figure.axes[0].patches) == 20
+        plt.close(figure)
 
 
 def test_first_order_errors_are_one_third_and_one_sixth_of_the_skewness():

@@ -20,6 +20,7 @@ from mhrun.pairing.growing import Growing
 from mhrun.report.efficiency import valid_draws
 from mhrun.report.run import Run
 from mhrun.report.run_warnings import warnings_of
+from mhrun.rules.metropolis import Metropolis
 from mhrun.rules.mh_minibatch import MHMinibatch
 from mhrun.schedules.fixed import Fixed
 
@@ -168,6 +169,27 @@ def test_a_likelihood_that_is_not_a_number_somewhere_is_warned_of(executor):
         )
     (line,) = [str(one.message) for one in found if "not a number" in str(one.message)]
     assert re.match(r"\d+ of 1,200 candidates were rejected because their log-ratio was not a number", line)
+
+
+@pytest.mark.parametrize(
+    "rule", [MHMinibatch(50), mhrun.MHSubLhd(50), mhrun.Austere(50, 0.05), MHMinibatch(5), Metropolis()]
+)
+def test_a_first_minibatch_of_all_data_is_named(rule):
+    pairing = mhrun.Full() if isinstance(rule, Metropolis) else Growing()
+    moves = kernel(None, rule, pairing)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        data = torch.linspace(-1, 1, 10, dtype=torch.float64)
+        mhrun.sample(
+            lambda theta, x: -0.5 * (x - theta[0]) ** 2, data, moves, start=[0.0], step_size=0.5, steps=50
+        )
+    lines = [str(one.message) for one in found if "all data" in str(one.message)]
+    named = (
+        "the first minibatch, m = 50, is not smaller than n = 10: each decision read all data. Lower m, or take more "
+        "data."
+    )
+    assert lines.count(named) == (getattr(rule, "m", 0) == 50)
+    assert not (named in lines and any("its minibatches save little" in line for line in lines))
 
 
 def of_trajectories(rule, step_size, pairing, **settings):
