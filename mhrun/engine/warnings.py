@@ -161,7 +161,7 @@ def _trajectory_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator
         yield (
             f"{method.name}: {count:,} of {method.shape.chains * method.shape.steps:,} trajectories diverged: the step "
             "size is too large where the density is narrow, or a log-likelihood is NaN or minus infinity where they "
-            "lead. Draws may lack that region. Aim at a higher acceptance rate."
+            f"lead. Draws may lack that region{_or_enters_in_warnings(method)}. Aim at a higher acceptance rate."
             f"{groups if method.target.dim >= _GROUPED and not is_network(method.target.model) else ''}"
         )
 
@@ -174,8 +174,18 @@ def _nan_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     if count and moved and kernel.proposal is not None and not kernel.follows:
         yield (
             f"{method.name}: {count:,} of {decisions:,} candidates were rejected because their log-ratio was not a "
-            "number: a log-likelihood is NaN there, or infinite at both points. Draws may lack that region."
+            "number: a log-likelihood is NaN there, or infinite at both points. Draws may lack that region"
+            f"{_or_enters_in_warnings(method)}."
         )
+
+
+def _or_enters_in_warnings(method: Method) -> str:
+    """Return that draws may be where the likelihood is 0, if decisions do not read all data and no bounds hold."""
+    kernel = method.kernel.of_a_chain
+    pairing, rule = kernel.pairing, kernel.rule
+    if pairing is None or rule is None or rule.exact or (pairing.m is None and not rule.wants_terms):
+        return ""
+    return ", or lie in it: a minibatch may lack the data that are impossible there"
 
 
 def acceptance_range(method: Method) -> tuple[float, float] | None:

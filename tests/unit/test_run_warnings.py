@@ -172,6 +172,29 @@ def test_a_likelihood_that_is_not_a_number_somewhere_is_warned_of(executor):
 
 
 @pytest.mark.parametrize(
+    ("rule", "pairing", "there", "enters"),
+    [
+        (mhrun.Metropolis(), mhrun.Shared(2), -np.inf, True),
+        (mhrun.Austere(2, 0.1), Growing(), np.nan, True),
+        (mhrun.Metropolis(), mhrun.Full(), np.nan, False),
+    ],
+)
+def test_decisions_on_minibatches_may_enter_where_data_are_impossible(rule, pairing, there, enters):
+    def log_lik(theta, rows):  # theta above the smallest of the data is impossible for these alone
+        return torch.where(rows > theta[0], theta[0] - rows, there)
+
+    settings = {"start": [0.0], "step_size": 0.3, "steps": 300, "executor": "torch"}
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        mhrun.sample(
+            log_lik, torch.linspace(0.1, 3, 50, dtype=torch.float64), kernel(None, rule, pairing), **settings
+        )
+    (line,) = [str(one.message) for one in found if "not a number" in str(one.message)]
+    end = ", or lie in it: a minibatch may lack the data that are impossible there."
+    assert line.endswith("Draws may lack that region" + (end if enters else "."))
+
+
+@pytest.mark.parametrize(
     "rule", [MHMinibatch(50), mhrun.MHSubLhd(50), mhrun.Austere(50, 0.05), MHMinibatch(5), Metropolis()]
 )
 def test_a_first_minibatch_of_all_data_is_named(rule):
