@@ -84,10 +84,17 @@ def run(arguments: Sequence[str]) -> int:
         )
         return STOPPED
     except BrokenPipeError:  # the output was closed, as in `mhrun list | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
+        return _output_closed()
     except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):
+            return _output_closed()  # rich makes an exit of it
         return _crashed(error)
+
+
+def _output_closed() -> int:
+    """Send what is still printed nowhere, and return the exit status."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return OK
 
 
 def _crashed(error: BaseException) -> int:

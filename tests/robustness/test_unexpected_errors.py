@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 
 import pytest
@@ -137,3 +138,24 @@ def test_words_in_another_encoding(monkeypatch, capsys):
     assert "put the value in quotes: \"title='Größe'\"" in capsys.readouterr().err
     assert main.run(["experiment=worst_case", "title=\udc80", "--cfg", "job"]) == main.MISTAKE
     assert "is not UTF-8" in capsys.readouterr().err
+
+
+def test_a_table_whose_reader_has_gone_is_no_bug():
+    """As in `mhrun check ... | head`: rich makes an exit of a closed pipe."""
+    program = (
+        "import sys\n"
+        "from rich.console import Console\n"
+        "from mhrun.cli import main\n"
+        "def shown(words):\n"
+        "    sys.stdin.readline()  # until the reader has gone\n"
+        "    Console().print('many words')\n"
+        "main._dispatch = shown\n"
+        "sys.exit(main.run(['list']))\n"
+    )
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([sys.executable, "-c", program], text=True, **pipes) as process:
+        process.stdout.close()
+        process.stdin.write("now\n")
+        process.stdin.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 0
