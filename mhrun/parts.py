@@ -39,7 +39,7 @@ AUTO = "auto"
 AUTO_M = 2  # stands for a minibatch size that is not known yet
 
 
-def minibatch_size(m: Any) -> int:
+def checked_minibatch_size(m: Any) -> int:
     """Return a minibatch size that is a number, or `AUTO_M` for ``auto``.
 
     Raises:

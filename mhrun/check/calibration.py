@@ -155,7 +155,7 @@ def _fields(new: Any, data: Dataset) -> dict[str, Tensor]:
     return fields
 
 
-class Calibration(NamedTuple):
+class MethodCalibration(NamedTuple):
     """What was found of a method."""
 
     verdict: CheckResult
@@ -171,7 +171,7 @@ def calibrated(
     ess: Callable[[Array], float],
     comparisons: int,
     seed: int,
-) -> Calibration:
+) -> MethodCalibration:
     """Judge whether the ranks of the true parameters among draws are uniform.
 
     Args:
@@ -190,7 +190,7 @@ def calibrated(
     count = int(min(MOST, _SHARE * worth) + 1) // BINS * BINS - 1
     if count < LEAST:
         detail = f"a data set's chains are worth {worth:.0f} independent draws of {chains * steps:,}, too few to rank"
-        return Calibration(
+        return MethodCalibration(
             CheckResult(name, NONE, f"{detail}; raise steps and warmup, or tune the method"), {}, {}
         )
     all_draws = draws.reshape(replications, chains * steps, size)
@@ -218,7 +218,7 @@ def calibrated(
         f"{replications} data sets, ranks among {count} draws of {chains * steps:,}: least uniform is {least} "
         f"{bars(histograms[least])}, p = {p[least]:.2g} of {len(p)} quantities"
     )
-    return Calibration(
+    return MethodCalibration(
         CheckResult(
             name, FAILS if combined.outcome == FAILS else HOLDS, detail, combined.statistic, combined.p
         ),

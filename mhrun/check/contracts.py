@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mhrun.check.results import FAILS, HOLDS, NONE, CheckResult
-from mhrun.check.subject import Subject, Trajectory
+from mhrun.check.subject import ChainPaths, Subject
 from mhrun.check.targets import Counting, Known, free_mean, gaussian_mean, holed, regression
 from mhrun.compiled import compile_loop
 from mhrun.errors import UserError
@@ -109,7 +109,7 @@ def _changed(first: dict[str, Tensor], later: dict[str, Tensor]) -> str:
     return ""
 
 
-def _shapes(trajectory: Trajectory, chains: int, changed: str) -> CheckResult:
+def _shapes(trajectory: ChainPaths, chains: int, changed: str) -> CheckResult:
     wrong = []
     for name, dtype in INFO_DTYPES.items():
         value = getattr(trajectory.infos[0], name)

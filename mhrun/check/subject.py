@@ -54,8 +54,8 @@ def of_the_target(check_name: str) -> Callable[[Callable[[Subject, str], Iterato
     return wrapped
 
 
-class Trajectory(NamedTuple):
-    """Trajectories of chains."""
+class ChainPaths(NamedTuple):
+    """Where chains went in some steps."""
 
     theta: Tensor  # (K, C, D)
     infos: list[Info]
@@ -245,7 +245,7 @@ class Subject:
         first_step: int = 1,
         state: State | None = None,
         noise_temperature: Array | None = None,
-    ) -> Trajectory:
+    ) -> ChainPaths:
         """Move chains from theta (C, D), or from a state, and return their trajectories.
 
         The noise has the temperature (C,) of the target, unless `noise_temperature` (C,) is another.
@@ -268,4 +268,4 @@ class Subject:
                 state, info = kernel.step(target, state, control, draws)
                 thetas.append(state.evaluation.theta)
                 infos.append(info)
-        return Trajectory(torch.stack(thetas), infos, state)
+        return ChainPaths(torch.stack(thetas), infos, state)

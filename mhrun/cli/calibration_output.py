@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mhrun.check.calibration import Calibration
+    from mhrun.check.calibration import MethodCalibration
     from mhrun.cli.calibration_study import Study
 
 
@@ -22,7 +22,7 @@ STYLES = {
 _SHOWN = 12  # quantities whose histograms are printed, the least uniform first
 
 
-def print_table(study: Study, calibrations: Mapping[str, Calibration], seconds: float) -> None:
+def print_table(study: Study, calibrations: Mapping[str, MethodCalibration], seconds: float) -> None:
     """Print the verdicts and the ranks as tables, and what could have been seen."""
     from rich.console import Console
     from rich.table import Table
@@ -86,7 +86,7 @@ def print_table(study: Study, calibrations: Mapping[str, Calibration], seconds: 
         )
 
 
-def print_json(study: Study, calibrations: Mapping[str, Calibration], seconds: float) -> None:
+def print_json(study: Study, calibrations: Mapping[str, MethodCalibration], seconds: float) -> None:
     """Print them as JSON."""
     from mhrun import __version__
     from mhrun.check.results import FALSE_ALARMS

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from mhrun.check.calibration import Calibration
+    from mhrun.check.calibration import MethodCalibration
     from mhrun.engine.method import Method
     from mhrun.engine.watcher import Silent
 
@@ -30,7 +30,7 @@ _PAYS = 20.0  # seconds of work that are left, for which processes are started
 _PROCESS = 1 << 30  # bytes of a process
 
 
-def calibration_of(study: Study, method: Method, *, quiet: bool) -> Calibration:
+def calibration_of(study: Study, method: Method, *, quiet: bool) -> MethodCalibration:
     """Run a method on each data set, and judge the ranks.
 
     Args:
@@ -44,7 +44,7 @@ def calibration_of(study: Study, method: Method, *, quiet: bool) -> Calibration:
     import numpy as np
     import torch
 
-    from mhrun.check.calibration import Calibration, calibrated
+    from mhrun.check.calibration import MethodCalibration, calibrated
     from mhrun.check.results import NONE, CheckResult
     from mhrun.diagnostics.chains import ess
     from mhrun.engine.pilot import is_open
@@ -55,7 +55,7 @@ def calibration_of(study: Study, method: Method, *, quiet: bool) -> Calibration:
     hot = plan.controls(plan.start(), method.shape.total, 1).temperature[0, :: method.kernel.rungs]
     if bool((hot != 1).any()):
         detail = f"it samples at temperature {float(hot.max()):g}, not the posterior"
-        return Calibration(CheckResult(method.name, NONE, detail), {}, {})
+        return MethodCalibration(CheckResult(method.name, NONE, detail), {}, {})
     if _at_once(method):
         watcher = None if quiet else _reporting(method.name)
         draws, valid = _run(method, simulation.data, counts, chains * replications, method.seed, watcher)
@@ -65,7 +65,7 @@ def calibration_of(study: Study, method: Method, *, quiet: bool) -> Calibration:
         draws = np.stack([set_draws[:: method.kernel.rungs] for set_draws, _ in parts])
         valid = all(is_valid for _, is_valid in parts)
     if not valid:
-        return Calibration(CheckResult(method.name, NONE, "only some of its draws are valid"), {}, {})
+        return MethodCalibration(CheckResult(method.name, NONE, "only some of its draws are valid"), {}, {})
     return calibrated(
         method.name, method.target.model, simulation, draws, ess, len(study.methods), method.seed
     )
@@ -155,11 +155,11 @@ def _reporting(name: str) -> Silent:
     """Return what prints the progress of a method's run, after ten seconds and then every ten."""
     from mhrun.engine.progress import Progress
 
-    class Named(Progress):
+    class NamedProgress(Progress):
         def _print(self, line: str) -> None:
             super()._print(f"{name}: {line}")
 
-    return Named()
+    return NamedProgress()
 
 
 class _Sets:

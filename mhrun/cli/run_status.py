@@ -20,7 +20,7 @@ def columns() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else NO_LIMIT
 
 
-class Status(NamedTuple):
+class RunStatus(NamedTuple):
     """The status of a run."""
 
     scale: str
@@ -36,7 +36,7 @@ class Status(NamedTuple):
         return f"{self.claims[0]} of {self.claims[1]} claims reproduced" if self.claims[1] else ""
 
 
-def status_of(folder: RunFolder) -> Status:
+def status_of(folder: RunFolder) -> RunStatus:
     """Return the status of a run."""
     summary = folder.summary() or {}
     status = str(summary.get("status", "damaged" if folder.has_damaged_summary() else "begun"))
@@ -47,7 +47,7 @@ def status_of(folder: RunFolder) -> Status:
     # Unlike reports, which also count claims that were not run at the paper's scale.
     counts = count((claim["verdict"] for claim in summary.get("claims", [])), among=JUDGED)
     error = str(summary.get("error") or "") if status == "failed" else ""
-    return Status(str(summary.get("scale", "?")), status, moment, counts, took, error)
+    return RunStatus(str(summary.get("scale", "?")), status, moment, counts, took, error)
 
 
 def _seconds(began: object, ended: object) -> float | None:

@@ -48,7 +48,7 @@ _SET = {
 }  # by the template, not by the user
 
 
-class Project(NamedTuple):
+class NewProject(NamedTuple):
     """A project to be written."""
 
     name: str  # of its data, model and experiment
@@ -57,7 +57,7 @@ class Project(NamedTuple):
     reference: str | None  # the exact method that others are compared with, if there are others
 
 
-def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Project:
+def project_of(file: Path, target: str | None, settings: Sequence[str]) -> NewProject:
     """Return the project for a table.
 
     The target decides which of `mhrun.cli.starting_models.REGRESSIONS` it is, unless ``model`` does. Numerical features
@@ -149,7 +149,7 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
         * ("hmc" in methods and data.n > _FULL),
     ]
     exact = next((method for method in methods if method in _EXACT), None)
-    return Project(name, files, lines, exact)
+    return NewProject(name, files, lines, exact)
 
 
 def _may_be_classes(levels: Sequence[Any]) -> bool:
@@ -157,7 +157,7 @@ def _may_be_classes(levels: Sequence[Any]) -> bool:
     return 2 < len(levels) <= _LABELS and all(float(level).is_integer() for level in levels)
 
 
-def write_project(folder: Path, table: Path, project: Project) -> list[Path]:
+def write_project(folder: Path, table: Path, project: NewProject) -> list[Path]:
     """Write a project and a copy of its table, and return the files.
 
     Raises:

@@ -36,7 +36,7 @@ class Anchor(NamedTuple):
     mean: Any  # (D,) the mean gradient of all log-likelihoods there
 
 
-class Chains(NamedTuple):
+class DynamicsChains(NamedTuple):
     """The state of the chains, changed in place."""
 
     theta: Any  # (C, D)
@@ -45,7 +45,7 @@ class Chains(NamedTuple):
     stopped: Any  # (C,)
 
 
-class ControlArrays(NamedTuple):
+class DynamicsControls(NamedTuple):
     """The controls of a block, (K, C) each."""
 
     step_size: Any
@@ -66,8 +66,8 @@ class Arguments(NamedTuple):
     stream: Stream
     batch: Batch
     anchor: Anchor
-    chains: Chains
-    schedule: ControlArrays
+    chains: DynamicsChains
+    schedule: DynamicsControls
     args: tuple[Any, Any]  # of the model's and the dynamics' pieces
     out: Out
 
@@ -123,7 +123,7 @@ class UnadjustedLoop:
             vectors[:, a] = state.aux[name].double().numpy()
         for a, name in enumerate(numbers):
             scalars[:, a] = state.aux[name].double().numpy()
-        where = Chains(theta, vectors, scalars, state.aux["stopped"].numpy().copy())
+        where = DynamicsChains(theta, vectors, scalars, state.aux["stopped"].numpy().copy())
         out = record_arrays(Out, steps, chains, theta.shape[1])
         prior_weight = self._target.prior_power(controls.temperature) * controls.temperature
         arguments = Arguments(
@@ -131,7 +131,7 @@ class UnadjustedLoop:
             batch=Batch(self._m, u64(self._target.n), self._target.gradient_noise**0.5),
             anchor=self._anchor(theta.shape[1]),
             chains=where,
-            schedule=ControlArrays(
+            schedule=DynamicsControls(
                 controls.step_size.numpy(), controls.noise_temperature.numpy(), prior_weight.numpy()
             ),
             args=(self._model.args, self._dynamics.args),
@@ -149,7 +149,7 @@ class UnadjustedLoop:
         sums = self._target.surrogate.sums
         return Anchor(True, sums.reference.theta.numpy(), sums.gradient.numpy() / self._target.n)
 
-    def _finished(self, where: Chains, out: Out) -> tuple[State, Record]:
+    def _finished(self, where: DynamicsChains, out: Out) -> tuple[State, Record]:
         record: dict[str, npt.NDArray[Any]] = out._asdict()
         record["accepted"] = record["valid"] = np.logical_not(out.diverging)
         chains, steps = out.diverging.shape

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mhrun.build import check_attributes
 from mhrun.errors import Refusal, UserError
-from mhrun.parts import AUTO, Dynamics, Kernel, minibatch_size
+from mhrun.parts import AUTO, Dynamics, Kernel, checked_minibatch_size
 from mhrun.priors import Prior as OwnPrior
 from mhrun.random import Draws
 from mhrun.target import Target
@@ -58,7 +58,7 @@ class Unadjusted(Kernel):
             )
         check_attributes(dynamics)
         self.dynamics = dynamics
-        self.m = None if m is None else minibatch_size(m)
+        self.m = None if m is None else checked_minibatch_size(m)
         if m == AUTO:
             self.m_is_open = True
         self.passes = passes

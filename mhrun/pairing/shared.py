@@ -6,7 +6,7 @@ from torch import Tensor
 
 from mhrun.native import SHARED, NativePairing
 from mhrun.pairing.rescoring import Rescoring
-from mhrun.parts import AUTO, minibatch_size
+from mhrun.parts import AUTO, checked_minibatch_size
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import Difference, Evaluation
@@ -23,7 +23,7 @@ class Shared(Rescoring):
     m: int
 
     def __init__(self, m: int | str) -> None:
-        self.m = minibatch_size(m)
+        self.m = checked_minibatch_size(m)
         if m == AUTO:
             self.m_is_open = True
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from mhrun.native import STORED, NativePairing
 from mhrun.pairing.unpaired import Unpaired
-from mhrun.parts import AUTO, minibatch_size
+from mhrun.parts import AUTO, checked_minibatch_size
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import Evaluation
@@ -26,7 +26,7 @@ class Stored(Unpaired):
     stationary = "stored"
 
     def __init__(self, m: int | str) -> None:
-        self.m = minibatch_size(m)
+        self.m = checked_minibatch_size(m)
         if m == AUTO:
             self.m_is_open = True
 

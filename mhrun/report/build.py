@@ -97,7 +97,7 @@ def _check_complete(folder: RunFolder) -> None:
 
 def _build(folder: RunFolder) -> Built:
     run, guard, mark = Run(folder), Guard(folder.log), page_digest(folder)
-    parts = parts_of(run.config.get("report") or {})
+    parts = report_parts(run.config.get("report") or {})
     place = folder.path / ".report.partial"
     remove(place)
     place.mkdir()
@@ -121,7 +121,7 @@ def _build(folder: RunFolder) -> Built:
     overview = summarised(run, metrics, judged, diagnoses, finding)
     shown = [_results(overview, place)]
     of_claims = {"claims": lambda _: claims_table(judged)} if judged else {}
-    tables = {"methods": methods_table} | of_claims | parts.tables
+    tables = {"methods": costs_table} | of_claims | parts.tables
     shown += [_table(name, function, run, guard, place) for name, function in tables.items()]
     with style():
         figures = [_figure(name, function, run, guard, place) for name, function in parts.figures.items()]
@@ -176,7 +176,7 @@ def _finding(run: Run) -> list[str]:
     return template(run) if template is not None else []
 
 
-def methods_table(run: Run) -> pd.DataFrame:
+def costs_table(run: Run) -> pd.DataFrame:
     """Statistics and cost of each method, over all chains.
 
     The step size is that of the last step, the mean over chains. Acceptance and minibatch sizes are after burn-in. An
@@ -219,7 +219,7 @@ def claims_table(judged: list[Judged]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def parts_of(spec: Mapping[str, Any], prefix: str = "") -> Parts:
+def report_parts(spec: Mapping[str, Any], prefix: str = "") -> Parts:
     """Return the functions that a report names, after checking that all exist.
 
     Args:

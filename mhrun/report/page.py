@@ -16,9 +16,9 @@ import jinja2
 import yaml
 
 from mhrun.report.claims import Judged
+from mhrun.report.evidence import Evidence
 from mhrun.report.picture import lighter
 from mhrun.report.run import Run
-from mhrun.report.status import Status
 from mhrun.report.summary import Summary
 from mhrun.report.tables import shown
 from mhrun.report.verdicts import CLASSES, count
@@ -190,7 +190,7 @@ def _arithmetic(run: Run) -> str:
     return "; ".join(f"{words} ({', '.join(labels)})" for words, labels in methods.items())
 
 
-def claims_words(status: Status, claims: list[Judged]) -> dict[str, Any]:
+def claims_words(status: Evidence, claims: list[Judged]) -> dict[str, Any]:
     """Return what the section of claims needs beside them: status, totals, classes of verdicts, reasons, errors."""
     general = ("other settings", "another sweep", "settings could not")
     reasons = dict.fromkeys(claim.why for claim in claims if claim.why.startswith(general))

@@ -20,9 +20,9 @@ from mhrun.report.efficiency import (
     runners_up,
     unconverged,
 )
+from mhrun.report.evidence import Evidence, evidence_of
 from mhrun.report.run import Run
 from mhrun.report.run_warnings import warnings_of
-from mhrun.report.status import Status, status_of
 from mhrun.report.tables import quoted, shown
 from mhrun.store.folder import RunFolder
 
@@ -84,7 +84,7 @@ class Summary(NamedTuple):
     title: str
     scale: str  # in one line: "smoke scale · 4 chains x 400 steps"
     finding: str  # one sentence, or empty
-    status: Status
+    status: Evidence
     warnings: list[str]
     methods: pd.DataFrame  # a row for each method, under its label; empty columns are left out
     explained: dict[str, str]  # heading of a column of `methods` -> its meaning
@@ -162,7 +162,7 @@ def summarised(
         title=str(run.config.get("title") or run.config["experiment"]),
         scale=scale_of(run),
         finding=finding or default_finding(run, diagnostics),
-        status=status_of(run.config, judged),
+        status=evidence_of(run.config, judged),
         warnings=warnings_of(run, diagnostics),
         methods=frame,
         explained=explained,

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from mhrun.report.build import PAGE, Parts, caption_of, draw, parts_of, plain, write_drawn
+from mhrun.report.build import PAGE, Parts, caption_of, draw, plain, report_parts, write_drawn
 from mhrun.report.claims import Judged, judge_sweep
 from mhrun.report.declared import measure_of
+from mhrun.report.evidence import evidence_of
 from mhrun.report.guard import Guard
 from mhrun.report.page import FigureOnPage, TableOnPage, claims_words, template
 from mhrun.report.run import Run, labels
-from mhrun.report.status import status_of
 from mhrun.report.style import method_styles, style
 from mhrun.report.summary import NAMED
 from mhrun.report.sweep_figure import NOTHING, sweep_figure
@@ -132,7 +132,7 @@ def _page(place: Path, jobs: Sequence[Job], metrics: _Metrics, additions: Additi
         explained=metrics.explained,
         figure=FigureOnPage("sweep", "", metrics.figure),
         jobs=[(job, (job.folder.report / PAGE).exists()) for job in jobs],  # none with runtime.report=false
-        **claims_words(status_of(config, additions.claims, "sweeps"), additions.claims),
+        **claims_words(evidence_of(config, additions.claims, "sweeps"), additions.claims),
         **additions._asdict(),
     )
 
@@ -270,7 +270,7 @@ def _additions(place: Path, jobs: Sequence[Job], guard: Guard) -> Additions:
 
 def _parts(runs: Sequence[Run]) -> Parts:
     spec = (runs[0].config.get("report") or {}) if runs else {}
-    return parts_of(spec, "sweep_")
+    return report_parts(spec, "sweep_")
 
 
 def _metrics(parts: Parts, runs: Sequence[Run]) -> dict[str, Any]:

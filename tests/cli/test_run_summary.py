@@ -17,13 +17,13 @@ from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
 from mhrun.kernels.stationary import Samples
 from mhrun.paths import EXPERIMENTS, ROOT
-from mhrun.report import build, declared, recorded, status, summary, summary_of
+from mhrun.report import build, declared, evidence, recorded, summary, summary_of
 from mhrun.report.build import build_report
 from mhrun.report.claims import Judged
 from mhrun.report.efficiency import costs, diagnosed, efficiency, named, valid_draws
+from mhrun.report.evidence import evidence_of
 from mhrun.report.run import Run
 from mhrun.report.run_warnings import warnings_of
-from mhrun.report.status import status_of
 from mhrun.report.summary import _approximate, default_finding, methods_table
 from mhrun.report.verdicts import NOT_AT_SCALE, NOT_REPRODUCED, REPRODUCED
 from mhrun.store.folder import RunFolder
@@ -125,8 +125,8 @@ def test_the_sentence_of_an_experiment_that_has_none_of_its_own(diagnostics, sen
 
 def test_an_experiment_of_the_user_is_no_preview_of_a_paper():
     scales = {"scales": {"smoke": {}, "paper": {}}, "scale": "smoke"}
-    assert status_of({"experiment": "rows"} | scales, []).text == ""
-    assert status_of({"experiment": "arena_logistic"} | scales, []).kind == "preview"
+    assert evidence_of({"experiment": "rows"} | scales, []).text == ""
+    assert evidence_of({"experiment": "arena_logistic"} | scales, []).kind == "preview"
 
 
 def test_warnings_name_the_worst_methods_first_and_count_the_rest():
@@ -274,7 +274,7 @@ def test_a_status_is_a_preview_a_verdict_or_neither(tmp_path, monkeypatch):
     some = [claim(NOT_AT_SCALE, True), claim(NOT_AT_SCALE, False), claim(NOT_AT_SCALE, None)]
     monkeypatch.setattr(recorded, "RESULTS", tmp_path)
     smoke = config | {"runtime": {"departures": ["scale = smoke", "n = 5 (paper: 50)"]}}
-    found = status.status_of(smoke, some)
+    found = evidence.evidence_of(smoke, some)
     assert (found.kind, found.recorded) == ("preview", "")
     assert found.text == "Preview: 1 of 2 checks hold; no verdict at smoke scale."
     assert found.command == "mhrun experiment=e scale=paper"
@@ -283,18 +283,18 @@ def test_a_status_is_a_preview_a_verdict_or_neither(tmp_path, monkeypatch):
     verdicts = [{"id": "a", "verdict": REPRODUCED}, {"id": "b", "verdict": "not judged"}]
     record = {"results_version": 2, "claims": verdicts}
     (tmp_path / "p.json").write_text(json.dumps({"experiments": {"e": record}}))
-    assert status.status_of(smoke, some).recorded == "At paper scale: 1 of 1 reproduced."
+    assert evidence.evidence_of(smoke, some).recorded == "At paper scale: 1 of 1 reproduced."
     record["results_version"] = 1
     (tmp_path / "p.json").write_text(json.dumps({"experiments": {"e": record}}))
-    assert status.status_of(smoke, some).recorded == ""  # of other random numbers
+    assert evidence.evidence_of(smoke, some).recorded == ""  # of other random numbers
 
     other = config | {"scale": "paper", "runtime": {"departures": ["n = 5 (paper: 50)"]}}
-    assert status.status_of(other, some).kind == "changed"
+    assert evidence.evidence_of(other, some).kind == "changed"
     judged = [claim(REPRODUCED, True), claim(NOT_REPRODUCED, False, "worse")]
-    found = status.status_of(config | {"scale": "paper", "runtime": {"departures": []}}, judged)
+    found = evidence.evidence_of(config | {"scale": "paper", "runtime": {"departures": []}}, judged)
     assert (found.kind, found.text, found.command) == ("verdict", "1 of 2 claims reproduced.", "")
     assert found.failed == ["a distance (worse)"]
-    assert status.status_of(config | {"scale": "paper"}, []).text == ""
+    assert evidence.evidence_of(config | {"scale": "paper"}, []).text == ""
 
 
 def test_a_check_that_cannot_fail_and_one_without_a_number_do_not_hold():
@@ -304,10 +304,10 @@ def test_a_check_that_cannot_fail_and_one_without_a_number_do_not_hold():
         claim(NOT_AT_SCALE, True)._replace(noisy=True),
         claim(NOT_AT_SCALE, None),
     ]
-    assert status.status_of(config, some).text == (
+    assert evidence.evidence_of(config, some).text == (
         "Preview: 1 of 2 checks hold, 1 is too noisy to tell; no verdict at smoke scale."
     )
-    assert status.status_of(config, some[2:]).text == (
+    assert evidence.evidence_of(config, some[2:]).text == (
         "Preview: no claim can be judged: this run lacks the methods or numbers that they need."
     )
 

@@ -352,7 +352,7 @@ def test_a_job_whose_report_has_a_part_that_fails_is_reported(tmp_path, capsys, 
     def broken(run):
         raise ZeroDivisionError("no such luck")
 
-    monkeypatch.setattr("mhrun.report.build.methods_table", broken)
+    monkeypatch.setattr("mhrun.report.build.costs_table", broken)
     assert run([*WORDS, *QUICK, "lam=0.2,0.3"]) == 1
     err = capsys.readouterr().err
     assert "2 of 2 jobs failed" in err

@@ -22,7 +22,7 @@ from mhrun.errors import UserError
 from mhrun.models.user_function import Named, UserFunction
 from mhrun.paths import PACKAGE, STARTERS
 from mhrun.random import Draws, Streams
-from mhrun.report.build import parts_of
+from mhrun.report.build import report_parts
 from mhrun.report.run import Run
 from mhrun.store import sources
 from mhrun.store.folder import RunFolder
@@ -100,7 +100,7 @@ def test_a_project_runs_from_any_folder_and_is_found_again(tmp_path, capsys, mon
     assert run(["list", "mine", outputs]) == 0  # what has been run is listed, whoever's it is
     assert "complete" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"there is no 'figures\.slopes'.*give --project DIR"):
-        parts_of({"tables": {"slopes": "figures.slopes"}})
+        report_parts({"tables": {"slopes": "figures.slopes"}})
     assert len(list((tmp_path / "outputs" / "mine").glob("*/summary.json"))) == 2  # and latest
 
 

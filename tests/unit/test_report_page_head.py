@@ -2,13 +2,13 @@
 
 import re
 
+from mhrun.report.evidence import Evidence
 from mhrun.report.page import template
-from mhrun.report.status import Status
 
 
 def head_of(n_failed, has_notes):
     failed = [f"claim {i}" for i in range(n_failed)]
-    status = Status("verdict", f"0 of {n_failed} claims reproduced.", "", "", failed, [])
+    status = Evidence("verdict", f"0 of {n_failed} claims reproduced.", "", "", failed, [])
     markup = str(template("head.html.j2").module.status_line(status, has_notes))  # type: ignore[attr-defined]
     return re.sub(r"\s+", " ", markup)
 

@@ -22,7 +22,7 @@ from mhrun.engine.pilot.dynamics import step_of_dynamics
 from mhrun.engine.pilot.open_settings import is_open, leapfrog_is_open
 from mhrun.engine.pilot.result import NETWORK, PilotResult, filled, line, load, save
 from mhrun.engine.pilot.start import ScaledStart, scaled_start
-from mhrun.engine.pilot.trajectories import allows_trajectories, judged
+from mhrun.engine.pilot.trajectories import allows_trajectories, judged_start
 from mhrun.engine.surface import Surface
 from mhrun.engine.threads import limited
 from mhrun.errors import UserError
@@ -135,7 +135,7 @@ def _begun(
         # Draws would change nothing: weights have no scale that fits all modes.
         start = start._replace(doubt=NETWORK)
     elif start.doubt is not None and allows_trajectories(method):
-        start, rounds, facts["n_grad"] = judged(method, start, temperature, key)
+        start, rounds, facts["n_grad"] = judged_start(method, start, temperature, key)
         facts |= {"rounds": rounds} if rounds else {}
     facts |= {} if start.condition is None else {"condition": start.condition}
     return start, facts | {"doubt": start.doubt}

@@ -25,7 +25,7 @@ from mhrun.schedules.plan import Plan
 _MOST_DATA = 10_000
 
 
-class Judged(NamedTuple):
+class JudgedStart(NamedTuple):
     """A start after draws have judged it."""
 
     start: ScaledStart  # the one before, with its doubt, if no scale came to fit the draws
@@ -40,7 +40,7 @@ def allows_trajectories(method: Method) -> bool:
     return not noise and target.surrogate is None and target.n <= _MOST_DATA and gradients_of(target)
 
 
-def judged(method: Method, start: ScaledStart, temperature: Tensor, key: int) -> Judged:
+def judged_start(method: Method, start: ScaledStart, temperature: Tensor, key: int) -> JudgedStart:
     """Return the start whose scale fits draws of Hamiltonian Monte Carlo.
 
     Where directions are flat at the mode nothing is known, and chains begin at their first points with a scale of 1.
@@ -62,12 +62,12 @@ def judged(method: Method, start: ScaledStart, temperature: Tensor, key: int) ->
     adapted = adapt(hmc, begun, temperature, derive_key(key, "trajectories"), open_length=True, known=known)
     n_grad = adapted.tuning.facts["n_grad"]
     if not adapted.fits:
-        return Judged(start, 0, n_grad)
+        return JudgedStart(start, 0, n_grad)
     if adapted.scale is begun.scale:
-        return Judged(start._replace(doubt=None), 0, n_grad)
+        return JudgedStart(start._replace(doubt=None), 0, n_grad)
     curvature = _curvature_of(adapted, temperature, within=known)
     changed = ScaledStart(adapted.tuning.theta, adapted.scale, curvature, adapted.scale.condition)
-    return Judged(changed, adapted.rounds, n_grad)
+    return JudgedStart(changed, adapted.rounds, n_grad)
 
 
 def _unit_like(scale: Scale) -> Scale:

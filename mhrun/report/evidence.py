@@ -11,7 +11,7 @@ from mhrun.report.recorded import recorded_results
 from mhrun.report.verdicts import COUNTED, NOT_REPRODUCED, count
 
 
-class Status(NamedTuple):
+class Evidence(NamedTuple):
     """The status of a run as evidence."""
 
     kind: str  # "verdict", "preview" (another scale), "changed" (other settings), or "" without claims
@@ -22,7 +22,7 @@ class Status(NamedTuple):
     departures: list[str]  # settings that differ from the paper's
 
 
-def status_of(config: Mapping[str, Any], judged: Sequence[Judged], kind: str = "experiments") -> Status:
+def evidence_of(config: Mapping[str, Any], judged: Sequence[Judged], kind: str = "experiments") -> Evidence:
     """Return the status of a run, or of a sweep.
 
     Args:
@@ -39,14 +39,14 @@ def status_of(config: Mapping[str, Any], judged: Sequence[Judged], kind: str = "
     if not counted:
         ours = (CONF / "experiment" / f"{experiment}.yaml").is_file()  # a user's experiment has no paper
         if scale == "paper" or "paper" not in (config.get("scales") or {}) or not ours:
-            return Status("", "", "", "", [], departures)
-        return Status("preview", "Preview: a smaller run than at scale=paper.", "", command, [], departures)
+            return Evidence("", "", "", "", [], departures)
+        return Evidence("preview", "Preview: a smaller run than at scale=paper.", "", command, [], departures)
     reproduced, total = count(claim.verdict for claim in counted)
     failed = [f"{claim.quantity} ({claim.id})" for claim in counted if claim.verdict == NOT_REPRODUCED]
     if reproduced or failed:
         missing = total - reproduced - len(failed)
         rest = f" {missing} have no number in this run." if missing else ""
-        return Status("verdict", f"{reproduced} of {total} claims reproduced.{rest}", "", "", failed, [])
+        return Evidence("verdict", f"{reproduced} of {total} claims reproduced.{rest}", "", "", failed, [])
     checked = [claim for claim in counted if claim.holds is not None]
     noisy = sum(claim.noisy for claim in checked)
     passed = sum(bool(claim.holds) and not claim.noisy for claim in checked)
@@ -64,7 +64,7 @@ def status_of(config: Mapping[str, Any], judged: Sequence[Judged], kind: str = "
     if not checked:
         start = "Preview: no" if name == "preview" else "No"
         why = f"{start} claim can be judged: this run lacks the methods or numbers that they need."
-    return Status(name, why, recorded, command, [], departures)
+    return Evidence(name, why, recorded, command, [], departures)
 
 
 def _recorded(paper: str, experiment: str, kind: str) -> str:
