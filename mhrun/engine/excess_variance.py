@@ -41,7 +41,8 @@ def excess_variance(method: Method, theta: Tensor) -> float | None:
     kernel, target = method.kernel, method.target
     if not isinstance(kernel, Unadjusted) or isinstance(kernel.dynamics, PreconditionedDynamics):
         return None
-    if is_network(target.model):  # what a width of weights means is in no such number
+    # What a width of weights means is in no such number, and a datum alone has no gradient with BatchNorm.
+    if is_network(target.model) or target.has_buffers:
         return None
     dynamics = kernel.dynamics
     if dynamics.noise_gain is None or dynamics.optimises or kernel.passes or target.dim > _WIDEST:
