@@ -91,6 +91,8 @@ class Design:
             raise UserError(
                 f"{path.name}: there is no column '{self.exposure}', the exposure, which counts are proportional to."
             )
+        if repeated := frame.columns[frame.columns.duplicated()].tolist():
+            raise UserError(f"{path.name}: there are two columns '{repeated[0]}'; rename one.")
         exposure = [] if self.exposure is None else [self.exposure]
         for name in (*self.numerical, *self.categorical, *self.groups, *exposure):
             if name not in frame:

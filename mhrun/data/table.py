@@ -190,6 +190,8 @@ class Table:
         if self.target:
             y, facts_of_y = self._outcome(table[self.target], train, path)
             fields["y"], facts = y[kept], facts | facts_of_y
+        # x and y first, whatever else there is
+        fields = {name: fields[name] for name in ("x", "y") if name in fields} | fields
         if self.exposure:
             facts["exposure"] = self.exposure
         if self.groups:

@@ -95,11 +95,16 @@ def codes_of(column: Any, levels: Sequence[Any], path: Path) -> Array:
     Raises:
         UserError: a value that the table does not have.
     """
+    import pandas as pd
+
     known = {level: code for code, level in enumerate(levels)}
-    if known.keys().isdisjoint(column.tolist()):  # as texts where the table has numbers
+    places, values = pd.factorize(column)
+    if known.keys().isdisjoint(values.tolist()):  # as texts where the table has numbers
         known |= {str(level): code for code, level in enumerate(levels)}
-    if unknown := [value for value in levels_of(column, path) if value not in known]:
+    if any(value not in known for value in values.tolist()):
+        unknown = [value for value in levels_of(column, path) if value not in known]
         raise UserError(
             f"{path.name}: column '{column.name}' has {few(unknown)}, which the table does not have: {few(levels)}."
         )
-    return np.array([known[value] for value in column.tolist()], np.int64)
+    codes: Array = np.array([known[value] for value in values.tolist()], np.int64)[places]
+    return codes

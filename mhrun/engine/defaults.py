@@ -19,8 +19,9 @@ HMC, RANDOM_WALK, CONTROL_VARIATE, STOCHASTIC_GRADIENT = "hmc", "mcmc", "sgld_cv
 """Names of the methods in conf/method."""
 
 _DATA = 200_000  # up to which a method on all data is the default
-# Numbers in all data up to which it is above so many parameters: a gradient reads them all.
-_NUMBERS, _PARAMETERS = 5_000_000, 200
+# Above so many parameters, what it is up to: numbers in all data, which a gradient reads, and data times parameters,
+# which it computes of them if each datum has a feature for each parameter.
+_PARAMETERS, _NUMBERS, _FEATURES = 200, 5_000_000, 20_000_000
 _TRIED = 5  # data of which a gradient is tried
 
 
@@ -28,7 +29,8 @@ def default_method(target: Target, has_gradients: bool) -> tuple[str, str]:
     """Return the name of the default method for a target, and why it is that, as one line.
 
     - Up to 200,000 data and 200 parameters: Hamiltonian Monte Carlo with an acceptance test on all data. Exact. Also up
-      to 1,000 parameters, if the data are at most 5,000,000 numbers and the model is no network.
+      to 1,000 parameters, if the data are at most 5,000,000 numbers, data times parameters at most 20,000,000, and the
+      model is no network.
     - More data: SGLD on minibatches with control variates about the mode (SGLD-CV), without an acceptance test. On a
       linear regression of 250,000 rows it has 70 times as many effective draws as SGHMC in half the time.
     - More data and more than 200 parameters, or more parameters than that: SGHMC on minibatches, without an acceptance
@@ -42,7 +44,9 @@ def default_method(target: Target, has_gradients: bool) -> tuple[str, str]:
             f"a random walk with an acceptance test on all data: exact, for {size} without gradients",
         )
     numbers = sum(field.numel() for field in target.data.fields.values())
-    wide = target.dim > _PARAMETERS and (numbers > _NUMBERS or target.n > _DATA)
+    wide = target.dim > _PARAMETERS and (
+        numbers > _NUMBERS or target.n > _DATA or target.n * target.dim > _FEATURES
+    )
     if wide or target.dim > most_scaled(target.model):
         return STOCHASTIC_GRADIENT, f"SGHMC on minibatches: no acceptance test and a small bias, for {size}"
     if target.n > _DATA:

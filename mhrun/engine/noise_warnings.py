@@ -100,11 +100,11 @@ def excess_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
     if not isinstance(kernel, Unadjusted):
         return
     m = rounded(float(kernel.m or target.n))
-    if _is_unknown(kernel, target):
+    if _is_undeclared(kernel, target):
         yield (
-            f"{method.name}: {type(kernel.dynamics).__name__} declares no noise_gain, so that nothing judges by how "
-            f"much minibatch noise of its gradients makes draws too wide (m = {m}); R-hat and ESS do not show it. "
-            "Declare noise_gain, or compare the draws with those of hmc."
+            f"{method.name}: {type(kernel.dynamics).__name__} declares no noise_gain, so that the excess variance by "
+            f"minibatch noise of its gradients is not estimated (m = {m}); R-hat and ESS do not show it. Declare "
+            "noise_gain, or compare the draws with those of hmc."
         )
     excess = summary.get("excess_variance")
     if excess is None or not excess > _EXCESS:
@@ -121,8 +121,8 @@ def excess_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
     )
 
 
-def _is_unknown(kernel: Unadjusted, target: Target) -> bool:
-    """Return whether gradients have noise and nobody knows what it does to the draws."""
+def _is_undeclared(kernel: Unadjusted, target: Target) -> bool:
+    """Return whether gradients have noise, and the dynamics does not declare what it does to the draws."""
     dynamics, m = kernel.dynamics, kernel.m or target.n
     is_noisy = target.gradient_noise > 0 or (target.n > 1 and target.batches.error_share(m) > 0)
     is_declared = dynamics.noise_gain is not None or dynamics.optimises or dynamics.corrects_noise

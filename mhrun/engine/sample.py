@@ -401,4 +401,7 @@ def _check_call(folder: Path, settings: str) -> None:
     if recorded is None and not any((folder / name).exists() for name in ("blocks", TRACE)):
         write_json(note, {"fingerprint": settings})
     elif recorded is None or recorded.get("fingerprint") != settings:
-        raise UserError(f"'{folder}' holds the trace of another call; choose another folder, or remove it.")
+        raise UserError(
+            f"'{folder}' holds the trace of another call, or of this one by another version of mhrun; choose "
+            "another folder."
+        )

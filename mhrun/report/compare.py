@@ -145,6 +145,13 @@ def compare(
         mentioned = _mentioned(records, reference.name, bool(doubts))
     precision = RELEVANT if tolerance is None else tolerance
     notes += convergence_warnings(records, except_rhats=mentioned.rhats, except_sizes=mentioned.sizes)
+    if single := [
+        name for name, draws in all_draws.items() if not isinstance(draws, str) and len(draws) == 1
+    ]:
+        notes.append(
+            f"One chain: {', '.join(single)}. R-hat compares its halves, and a mode that it never visited "
+            "does not show."
+        )
     notes += _tempered(rows, reference) + _small_errors(records, rows, precision)
     width = max((len(run.parameter_names(method)) for run, method, _ in rows), default=0)
     if width > COORDINATES and coordinates is None:

@@ -23,6 +23,12 @@ def warnings_of(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> list[
     """
     diagnostics = {m: diagnosis for m, diagnosis in diagnostics.items() if run.kind(m) != OPTIMISER}
     lines = convergence_warnings(diagnostics, run.label)
+    single = [m for m in diagnostics if run.methods[m]["chains"] == run.methods[m]["rungs"]]
+    if single:
+        lines.append(
+            f"One chain: {_named(run, single)}. R-hat compares its halves, and a mode that it never visited "
+            "does not show."
+        )
     unknown = {
         m: str(diagnosis["why"]).rstrip(".")
         for m, diagnosis in diagnostics.items()

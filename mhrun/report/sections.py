@@ -59,8 +59,8 @@ EXPLAINED = {
 def posterior(run: Run) -> pd.DataFrame | str:
     """Posterior of each parameter by method.
 
-    MCSE is the Monte Carlo standard error of the mean. Of a model with more than 12 parameters the 12 with the largest
-    R-hat are here, out of 64 evenly spaced ones where there are more.
+    MCSE is the Monte Carlo standard error of the mean. Of a model with more than 12 parameters 12 are here: small
+    parameters beside large ones, such as an intercept, and those with the largest R-hat.
     """
     summaries = run.cached(coordinates_of)
     limit = SHOWN if len(summaries) <= METHODS else 2

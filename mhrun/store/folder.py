@@ -13,7 +13,7 @@ from typing import Any
 import filelock
 import yaml
 
-from mhrun import yaml_file
+from mhrun import __version__, yaml_file
 from mhrun.errors import UserError
 from mhrun.names import checked_name
 from mhrun.store.checksums import read_sealed, write_sealed
@@ -190,7 +190,10 @@ class RunFolder:
             return None
         versions = summary.get("versions")
         version = str(versions.get("mhrun", "")) if isinstance(versions, Mapping) else ""
-        return f"was written by {f'mhrun {version}' if version else 'another version'} (layout {layout}, now {FORMAT})"
+        writer = f"mhrun {version}" if version else "another version"
+        if version == __version__:
+            writer = f"an earlier development version of {writer}"
+        return f"was written by {writer} (layout {layout}, now {FORMAT})"
 
     def incomplete(self) -> str | None:
         """Return why the results cannot be read and what to do, or None."""

@@ -33,7 +33,8 @@ class FakeRun:
     """A run of methods that are named, and of nothing else."""
 
     def __init__(self, *names, config=None, **about):
-        self.methods = {name: {"diverging": 0, "label": name.upper()} | about.get(name, {}) for name in names}
+        shared = {"diverging": 0, "chains": 4, "rungs": 1}
+        self.methods = {name: shared | {"label": name.upper()} | about.get(name, {}) for name in names}
         self.config = {"experiment": "somewhere", "scale": "smoke"} | (config or {})
 
     def label(self, name):
@@ -144,6 +145,9 @@ def test_warnings_name_the_worst_methods_first_and_count_the_rest():
     assert line.startswith("Tail ESS below 400: A (90). Standard deviations and the 5 % and 95 % quantiles")
     (line,) = warnings_of(FakeRun("a"), {"a": about(50.0) | {"ess_tail": 90.0}})
     assert line.startswith("ESS below 400: A (50).")
+    for method in ({"chains": 1}, {"chains": 3, "rungs": 3}):  # one ladder is one chain
+        (line,) = warnings_of(FakeRun("a", a=method), {"a": about(500.0)})
+        assert line.startswith("One chain: A. R-hat compares its halves")
 
 
 def test_the_table_has_the_measure_that_the_experiment_declares(tmp_path, monkeypatch):

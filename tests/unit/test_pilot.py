@@ -137,7 +137,8 @@ def test_networks_with_batch_norm_get_no_step_size():
         (200_001, 200, 201, True, False, "sghmc"),
         (5_000, 1_000, 1_000, True, False, "hmc"),
         (5_001, 1_000, 1_000, True, False, "sghmc"),
-        (200_000, 2, 1_000, True, False, "hmc"),  # effects of groups
+        (20_000, 2, 1_000, True, False, "hmc"),  # effects of groups
+        (20_001, 2, 1_000, True, False, "sghmc"),
         (200_001, 2, 1_000, True, False, "sghmc"),
         (5, 1, 1_001, True, False, "sghmc"),
         (100, 2, 200, True, True, "hmc"),

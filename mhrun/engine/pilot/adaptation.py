@@ -22,9 +22,8 @@ ROUNDS = 4
 _ODD = {5: 4.0, 3: 1.6}
 _SLOWEST = 0.995  # the largest cosine
 _FITS = 3.0  # largest ratio of a variance to what the scale makes of it
-_CHANCE = (
-    1.5  # the same of the largest and least variances in any direction, to those of as many independent draws
-)
+# The same of the variance in any direction: how far it may be beyond those of independent draws from N(0, I)
+_CHANCE = 1.5
 _DIAGONAL = 5.0  # draws that the identity counts as in the estimate of a single variance
 _AUTOCORRELATION = 4  # draws that count as one in the estimate of a covariance
 
@@ -48,7 +47,8 @@ def adapt(
     w C + (1 - w) I with w = s / (s + k) and s a quarter of the number of draws, and the step size is tuned again; k is
     D, and 5 for the variances of a diagonal scale, each of which has its own draws. Without a curvature to begin from
     it is always changed, and the first trajectories have the number of steps that the kernel has. A dense scale that
-    does not fit gives way to the start's other one, if it has one: the covariance of many parameters needs many draws.
+    does not fit gives way to the fallback of the start, if it has one: the covariance of many parameters needs many
+    draws.
 
     If their number of steps is open, trajectories have a quarter of the longest period at the known curvature; after a
     change of the scale the length pi/2, and with a diagonal one as many times that as the slowest coordinate needs, see
@@ -75,9 +75,9 @@ def adapt(
         fits = is_fitting(covariance, tuning.draws[..., 0].numel())
         if k == ROUNDS or ((known or k) and fits):
             break
-        if start.otherwise is not None:
-            again = derive_key(key, "otherwise")
-            other = adapt(method, start.otherwise, temperature, again, open_length=open_length, known=known)
+        if start.fallback is not None:
+            again = derive_key(key, "fallback")
+            other = adapt(method, start.fallback, temperature, again, open_length=open_length, known=known)
             return other._replace(tuning=_added(other.tuning, tuning))
         share = share_of_draws(tuning.draws, dense=scale.dense)
         scale = _changed(scale, share * covariance, 1 - share, tuning.draws.mean((0, 1)))

@@ -47,7 +47,7 @@ class ScaledStart(NamedTuple):
     flat_along: str | None = None  # a direction in which the log posterior does not fall off
     moved: Moved | None = None  # what became of ascents to modes that have hardly a share of the posterior
     # The same with a diagonal scale, where a dense one of many parameters is taken for their correlations
-    otherwise: ScaledStart | None = None
+    fallback: ScaledStart | None = None
 
 
 def scaled_start(
@@ -122,7 +122,7 @@ def _with_scale(
     if kind != "dense":
         return scaled(diagonal)
     is_automatic = method.precondition in _AUTOMATIC and dim > _MOST_DENSE
-    return scaled(root)._replace(otherwise=scaled(diagonal) if is_automatic else None)
+    return scaled(root)._replace(fallback=scaled(diagonal) if is_automatic else None)
 
 
 def _largest_spread(dim: int) -> float:
