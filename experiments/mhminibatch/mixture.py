@@ -114,7 +114,7 @@ def _visits(draws: Array, at: Array) -> npt.NDArray[np.bool_]:
 def _largest_score(by_trial: Array, exact: Array) -> float:
     """Return how far the mean over trials (C, D) is from the exact values (D,), in standard errors over trials.
 
-    NaN for fewer than five: a standard error of two trials is often a tenth of what it should be.
+    NaN for fewer than five: that of two normal trials is below a tenth of what it should be with probability 8 %.
     """
     if len(by_trial) < _FEWEST:
         return float("nan")

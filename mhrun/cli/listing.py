@@ -84,7 +84,7 @@ class _Table:
     """The lines of experiments: name, time at the paper's scale, recorded claims, newest run, and title.
 
     Args:
-        heads: experiment -> what its file says of it.
+        heads: experiment -> the outline in its file.
         paths: experiment -> its file.
         run_folders: the runs, by time.
     """

@@ -79,8 +79,7 @@ def default_kernel(name: str) -> Kernel:
 def gradients_of(target: Target) -> bool:
     """Return whether the log-likelihood has gradients, from a few data at the model's first point.
 
-    A single datum would not show it where its term is a constant, as the first of a time series that a function takes a
-    minibatch for.
+    One datum would not show it where its term is a constant, as the first term of a time series often is.
 
     Raises:
         UserError: the log-likelihood itself fails.
