@@ -96,9 +96,9 @@ def check(text: str, name: str, most_values: int = MOST_VALUES) -> None:
         most_values: most values and keys, with every alias written out.
 
     Raises:
-        UserError: it is not YAML; it has several documents, a repeated key, a key that is not a plain value, a tag
-            (``!foo``, ``!!python/...``, ``!!binary``), more than `DEEPEST` levels, an alias of what it is in, or more
-            values than `most_values`.
+        UserError: it is not YAML; it has several documents, a repeated key or anchor, a key that is not a plain
+            value, a tag (``!foo``, ``!!python/...``, ``!!binary``), more than `DEEPEST` levels, an alias of what it
+            is in, or more values than `most_values`.
     """
     try:
         _check(text, name, most_values)
@@ -151,6 +151,9 @@ def _check(text: str, name: str, most_values: int) -> None:
 
     for event in _events(text):
         line = _line(event)
+        anchor = event.anchor if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) else None
+        if anchor in sizes:
+            raise refuse(line, f"the anchor &{anchor} is there already; give it another name.")
         if isinstance(event, yaml.DocumentStartEvent):
             documents += 1
             if documents > 1:

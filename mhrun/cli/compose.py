@@ -134,6 +134,9 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
             raise UserError(
                 f"'{found[1]}'{f', which {by[1]} takes,' if by else ''} is not given; add +{found[1]}=VALUE."
             ) from error
+        if "Recursive interpolation" in str(error):
+            key = getattr(error, "full_key", None)
+            raise UserError(f"{key}: its ${{...}} leads back to itself.") from error
         raise UserError(reason(error)) from error
     digests = sources(settings)
     return settings | {"sources": digests} if digests else settings

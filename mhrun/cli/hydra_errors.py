@@ -10,7 +10,7 @@ from typing import Any
 
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
 from mhrun.cli.check_words import SETTINGS, listed, part_of
 from mhrun.cli.composition import composed
@@ -22,16 +22,19 @@ from mhrun.paths import CONF
 from mhrun.store.identity import COUNTS
 
 
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, what it is wrapped around, and so on."""
+    visited = set[int]()
+    while error is not None and id(error) not in visited:
+        visited.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
 def cause(error: BaseException) -> UserError | None:
     """Return the error of ours that a library's error is wrapped around; the innermost, as libraries add lines."""
-    innermost: UserError | None = None
-    link: BaseException | None = error
-    visited = set[int]()
-    while link is not None and id(link) not in visited:
-        visited.add(id(link))
-        innermost = link if isinstance(link, UserError) else innermost
-        link = link.__cause__ or link.__context__
-    return innermost
+    ours = [link for link in _chain(error) if isinstance(link, UserError)]
+    return ours[-1] if ours else None
 
 
 _INSTALLED = {"joblib": "hydra-joblib-launcher", "submitit": "hydra-submitit-launcher", "ray": "ray"}
@@ -43,6 +46,13 @@ def explained(
     """Return what Hydra could not do with some words for the configuration `name`, in one line for people."""
     if (ours := cause(error)) is not None:
         return ours
+    if key := next(
+        (e.full_key for e in _chain(error) if isinstance(e, GrammarParseError) and e.full_key), None
+    ):
+        return UserError(
+            f"{key}: its ${{...}} cannot be read; a reference is ${{NAME}} or ${{GROUP.NAME}}, and a plain ${{ is "
+            "written \\${."
+        )
     text = " ".join(str(error).split())
     if (found := re.search(r"[Cc]ould not (?:find|load) '?experiment/([^'.\s]+)", text)) or (
         found := re.search(r"In 'config': Could not find 'experiment/([^']+)'", text)

@@ -55,6 +55,7 @@ def check_settings(config: Any, *, is_resolved: bool = True) -> None:
     _check_runtime(config["runtime"])
     _check_names(config)
     _check_groups(config)
+    _check_keys(config)
 
 
 def check_known(written: Any) -> None:
@@ -78,6 +79,17 @@ def check_known(written: Any) -> None:
                     f"{where}.{key} is a setting that nothing reads.{nearest(key, allowed)} "
                     f"{where} may have {', '.join(sorted(set(allowed) - {'departures'}))}."
                 )
+
+
+def _check_keys(node: Any, where: str = "") -> None:
+    """Refuse keys that YAML reads as a number or a truth value: ``{0: 1}``, ``{on: 1}``."""
+    members = node.items() if isinstance(node, Mapping) else enumerate(node) if isinstance(node, list) else ()
+    for key, value in members:
+        if isinstance(node, Mapping) and not isinstance(key, str):
+            raise UserError(
+                f"{where or 'the configuration'}: the key {key!r} must be text; put it in quotes."
+            )
+        _check_keys(value, f"{where}.{key}" if where else str(key))
 
 
 def _check_there(config: Mapping[str, Any]) -> None:

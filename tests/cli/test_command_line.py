@@ -73,6 +73,9 @@ def mistakes(outputs, *extra):
         (["--config-dir", "nowhere", *SMOKE], "there is no such folder"),
         (["--config-dir"], "needs a value"),
         (["experiment=gmm_tied_means", "a=[1,2"], "cannot be read as an override"),
+        ([*SMOKE, "seed=${..}"], "seed: its ${...} cannot be read; a reference is ${NAME} or ${GROUP.NAME}"),
+        ([*SMOKE, "seed=${.seed}"], "seed: its ${...} leads back to itself."),
+        ([*SMOKE, "++model.x={0:1}"], "model.x: the key 0 must be text; put it in quotes."),
         ([*SMOKE, "lamm=0.3"], "There is no setting 'lamm'. Did you mean 'lam'?"),
         (
             ["experiment=gmm_tied_means", "methods=[]"],

@@ -267,6 +267,7 @@ class Edited(NamedTuple):
                     isinstance(node, list) and isinstance(key, int) and key < len(node)
                 )
                 node = node[key] if inside and (not isinstance(node, dict) or key in node) else None
+            value = copy.deepcopy(value)  # or an edit after this one could put it into itself
             if isinstance(node, dict):
                 node.pop(last, None) if value == GONE else node.__setitem__(last, value)
             elif isinstance(node, list) and isinstance(last, int) and last < len(node):

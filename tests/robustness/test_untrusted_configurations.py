@@ -264,6 +264,7 @@ BROKEN = {  # what is wrong -> text after SMALL's eight lines, the line of the m
     "surrogate": ('a: "\\ud800"\n', 9, "U+D800"),
     "alias of itself": ("a: &a\n  b: *a\n", 10, "would never end"),
     "alias of nothing": ("a: *b\n", 9, "has no anchor &b"),
+    "anchor repeated": ("a: &x 1\nb: &x [2]\n", 10, "the anchor &x is there already"),
     "alias bomb": (BOMB, 14, "more than 100,000 values"),
     "alias bomb of groups": (MERGING, 14, "more than 100,000 values"),
     "deep list": ("a: " + 300 * "[" + 300 * "]" + "\n", 9, "more than 50 lists"),
