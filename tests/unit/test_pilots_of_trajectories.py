@@ -157,16 +157,34 @@ def test_more_than_fifty_parameters_have_a_dense_scale_if_they_are_correlated(co
     assert "rounds" not in about.facts
 
 
-def test_a_dense_scale_that_does_not_fit_gives_way_to_a_diagonal_one():
-    """A Student t of 3 degrees of freedom in 60 dimensions: variances are 63 times those of its mode's curvature.
+def test_a_dense_scale_that_is_wrong_in_size_is_changed_in_size():
+    """A Student t of 5 degrees of freedom in 60 dimensions: variances are 22 times those of its mode's curvature.
 
-    A covariance matrix of 60 coordinates cannot be estimated from the draws of a pilot, 60 variances can.
+    A covariance matrix of 60 coordinates cannot be estimated from the draws of a pilot, its size can.
     """
 
     def log_density(theta):
         a, b = theta[:, :30], theta[:, 30:]
         squares = ((a - 0.995 * b).square() / (1 - 0.995**2) + b.square()).sum(-1)
-        return -0.5 * (3 + 60) * torch.log1p(squares / 3)
+        return -0.5 * (5 + 60) * torch.log1p(squares / 5)
+
+    about = of_density(log_density, 60)
+    assert about.scale.dense
+    assert about.facts["rounds"] > 0
+    assert about.facts["leapfrog_steps"] <= 12
+    sizes = about.scale.factor.square().sum(1) * (5 + 60) / 5  # in units of those of the curvature
+    assert 5 < float(sizes[30:].mean()) < 80  # 22
+
+
+def test_a_dense_scale_that_is_wrong_in_some_directions_gives_way_to_a_diagonal_one():
+    """Sixty coordinates, in three directions of which the mode is sharp: the curvature is 10 and the variance 3."""
+    turn = torch.linalg.qr(torch.from_numpy(np.random.default_rng(3).normal(size=(60, 60)))).Q
+
+    def log_density(theta):
+        turned = theta @ turn.to(theta.dtype)
+        sharp, a, b = turned[:, :3], turned[:, 4::2], turned[:, 5::2]
+        correlated = ((a - 0.995 * b).square() / (1 - 0.995**2) + b.square()).sum(-1) + turned[:, 3].square()
+        return -0.1 * ((1 + (sharp / 0.1).square()).sqrt() - 1).sum(-1) - 0.5 * correlated
 
     about = of_density(log_density, 60)
     assert not about.scale.dense

@@ -24,6 +24,7 @@ _SLOWEST = 0.995  # the largest cosine
 _FITS = 3.0  # largest ratio of a variance to what the scale makes of it
 # The same of the variance in any direction: how far it may be beyond those of independent draws from N(0, I)
 _CHANCE = 1.5
+_SIZED = 1.5  # largest ratio of the median variance to 1 at which the shape of a dense scale is judged
 _DIAGONAL = 5.0  # draws that the identity counts as in the estimate of a single variance
 _AUTOCORRELATION = 4  # draws that count as one in the estimate of a covariance
 
@@ -46,9 +47,12 @@ def adapt(
     factor of 3, and by more than the error of so many draws, the scale is changed by their covariance,
     w C + (1 - w) I with w = s / (s + k) and s a quarter of the number of draws, and the step size is tuned again; k is
     D, and 5 for the variances of a diagonal scale, each of which has its own draws. Without a curvature to begin from
-    it is always changed, and the first trajectories have the number of steps that the kernel has. A dense scale that
-    does not fit gives way to the fallback of the start, if it has one: the covariance of many parameters needs many
-    draws.
+    it is always changed, and the first trajectories have the number of steps that the kernel has.
+
+    The covariance of many parameters needs many draws. If the start has a fallback, a dense scale is therefore changed
+    in size alone, by the median of the variances, until that is within a factor of 1.5, and gives way to the fallback
+    if the directions of its draws are not those of a sphere then: of a Student t with 3 degrees of freedom in 60
+    dimensions all variances are 63 times those at the mode.
 
     If their number of steps is open, trajectories have a quarter of the longest period at the known curvature; after a
     change of the scale the length pi/2, and with a diagonal one as many times that as the slowest coordinate needs, see
@@ -67,6 +71,13 @@ def adapt(
     assert scale is not None
     length = quarter_period(start.curvature) if open_length else None
     tuning = tune(method, scale, start.theta, temperature, key, length if known else None)
+    if start.fallback is not None:
+        sized = _sized(method, scale, tuning, temperature, key, None if length is None else QUARTER)
+        if sized.fits:
+            return sized
+        again = derive_key(key, "fallback")
+        other = adapt(method, start.fallback, temperature, again, open_length=open_length, known=known)
+        return other._replace(tuning=_added(other.tuning, sized.tuning))
     for k in range(ROUNDS + 1):
         assert tuning.draws is not None
         covariance = scaled_covariance(scale, tuning.draws, temperature, within=known)
@@ -75,10 +86,6 @@ def adapt(
         fits = is_fitting(covariance, tuning.draws[..., 0].numel())
         if k == ROUNDS or ((known or k) and fits):
             break
-        if start.fallback is not None:
-            again = derive_key(key, "fallback")
-            other = adapt(method, start.fallback, temperature, again, open_length=open_length, known=known)
-            return other._replace(tuning=_added(other.tuning, tuning))
         share = share_of_draws(tuning.draws, dense=scale.dense)
         scale = _changed(scale, share * covariance, 1 - share, tuning.draws.mean((0, 1)))
         round_key = derive_key(key, f"round {k}")
@@ -92,6 +99,29 @@ def adapt(
                 tuned = tune(method, scale, tuning.theta, temperature, again, odd * QUARTER)
                 tuning = _added(tuned, tuning)
                 break
+    return Adapted(tuning, scale, k, fits)
+
+
+def _sized(
+    method: Method, scale: Scale, tuning: Tuning, temperature: Tensor, key: int, length: float | None
+) -> Adapted:
+    """Change a dense scale in size until the median of the variances is about 1, and judge the directions of draws.
+
+    Draws after a change are judged twice, as chains may still be on their way from the mode in the first.
+    """
+    is_resized = False
+    for k in range(ROUNDS + 1):
+        assert tuning.draws is not None
+        size = float(scaled_covariance(scale, tuning.draws, temperature, within=True).diagonal().median())
+        directions = scaled_covariance(scale, tuning.draws, temperature, within=True, on_sphere=True)
+        fits = is_fitting(directions, tuning.draws[..., 0].numel())
+        is_sized = 1 / _SIZED < size < _SIZED
+        if k == ROUNDS or (is_sized and (fits or not is_resized)):
+            break
+        is_resized = not is_sized
+        scale = Scale(tuning.draws.mean((0, 1)), math.sqrt(size) * scale.factor)
+        tuned = tune(method, scale, tuning.theta, temperature, derive_key(key, f"size {k}"), length)
+        tuning = _added(tuned, tuning)
     return Adapted(tuning, scale, k, fits)
 
 
@@ -140,14 +170,19 @@ def reach(tuning: Tuning) -> float:
     return length / math.acos(cosine)
 
 
-def scaled_covariance(scale: Scale, draws: Tensor, temperature: Tensor, *, within: bool) -> Tensor:
+def scaled_covariance(
+    scale: Scale, draws: Tensor, temperature: Tensor, *, within: bool, on_sphere: bool = False
+) -> Tensor:
     """Return the covariance (D, D) of draws (C, S, D) in scaled coordinates, at T = 1.
 
-    It is about the mean of each chain (`within`) or of all.
+    It is about the mean of each chain (`within`) or of all. With `on_sphere` each draw is moved to the distance
+    sqrt(D) of the mean: a covariance of directions, which is I of every density that depends on the distance alone.
     """
     phi = scale.to_phi(draws) / temperature.sqrt().cpu()[:, None, None]
     phi = phi - (phi.mean(1, keepdim=True) if within else phi.mean((0, 1)))
     flat = phi.reshape(-1, phi.shape[-1])
+    if on_sphere:
+        flat = flat * (math.sqrt(flat.shape[-1]) / flat.norm(dim=-1, keepdim=True).clamp_min(1e-300))
     return flat.T @ flat / len(flat)
 
 
