@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 
 from mhrun.build import trusted_object
-from mhrun.errors import Refusal
+from mhrun.errors import Refusal, UserError
 from mhrun.models.axes import is_axis
 from mhrun.models.explained import explained
 from mhrun.models.function import FunctionModel
@@ -45,7 +45,8 @@ class PyroModel(FunctionModel):
 
     Raises:
         Refusal: Pyro is not installed, or the model has no data plate or several, discrete latents, a latent for each
-            datum, subsampling of its own, or a support that depends on other parameters.
+            datum, subsampling of its own, a support that depends on other parameters, or a prior that depends on the
+            data.
         UserError: the model fails.
     """
 
@@ -57,7 +58,7 @@ class PyroModel(FunctionModel):
         except ModuleNotFoundError as error:
             raise Refusal("PyroModel needs Pyro; install it with pip install 'mhrun[pyro]'.") from error
         function = trusted_object(model, "model") if isinstance(model, str) else model
-        sites = _Sites(function, _prototype(data))
+        sites = _Sites(function, _prototype(data), _others(data))
         super().__init__(
             partial(_log_lik, sites),
             start,
@@ -99,12 +100,15 @@ class _Sites:
     Args:
         model: the function.
         prototype: two rows of each field.
+        others: rows of other numbers and values, on which the prior must be the same.
 
     Raises:
         Refusal: the model does not fit.
     """
 
-    def __init__(self, model: Callable[..., Any], prototype: dict[str, Tensor]) -> None:
+    def __init__(
+        self, model: Callable[..., Any], prototype: dict[str, Tensor], others: Sequence[dict[str, Tensor]]
+    ) -> None:
         self.model = model
         self.prototype = prototype
         with torch.random.fork_rng(devices=[]), explained("the Pyro model", prototype):
@@ -116,7 +120,7 @@ class _Sites:
             {name: node for name, node in trace.nodes.items() if node["type"] in ("sample", "param")}
             for trace in traces
         )
-        sampled = {name: node for name, node in first.items() if not _is_subsample(node)}
+        sampled = {name: node for name, node in first.items() if not _is_no_site(node)}
         for name, node in sampled.items():
             if node["type"] == "param":
                 raise Refusal(
@@ -141,6 +145,26 @@ class _Sites:
                 del setting["dims"]
         if not self.latents:
             raise Refusal("the Pyro model has no latent site, so that there is nothing to sample.")
+        values = {name: first[name]["value"].detach() for name in self.latents}
+        priors = self.log_priors(prototype, values)
+        for rows in others:
+            try:
+                with explained("the Pyro model", rows):
+                    changed = self.log_priors(rows, values)
+            except UserError:  # ones may be no data of the model, or it fails later, at a minibatch
+                continue
+            for name, prior in priors.items():
+                if not torch.allclose(prior, changed[name], rtol=1e-6, atol=1e-9, equal_nan=True):
+                    raise Refusal(
+                        f"the prior of '{name}' depends on the data that the model is given, which are a minibatch; "
+                        "compute what it needs of all data outside of the model."
+                    )
+
+    def log_priors(self, rows: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the log-prior of each latent site at some values, in a model that has these rows."""
+        trace = self.trace(rows, values)
+        nodes = {name: trace.nodes[name] for name in self.latents}
+        return {name: node["fn"].log_prob(node["value"]).sum() for name, node in nodes.items()}
 
     def trace(self, rows: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Any:
         """Return the trace of the model on some rows, with these values of latent sites."""
@@ -158,9 +182,7 @@ class _Sites:
 def _log_prior(sites: _Sites, theta: Mapping[str, Tensor]) -> Tensor:
     """Return the log-prior of the latent sites: one number."""
     rows = {name: _as(value, next(iter(theta.values()))) for name, value in sites.prototype.items()}
-    trace = sites.trace(rows, theta)
-    nodes = [trace.nodes[name] for name in sites.latents]
-    return torch.stack([node["fn"].log_prob(node["value"]).sum() for node in nodes]).sum()
+    return torch.stack(list(sites.log_priors(rows, theta).values())).sum()
 
 
 def _log_lik(sites: _Sites, theta: Mapping[str, Tensor], rows: Mapping[str, Tensor]) -> Tensor:
@@ -191,6 +213,16 @@ def _prototype(data: Any) -> dict[str, Tensor]:
     Raises:
         Refusal: neither data nor shapes.
     """
+    return _rows_of(data, range(_ROWS), 0.0)
+
+
+def _others(data: Any) -> list[dict[str, Tensor]]:
+    """Return three rows: the last ones of the data, or zeros and ones of these shapes."""
+    return [_rows_of(data, range(-_ROWS - 1, 0), fill) for fill in (0.0, 1.0)]
+
+
+def _rows_of(data: Any, indices: range, fill: float) -> dict[str, Tensor]:
+    """Return rows of each field, with indices modulo their number, and filled with a number where only shapes are."""
     data = getattr(data, "fields", data)
     if not isinstance(data, Mapping) or not data:
         raise Refusal(
@@ -200,7 +232,7 @@ def _prototype(data: Any) -> dict[str, Tensor]:
     for name, value in data.items():
         if isinstance(value, int | list | tuple):
             shape = () if value == 1 else tuple(value) if isinstance(value, list | tuple) else (value,)
-            fields[str(name)] = torch.zeros(_ROWS, *shape, dtype=torch.float64)
+            fields[str(name)] = torch.full((len(indices), *shape), fill, dtype=torch.float64)
             continue
         try:
             rows = torch.as_tensor(np.asarray(value))
@@ -208,12 +240,15 @@ def _prototype(data: Any) -> dict[str, Tensor]:
             raise Refusal(f"field '{name}' of PyroModel's data holds no numbers.") from error
         if rows.dim() == 0 or not len(rows):
             raise Refusal(f"field '{name}' of PyroModel's data has no rows.")
-        fields[str(name)] = _as(rows[torch.arange(_ROWS) % len(rows)], torch.zeros((), dtype=torch.float64))
+        fields[str(name)] = _as(rows[torch.tensor(indices) % len(rows)], torch.zeros((), dtype=torch.float64))
     return fields
 
 
-def _is_subsample(node: Mapping[str, Any]) -> bool:
-    return type(node["fn"]).__name__ == "_Subsample" if node["type"] == "sample" else False
+def _is_no_site(node: Mapping[str, Any]) -> bool:
+    """Return whether a node is the index of a plate, or a ``pyro.deterministic``."""
+    if node["type"] != "sample":
+        return False
+    return type(node["fn"]).__name__ == "_Subsample" or bool((node["infer"] or {}).get("_deterministic"))
 
 
 def _data_plate(observed: Mapping[str, Any]) -> str:

@@ -246,6 +246,45 @@ def failing(y):
         pyro.sample("y", dist.Normal(a @ y, 1.0), obs=y)
 
 
+def scaled_prior(y):
+    a = pyro.sample("a", dist.Normal(0.0, 1.0))
+    b = pyro.sample("b", dist.Normal(a, y.std()))
+    with pyro.plate("data", len(y)):
+        pyro.sample("y", dist.Normal(b, 1.0), obs=y)
+
+
+def unit_information(y):
+    b = pyro.sample("b", dist.Normal(0.0, len(y) ** 0.5))
+    with pyro.plate("data", len(y)):
+        pyro.sample("y", dist.Normal(b, 1.0), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("function", "data"),
+    [(scaled_prior, {"y": Y}), (unit_information, {"y": Y}), (unit_information, {"y": 1})],
+)
+def test_a_prior_that_depends_on_the_data_is_refused(function, data):
+    """It would be evaluated on two rows: on the prototype of the model, not on all data."""
+    with pytest.raises(UserError, match="the prior of 'b' depends on the data"):
+        PyroModel(function, data)
+
+
+def test_deterministic_values_are_no_sites():
+    def model(y):
+        a = pyro.sample("a", dist.Normal(0.0, 1.0))
+        twice = pyro.deterministic("twice", 2 * a)
+        with pyro.plate("data", len(y)):
+            each = pyro.deterministic("each", twice + 0 * y)
+            pyro.sample("y", dist.Normal(each, 1.0), obs=y)
+
+    found = PyroModel(model, {"y": Y})
+    assert found.dim == 1
+    rows = {"y": Y.double()[None]}
+    theta = torch.tensor([[0.3]], dtype=torch.float64)
+    expected = torch.distributions.Normal(0.6, 1.0).log_prob(rows["y"])
+    assert torch.allclose(found.log_lik(theta, rows), expected)
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
