@@ -27,7 +27,7 @@ def _case(
 ) -> tuple[Kernel, float, np.ndarray, np.ndarray]:
     """Return a kernel with minibatches, its step size, and the temperatures and starting points of its chains."""
     kernel = subject.made(subject.n, subject.m, target)
-    chains = ladders * subject.rungs()
+    chains = ladders * subject.rungs
     base = subject.n / subject.effective if kernel.decides else 1.0
     temperature = subject.temperatures(chains, base)
     theta = known.draw(np.random.default_rng(subject.seed), temperature)
@@ -143,7 +143,7 @@ def repeatable(subject: Subject) -> Iterator[CheckResult]:
         "two runs are bitwise equal" if same else "two runs differ: random numbers must come from `draws`"
     )
     yield CheckResult(check_name, HOLDS if same else FAILS, detail)
-    check_name, rungs = "chains independent", subject.rungs()
+    check_name, rungs = "chains independent", subject.rungs
     if not same:
         yield CheckResult(check_name, NONE, "not compared, because chains are not repeatable")
         return

@@ -131,7 +131,7 @@ def _small_steps(subject: Subject, check_name: str, temperature: float) -> Check
     if reason := _no_dynamics(subject, kernel, known, target):
         return CheckResult(check_name, NONE, reason)
     step = subject.step_for(kernel, known, target)
-    base = temperature if subject.rungs() > 1 else 1.0
+    base = temperature if subject.rungs > 1 else 1.0
     if temperature != 1 and subject.step_size is None:
         # Stable at this temperature too. One that ignores it has the right variance at no step but almost 0.
         step = max(subject.step_for(kernel, known, target, temperature), step / _SHORTEST_OF_COLD)
@@ -340,7 +340,7 @@ def _draws(
     theta = known.draw(np.random.default_rng(derive_key(subject.seed, "measure")), noise * temperature)
     first = int(_SHARE * steps)
     key = derive_key(subject.seed, "check")
-    loop = compile_loop(kernel, target, key, 1) if subject.rungs() == 1 and kernel.decides else None
+    loop = compile_loop(kernel, target, key, 1) if subject.rungs == 1 and kernel.decides else None
     if loop is not None:
         t = torch.from_numpy(temperature).expand(steps, -1).contiguous()
         with torch.no_grad():

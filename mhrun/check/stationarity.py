@@ -128,7 +128,7 @@ def coming(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     step = subject.step_for(kernel, known, target) / (1 if kernel.decides else 8)
     begin = np.tile(known.centre + _FAR * (values**0.5) @ vectors.T, (chains, 1))
     steps = _COMING * subject.times(kernel, known, target)
-    cold = np.arange(chains) % subject.rungs() == 0
+    cold = np.arange(chains) % subject.rungs == 0
     for more in _MORE:  # a kernel that moves one coordinate at a time takes longer
         trajectory = subject.follow(kernel, target, begin, more * steps, step, temperature)
         ends = ((trajectory.theta[-1, cold].numpy() - known.centre) @ vectors) / values**0.5
@@ -196,7 +196,7 @@ def geweke(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     Geweke (2004). Ten tosses are determined by the number of heads, so chains with equal data move together.
     """
     known = gaussian_mean(N_TOSSED)
-    if subject.rungs() > 1:
+    if subject.rungs > 1:
         yield CheckResult(check_name, NONE, "the chains of a ladder have different temperatures")
         return
     if reason := reads_all(subject, known):

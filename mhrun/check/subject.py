@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import cached_property, wraps
 from typing import NamedTuple
 
 import numpy as np
@@ -119,28 +119,29 @@ class Subject:
             raise Refusal(reason)
         return kernel
 
+    @cached_property
     def rungs(self) -> int:
-        """Return the number of rungs of its ladders; 1 without ladders."""
+        """The number of rungs of its ladders; 1 without ladders."""
         return self.make(self.n, self.m).rungs
 
-    @property
+    @cached_property
     def fitted(self) -> bool:
         """Whether its draws follow an approximation fitted to the target."""
         return self.make(self.n, self.m).fitted
 
     def whole(self, chains: int) -> int:
         """Return about this number of chains, a multiple of the rungs."""
-        return max(1, chains // self.rungs()) * self.rungs()
+        return max(1, chains // self.rungs) * self.rungs
 
     def temperatures(self, chains: int, base: float = 1.0) -> Array:
         """Return the temperature of each chain (C,), doubled from rung to rung."""
-        rungs = self.rungs()
+        rungs = self.rungs
         temperature: Array = base * 2.0 ** (np.arange(chains) % rungs)
         return temperature
 
     def shorter(self, chains: int) -> npt.NDArray[np.bool_]:
         """Return which chains (C,) take shorter steps: every other ladder."""
-        is_shorter: npt.NDArray[np.bool_] = np.arange(chains) // self.rungs() % 2 == 1
+        is_shorter: npt.NDArray[np.bool_] = np.arange(chains) // self.rungs % 2 == 1
         return is_shorter
 
     def step_for(self, kernel: Kernel, known: Known, target: Target, base: float = 1.0) -> float:
@@ -222,7 +223,7 @@ class Subject:
                 if share > most:
                     best, most = float(step), share
             else:
-                ends = trajectory.theta[30:, :: self.rungs()].numpy()  # the coldest rung of each ladder
+                ends = trajectory.theta[30:, :: self.rungs].numpy()  # the coldest rung of each ladder
                 ratio = float(np.mean(((ends - known.centre) / known.sds) ** 2)) / base
                 least = 0.0 if self.adds_no_noise(kernel, known, float(step)) else _HEALTHY[0]
                 if least <= ratio < _HEALTHY[1] and not trajectory.stat("diverging").any():

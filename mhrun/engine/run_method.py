@@ -196,6 +196,8 @@ def _finished(method: Method, folder: Path, watcher: Watcher) -> dict[str, Any] 
 def _recorded_executor(method: Method, folder: Path, settings: Settings, watcher: Watcher) -> Executor:
     """Return the executor, and record it with what else decides rounding: a resumed method goes on with the same."""
     begun = recorded_choices(folder)
+    if begun.executor is not None and settings.executor not in ("auto", begun.executor):
+        watcher.note(f"{method.name} continues with the executor that it began with, {begun.executor}.")
     executor = choose_executor(method, settings.executor, begun.executor, settings.threads, watcher.note)
     evaluation = choose_evaluation(method, begun.evaluation)
     threads = settings.threads or begun.torch_threads or measured_threads(method, executor)

@@ -136,7 +136,7 @@ def sample(
             with very many parameters.
         device: cpu or cuda.
         executor: auto (compiled loops for long runs), compiled, torch, or graph: the step as a CUDA graph
-            on a GPU, else by torch.compile.
+            on a GPU, else by torch.compile. A trace that has begun in `folder` keeps its executor.
         dtype: of the parameters; float32 for networks.
         precision: of the products of gradients, with dtype=torch.float32: fp32, tf32 or bf16, see
             `mhrun.target.Precision`.
@@ -286,7 +286,7 @@ def _step_size(step_size: float | str | Schedule, acceptance: float | None, kern
     """Return the schedule of the step size: found by a pilot, tuned in burn-in, fixed, or the one that is given."""
     if is_auto(step_size):
         aim = AUTO if acceptance is None else acceptance
-        return Tuned(AUTO, aim) if kernel.decides else Fixed(step_size=AUTO)
+        return Tuned(AUTO, aim) if kernel.decides or acceptance is not None else Fixed(step_size=AUTO)
     if _is_number(step_size):
         if not 0 < float(step_size) < math.inf:
             raise UserError(

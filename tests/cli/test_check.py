@@ -279,5 +279,6 @@ def test_settings_that_a_part_refers_to_are_read(own_dynamics, capsys):
         ["dynamics=signed", "+dynamics.sign=0.5"],
         ["signed.Signed", "sign=0.5", "m=50"],
     ):
-        assert run([*own_dynamics, *words, "checks=repeatable", "chains=200"]) == 0, capsys.readouterr().err
+        words = [*words, "checks=repeatable", "chains=200", "step_size=0.01"]
+        assert run([*own_dynamics, *words]) == 0, capsys.readouterr().err
     capsys.readouterr()

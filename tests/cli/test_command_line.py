@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +18,7 @@ from mhrun.cli.compose import compose_config
 from mhrun.cli.hydra_errors import explained
 from mhrun.cli.main import _warned, run
 from mhrun.cli.replaced import with_replaced_parts
+from mhrun.cli.reporting import _chosen
 from mhrun.engine.assemble import methods_of
 from mhrun.store.identity import digest
 
@@ -429,11 +431,14 @@ def test_a_run_from_words_to_page_and_again(request, tmp_path, capsys):
     assert "This run is complete (" in err
     assert "making its report" in err
     assert "exists already" not in err
+    page.unlink()
+    assert run(["report"]) == 0
+    assert capsys.readouterr().out.count("index.html") == 1
+    assert page.is_file()
     for names in ([], ["gmm_tied_means"], [str(run_folder)], [run_folder.name[:6]]):
-        page.unlink()
-        assert run(["report", *names]) == 0
-        assert capsys.readouterr().out.count("index.html") == 1
-        assert page.is_file()
+        folders, sweeps = _chosen(names, Path("outputs"))
+        assert [folder.path.resolve() for folder in folders] == [run_folder.resolve()]
+        assert sweeps == []
 
 
 def test_a_broken_report_function_is_reported(capsys):

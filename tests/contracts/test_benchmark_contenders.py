@@ -93,6 +93,7 @@ def test_contenders_of_mh_minibatch_agree(tmp_path, monkeypatch):
     assert abs(ours["batch"] / theirs["batch"] - 1) < 0.4
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="it needs a C++ compiler")
 @pytest.mark.parametrize("problem", ["mint", "mh_minibatch"])
 def test_the_loops_in_cpp_do_the_same(problem, ours, tmp_path, monkeypatch, capsys):

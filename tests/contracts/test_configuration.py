@@ -163,7 +163,11 @@ def test_methods_can_be_added_to_an_experiment(name):
 
 # The scales of an experiment follow each other: they have the files in common, which are put together once.
 @pytest.mark.parametrize(
-    "scale", ["smoke", *(pytest.param(s, marks=pytest.mark.long) for s in ("quick", "paper"))]
+    "scale",
+    [
+        pytest.param("smoke", marks=pytest.mark.slow),
+        *(pytest.param(s, marks=pytest.mark.long) for s in ("quick", "paper")),
+    ],
 )
 @pytest.mark.parametrize("name", experiments())
 def test_experiments_compose_build_and_have_their_report(name, scale):

@@ -144,10 +144,14 @@ def test_a_module_is_the_same_in_another_process(tmp_path, rng):
 
 def test_tuning_needs_an_acceptance_test_and_a_burn_in(rng):
     x = rng.normal(size=50)
-    with pytest.raises(Refusal, match="no acceptance test"):
-        mhrun.sample(
-            gaussian, x, mhrun.Unadjusted(mhrun.SGLD(), 10), start=[0.0], step_size=0.1, acceptance=0.3
-        )
+    for step_size in (0.1, "auto"):
+        with pytest.raises(Refusal, match="no acceptance test"):
+            mhrun.sample(
+                *(gaussian, x, mhrun.Unadjusted(mhrun.SGLD(), 10)),
+                start=[0.0],
+                step_size=step_size,
+                acceptance=0.3,
+            )
     with pytest.raises(Refusal, match="too short to tune"):
         mhrun.sample(
             gaussian, x, metropolis(mhrun.Full()), start=[0.0], step_size=0.1, acceptance=0.3, warmup=9

@@ -183,7 +183,7 @@ def test_decisions_on_minibatches_may_enter_where_data_are_impossible(rule, pair
     def log_lik(theta, rows):  # theta above the smallest of the data is impossible for these alone
         return torch.where(rows > theta[0], theta[0] - rows, there)
 
-    settings = {"start": [0.0], "step_size": 0.3, "steps": 300, "executor": "torch"}
+    settings = {"start": [0.0], "step_size": 0.3, "steps": 300, "warmup": 50, "executor": "torch"}
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         mhrun.sample(

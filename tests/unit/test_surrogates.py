@@ -163,7 +163,8 @@ def test_log_ratios_with_a_surrogate_have_less_noise_and_the_same_mean(pairing):
         assert spread["taylor2"] < 0.7 * spread["taylor1"]
 
 
-def test_unsuitable_targets_are_refused():
+def test_unsuitable_targets_are_refused(monkeypatch):
+    monkeypatch.setattr("mhrun.target.reference._SCALINGS", 0)  # further searches would take seconds
     flat = FunctionModel(lambda t, rows: rows["x"] * t[:, :1], [0.0], batched=True)
     unbounded = Target(flat, Dataset.of(np.ones(20)), surrogate="taylor1")
     with pytest.raises(UserError, match="no mode"):
