@@ -22,6 +22,7 @@ from mhrun.data import Dataset
 from mhrun.errors import UserError
 from mhrun.models.explained import explained
 from mhrun.models.function import FunctionModel, Named
+from mhrun.models.parameters import constant_coordinates
 from mhrun.models.weights import Weights
 from mhrun.random import derive_key
 from mhrun.target import Target
@@ -184,7 +185,8 @@ def calibrated(
         seed: breaks ties of ranks.
     """
     replications, chains, steps, size = draws.shape
-    effective = [[ess(set_draws[..., d]) for d in range(size)] for set_draws in draws]
+    free = np.setdiff1d(np.arange(size), constant_coordinates(model)).tolist()  # zeros of triangular matrices
+    effective = [[ess(set_draws[..., d]) for d in free] for set_draws in draws]
     worth = float(np.median(np.nan_to_num(np.min(effective, axis=1), nan=0.0)))
     # Ranks 0..R in bins of equal size: R + 1 is a multiple of BINS.
     count = int(min(MOST, _SHARE * worth) + 1) // BINS * BINS - 1
@@ -195,8 +197,8 @@ def calibrated(
         )
     all_draws = draws.reshape(replications, chains * steps, size)
     thinned = all_draws[:, np.linspace(0, chains * steps - 1, count).round().astype(int)]
-    quantities = dict(zip(model.names, np.moveaxis(thinned, -1, 0), strict=True))
-    truth = dict(zip(model.names, given.truth.T, strict=True))
+    quantities = {model.names[d]: thinned[..., d] for d in free}
+    truth = {model.names[d]: given.truth[:, d] for d in free}
     true_log_lik, log_lik = _log_likelihoods(model, given, thinned)
     quantities, truth = quantities | {LOG_LIK: log_lik}, truth | {LOG_LIK: true_log_lik}
     rng = np.random.default_rng(seed)

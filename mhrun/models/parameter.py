@@ -13,6 +13,7 @@ from torch.distributions.constraints import Constraint
 
 from mhrun.errors import Refusal, nearest
 from mhrun.models.axes import Axis, axes_of, check_shape, shape_from
+from mhrun.models.lkj import with_correct_draws
 from mhrun.models.prior_text import constraint_of, prior_of
 from mhrun.numbers import is_whole
 
@@ -286,7 +287,7 @@ def log_jacobian_of(p: Parameter, free: Tensor) -> Tensor:
 
 def _quiet(prior: Distribution) -> Distribution:
     """Return a prior in float64 whose log_prob takes any number: chains may propose what is none."""
-    return changed(prior, lambda t: t.double() if t.is_floating_point() else t)
+    return with_correct_draws(changed(prior, lambda t: t.double() if t.is_floating_point() else t))
 
 
 def changed(thing: Any, change: Callable[[Tensor], Tensor]) -> Any:

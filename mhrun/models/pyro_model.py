@@ -17,6 +17,7 @@ from mhrun.errors import Refusal, UserError
 from mhrun.models.axes import is_axis
 from mhrun.models.explained import explained
 from mhrun.models.function import FunctionModel
+from mhrun.models.lkj import with_correct_draws
 from mhrun.models.parameters import Parameters
 from mhrun.random import derive_key
 
@@ -88,7 +89,7 @@ class PyroModel(FunctionModel):
         with torch.random.fork_rng(devices=[]):
             for chain in range(chains):
                 torch.manual_seed(derive_key(key, f"prior/{chain}") >> 1)
-                trace = self._sites.trace(self._sites.prototype, {})
+                trace = self._sites.prior_trace()
                 for name, values in drawn.items():
                     values.append(trace.nodes[name]["value"].double())
         return self.parameters.theta({name: torch.stack(values) for name, values in drawn.items()}, "a draw")
@@ -159,6 +160,17 @@ class _Sites:
                         f"the prior of '{name}' depends on the data that the model is given, which are a minibatch; "
                         "compute what it needs of all data outside of the model."
                     )
+
+    def prior_trace(self) -> Any:
+        """Return a trace with draws from the prior."""
+        from pyro.poutine.messenger import Messenger
+
+        class Correct(Messenger):  # type: ignore[misc]
+            def _pyro_sample(self, message: Any) -> None:
+                message["fn"] = with_correct_draws(message["fn"])
+
+        with Correct():
+            return self.trace(self.prototype, {})
 
     def log_priors(self, rows: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the log-prior of each latent site at some values, in a model that has these rows."""
