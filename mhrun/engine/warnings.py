@@ -21,6 +21,7 @@ from mhrun.engine.noise_warnings import (
 )
 from mhrun.kernels import ReplicaExchange
 from mhrun.kernels.acceptance import efficient_acceptance
+from mhrun.kernels.preconditioned import PreconditionedDynamics
 from mhrun.kernels.stationary import samples
 from mhrun.numbers import rounded
 from mhrun.target.function_space import is_network
@@ -52,7 +53,7 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     if stopped and not method.kernel.decides:
         yield (
             f"{method.name}: {stopped} of {shape.chains} chains became non-finite and stopped where they "
-            "were; lower the step size."
+            f"were; lower the step size{_in_other_units(method)}."
         )
     elif (
         stopped == shape.chains
@@ -192,6 +193,14 @@ def acceptance_range(method: Method) -> tuple[float, float] | None:
     """Return the range of acceptance rates in which a method is efficient; None if it is unknown."""
     efficient = efficient_acceptance(method.kernel, method.target.dim)
     return None if efficient is None else (efficient.low, efficient.high)
+
+
+def _in_other_units(method: Method) -> str:
+    """Return what else may be wrong with the step size of a dynamics without a scale: it may be that of one with."""
+    dynamics = getattr(method.kernel.of_a_chain, "dynamics", None)
+    if dynamics is None or isinstance(dynamics, PreconditionedDynamics):
+        return ""
+    return ", or set precondition=dense or diagonal if it is from a pilot's scaled coordinates"
 
 
 def _tuning_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:

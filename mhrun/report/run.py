@@ -108,7 +108,7 @@ class Run:
         error, bias = pilot.get("variance_error"), pilot.get("variance_bias") or 0.0
         if not error:
             return ""
-        most = f"{(1 + error) ** 0.5 - 1:.0%} too large by its settings"
+        most = f"{(1 + error) ** 0.5 - 1:.0%} too large by its settings if the posterior is normal"
         # A thermostat removes some of the error, and has a bias in the other direction
         return f"sd {1 - (1 + bias) ** 0.5:.0%} too small to {most}" if bias < 0 else f"sd up to {most}"
 

@@ -82,8 +82,8 @@ def step_of_dynamics(
     size_in_words = f"between {-bias:.0%} too small and" if bias < 0 else "about"
     facts = {
         "stability_bound": stability_bound,
-        "why": f"its stationary variance is then expected {size_in_words} {error:.0%} too large, of which minibatch "
-        f"noise is {1 - rates.of_the_step / rates.error:.0%}; steps are stable below {stability_bound:.3g}.",
+        "why": f"its stationary variance is then expected {size_in_words} {error:.0%} too large if the "
+        f"posterior is normal, of which minibatch noise is {1 - rates.of_the_step / rates.error:.0%}; steps are stable below {stability_bound:.3g}.",
         "variance_error": error,
         "variance_bias": bias,
     }

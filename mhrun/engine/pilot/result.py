@@ -102,10 +102,19 @@ def pilot_warnings(name: str, facts: Mapping[str, Any] | None) -> Iterator[str]:
     if not facts.get("settled", True):
         yield (
             f"{name}: the pilot's step size did not settle: acceptance {facts['acceptance_found']:.3g}, aimed at "
-            f"{facts['aim']:.2f}. Give a step size, or better starting points."
+            f"{facts['aim']:.2f}. Give a step size, or better starting points{_lower_aim(facts)}."
         )
     if "flat_along" in facts:
         yield f"{name}: {improper(facts['flat_along'])}"
+
+
+def _lower_aim(facts: Mapping[str, Any]) -> str:
+    """Return what else to do where too few moves are accepted at any step size."""
+    return (
+        "; if shorter steps are not accepted more often, aim lower (acceptance)"
+        if facts["acceptance_found"] < facts["aim"]
+        else ""
+    )
 
 
 def improper(direction: str) -> str:
