@@ -77,6 +77,12 @@ def explained(
         group, _, choice = found[1].rpartition("/")
         if needs := _INSTALLED.get(choice.split("_")[0]) if group == "hydra/launcher" else None:
             return UserError(f"The launcher '{choice}' is not installed; pip install {needs}.")
+        for folder in folders:
+            beside = folder.parent / group / f"{choice}.yaml"
+            if folder.name == "conf" and beside.is_file():
+                return UserError(
+                    f"'{beside}' is not read, as the project has a folder conf; move it to '{folder / group}'."
+                )
         choices = [p.stem for place in [CONF, *folders] for p in (place / group).glob("*.yaml")]
         if group == "hydra/launcher":
             choices += ["basic", "joblib", "submitit_local"]  # of Hydra, and of what is installed beside it

@@ -564,14 +564,17 @@ def test_an_approximate_method_that_agrees_is_named_with_its_expected_error():
             return {"hmc": "exact"}.get(method, "approximate")
 
         def expected_error(self, method):
-            return {"sgld_cv": "sd up to 5% too large by its settings if the posterior is normal"}.get(method, "")
+            return {"sgld_cv": "sd up to 5% too large by its settings if the posterior is normal"}.get(
+                method, ""
+            )
 
     rows = [Row(Run(), name, f"own: {name}") for name in ("hmc", "sgld_cv", "mint", "sgld")]
     verdicts = {"hmc": "agrees", "sgld_cv": "agrees", "mint": "agrees", "sgld": "differs"}
     found = {f"own: {name}": {"verdict": verdict} for name, verdict in verdicts.items()}
     (line,) = _small_errors(found, rows, 0.1)
     assert line == (
-        "Approximate, though they agree: own: sgld_cv (sd up to 5% too large by its settings if the posterior is normal), own: mint. A verdict "
+        "Approximate, though they agree: own: sgld_cv (sd up to 5% too large by its settings if the "
+        "posterior is normal), own: mint. A verdict "
         "does not see differences far below 0.1 sd."
     )
     assert _small_errors(found, rows[::3], 0.1) == []

@@ -215,8 +215,9 @@ def test_approximate_methods_that_converged_are_named_with_the_error_of_their_se
     found = summary.summarised(run, {}, [], diagnostics)
     assert list(found.methods["target"]) == ["exact", "approximate", "approximate", "approximate"]
     assert found.footnotes[1] == (
-        "approximate: R-hat and ESS do not show how far off C (sd up to 5% too large by its settings if the posterior is normal), D (sd 3% too "
-        "small to 5% too large by its settings if the posterior is normal) are; compare with A: mhrun compare somewhere --reference somewhere:a"
+        "approximate: R-hat and ESS do not show how far off C (sd up to 5% too large by its settings if the "
+        "posterior is normal), D (sd 3% too small to 5% too large by its settings if the posterior is normal) are; "
+        "compare with A: mhrun compare somewhere --reference somewhere:a"
     )
     del diagnostics["a"]
     assert summary.summarised(run, {}, [], diagnostics).approximate.endswith("compare with an exact method")

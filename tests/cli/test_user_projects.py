@@ -20,7 +20,7 @@ from mhrun.cli.parsing import parse_command_line
 from mhrun.data import Dataset
 from mhrun.errors import UserError
 from mhrun.models.user_function import Named, UserFunction
-from mhrun.paths import PACKAGE, STARTERS
+from mhrun.paths import CONF, PACKAGE, STARTERS
 from mhrun.random import Draws, Streams
 from mhrun.report.build import report_parts
 from mhrun.report.run import Run
@@ -527,3 +527,18 @@ def test_a_method_needs_its_name_alone_or_asks_in_one_line(tmp_path):
                 compose_config([*words, f"+method@methods.a={name}"])
         else:
             assert compose_config([*words, f"+method@methods.a={name}"])["methods"]["a"], name
+
+
+def test_a_part_beside_conf_is_named(tmp_path, capsys):
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "method").mkdir()
+    (tmp_path / "method" / "mine.yaml").write_text((CONF / "method" / "mcmc.yaml").read_text())
+    words = [
+        "--project",
+        str(tmp_path),
+        "experiment=gmm_tied_means",
+        "+method@methods.mine=mine",
+        "--dry-run",
+    ]
+    assert run(words) == 2
+    assert f"move it to '{tmp_path / 'conf' / 'method'}'" in capsys.readouterr().err

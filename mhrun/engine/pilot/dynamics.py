@@ -83,7 +83,8 @@ def step_of_dynamics(
     facts = {
         "stability_bound": stability_bound,
         "why": f"its stationary variance is then expected {size_in_words} {error:.0%} too large if the "
-        f"posterior is normal, of which minibatch noise is {1 - rates.of_the_step / rates.error:.0%}; steps are stable below {stability_bound:.3g}.",
+        f"posterior is normal, of which minibatch noise is {1 - rates.of_the_step / rates.error:.0%}; "
+        f"steps are stable below {stability_bound:.3g}.",
         "variance_error": error,
         "variance_bias": bias,
     }
