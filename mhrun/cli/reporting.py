@@ -11,6 +11,7 @@ from mhrun.cli.named_runs import run_at
 from mhrun.cli.places import outputs_of
 from mhrun.errors import UserError, is_of_launcher, nearest
 from mhrun.store.folder import RunFolder, runs, sweeps
+from mhrun.store.locks import held
 
 
 def make_reports(words: Sequence[str]) -> int:
@@ -104,4 +105,5 @@ def _of_run(folder: RunFolder, warn: Callable[[str], None]) -> None:
 def _of_sweep(place: Path, warn: Callable[[str], None]) -> None:
     from mhrun.report.sweep import build_sweep_report
 
-    print(f"sweep   {build_sweep_report(place, warn)}", flush=True)
+    with held(place, "sweep", lambda line: print(f"mhrun: {line}", file=sys.stderr, flush=True)):
+        print(f"sweep   {build_sweep_report(place, warn)}", flush=True)

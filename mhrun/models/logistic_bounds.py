@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from mhrun.models.logistic_native import log_lik_of_all, log_prior, log_sigmoid
 from mhrun.native import NativeBounds, NativeLowerBound, piece, routine
+from mhrun.native.forms import GAP_ROUNDING
 from mhrun.native.maths import exp_negative_64
 
 
@@ -91,7 +92,7 @@ def _gap(args: Any, i: Any, theta: Any) -> Any:
     z *= np.float64(y[i]) * scale
     xi, log_lik = tangent[i, 0], log_sigmoid(z)
     bound = tangent[i, 2] + (z - xi) / 2 - tangent[i, 1] * (z - xi) * (z + xi)
-    return log_lik - bound, 1e-10 * (1 + abs(log_lik) + abs(bound))
+    return log_lik - bound, GAP_ROUNDING * (1 + abs(log_lik) + abs(bound))
 
 
 @piece

@@ -85,7 +85,7 @@ def _metrics_of(place: Path, jobs: Sequence[Job], guard: Guard) -> _Metrics:
     """Make the tables and the figure of a sweep's metrics, and write them into its folder in the place of old ones."""
     for old in (*place.glob("sweep.*"), *place.glob(f"{MEANS}.*")):
         if old.suffix != ".json":  # the sweep itself
-            old.unlink()
+            old.unlink(missing_ok=True)
     frame, config = sweep_table(jobs), jobs_config(jobs)
     if frame.empty:
         return _Metrics(frame, [], {}, "", NOTHING, NOTHING, NOTHING)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mhrun.data import Dataset
+from mhrun.native.forms import GAP_ROUNDING
 from mhrun.target.reference import find_reference, gradient_of_sum, hessian_of_sum, in_float64
 from mhrun.target.surrogate import Sums, Surrogate
 from mhrun.types import Model, Reference, Rows
@@ -64,15 +65,12 @@ class LowerBound(Surrogate):
         """Return l_i - log B_i (C, m), computed in float64, and what rounding may add to it."""
         log_lik = self._model.log_lik(theta.double(), in_float64(self._model, rows)).double()
         bound = self.terms(theta, rows)
-        return log_lik - bound, _ROUNDING * (1 + log_lik.abs() + bound.abs())
+        return log_lik - bound, GAP_ROUNDING * (1 + log_lik.abs() + bound.abs())
 
     def _bounds_at(self, anchor: Tensor | None, theta: Tensor, rows: Rows) -> Tensor:
         """Return the bounds that touch at the anchor (D,), or where the model chooses."""
         bounds: Tensor = self._model.lower_bound(theta, rows, anchor)  # type: ignore[attr-defined]
         return bounds
-
-
-_ROUNDING = 1e-10  # relative
 
 
 class _AsLogLik:

@@ -25,6 +25,13 @@ def test_the_statistic_varies_more_for_small_means(mean, lines):
     assert len(list(dispersion_warnings(means + (2.1 * means).sqrt(), means, 1))) == lines
 
 
+@pytest.mark.parametrize(("rows", "lines"), [(25, 0), (100, 1)])
+def test_the_statistic_varies_more_with_fewer_rows(rows, lines):
+    """It is about 2.3; by chance it has an sd of 0.29 about 1 for 25 rows, and of 0.14 for 100."""
+    means = torch.full((rows,), 20.0)
+    assert len(list(dispersion_warnings(means + (2.2 * means).sqrt(), means, 1))) == lines
+
+
 @pytest.mark.parametrize("places", [slice(None, 100), slice(100, None)])
 def test_rows_of_a_large_table_are_evenly_spaced(monkeypatch, places):
     """Counts vary too much in the first half or in the second: both halves are read."""

@@ -96,7 +96,7 @@ def test_a_design_whose_log_ratio_is_too_skewed_is_warned_of():
 
 
 def test_the_summary_of_the_skewness_is_without_what_chance_has_of_it(tmp_path):
-    rng, size, skew = np.random.default_rng(1), 100, 0.2
+    rng, size, skew = np.random.default_rng(1), 100, 0.02
     record = {name: np.zeros((4, 5_000), dtype) for name, dtype in INFO_DTYPES.items()}
     record |= {name: np.broadcast_to(np.float32(v), (4, 5_000)) for name, v in INFO_DEFAULTS.items()}
     record["theta"], record["batch_size"] = np.zeros((4, 5_000, 1)), np.full((4, 5_000), size)

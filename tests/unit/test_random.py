@@ -550,3 +550,11 @@ def test_the_numbers_of_arrivals_follow_their_distributions():
     for uniform in (marks.coin, marks.uniform):
         assert stats.kstest(uniform.numpy().ravel(), stats.uniform.cdf).pvalue > ALPHA
     assert stats.chisquare(np.bincount(marks.slot.numpy().ravel(), minlength=7)).pvalue > ALPHA
+
+
+def test_normals_that_are_drawn_ahead_are_not_overwritten():
+    """Compiled moves write into normals of long rows, which must be numbers of their own."""
+    from mhrun.native.vectors import LONG
+    from mhrun.random import MANY
+
+    assert LONG >= MANY
