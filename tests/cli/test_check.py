@@ -9,6 +9,7 @@ import pytest
 from mhrun.cli.main import run
 
 
+@pytest.mark.slow
 def test_the_bias_with_minibatches_is_no_property_of_a_proposal(capsys):
     words = ["checks=minibatches", "chains=4000"]
     assert run(["check", "proposal=random_walk", *words]) == 0

@@ -123,7 +123,7 @@ def dynamics(move):
         (right, "holds"),
         pytest.param(one_number, "fails", marks=pytest.mark.slow),
         pytest.param(first_block, "fails", marks=pytest.mark.slow),
-        (other_temperature, "fails"),
+        pytest.param(other_temperature, "fails", marks=pytest.mark.slow),
         (no_drift, "fails"),
     ],
 )

@@ -61,7 +61,7 @@ def ours():
         ("mint_1000_with", 10_000, 1000),
         ("mint_logistic", 500, 100),
         ("metropolis_logistic", 500, 500),
-        ("mint_network", 500, 200),
+        pytest.param("mint_network", 500, 200, marks=pytest.mark.slow),
         ("sgnht_mixture", 1, 1),
     ],
 )
@@ -130,6 +130,7 @@ def test_the_gpu_check_says_in_a_line_that_there_is_no_gpu(monkeypatch, capsys):
     assert capsys.readouterr().out == "gpu-check: no GPU here, so that nothing was checked.\n"
 
 
+@pytest.mark.slow
 def test_the_gpu_check_runs_on_a_cpu(monkeypatch, capsys):
     """With one small network, where `--small` has two, and graphs that are captured and not compiled."""
     monkeypatch.syspath_prepend(str(FOLDER))
