@@ -162,6 +162,8 @@ def test_tuning_finds_the_acceptance_and_then_holds_still(rng, start):
             step += len(part)
     tuned = plan.controls(memory, step, 1).step_size[0]
     assert np.exp(-tuned.numpy() / 20) == pytest.approx(0.30, abs=0.05)
+    # The mean of 16 chains has an sd of 0.002; with a window before the second half of burn-in it would be 0.273.
+    assert np.exp(-tuned.numpy() / 20).mean() == pytest.approx(0.30, abs=0.012)
     assert plan.steps_until_update(step) is None
     after = plan.learn(memory, step, torch.ones(500, 16, dtype=torch.bool))
     assert torch.equal(plan.controls(after, 5000, 1).step_size[0], tuned)
