@@ -46,7 +46,7 @@ class PyroModel(FunctionModel):
 
     Raises:
         Refusal: Pyro is not installed, or the model has no data plate or several, discrete latents, a latent for each
-            datum, subsampling of its own, a support that depends on other parameters, or a prior that depends on the
+            datum, a subsampled plate, a support that depends on other parameters, or a prior that depends on the
             data.
         UserError: the model fails.
     """
