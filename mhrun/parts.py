@@ -289,7 +289,7 @@ class Dynamics(ABC):
     corrects_noise: bool = False  # whether it takes gradient noise that it knows off what it adds
     # The variance of gradient noise, of each coordinate of theta, that it is given and takes off; None: it estimates it
     known_noise: float | None = 0.0
-    curvature_gain: float = 1.0  # b if the relative error of the variance is b e H / 2 at curvature H
+    curvature_gain: float = 1.0  # b if the relative error of the variance is at most b e H / 2 at curvature H
     small_step_bias: float = (
         0.0  # up to which theta's variance is off, relatively, in the limit of small steps
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from mhrun.engine.gradient_noise import (
@@ -16,14 +18,30 @@ from mhrun.engine.gradient_noise import (
 from mhrun.engine.method import Method
 from mhrun.engine.surface import Surface
 from mhrun.kernels import Unadjusted
-from mhrun.kernels.preconditioned import PreconditionedDynamics
+from mhrun.kernels.preconditioned import PreconditionedDynamics, Scale
 from mhrun.target.function_space import is_network
 
 _WIDEST = 20_000  # parameters up to which it is estimated
 
 
+class Excess(NamedTuple):
+    """Relative excess of the variance of draws by minibatch noise of gradients."""
+
+    largest: float  # in the direction where it is largest
+    mean: float  # over directions
+
+
 def excess_variance(method: Method, theta: Tensor) -> float | None:
-    """Return the relative excess of the variance of draws in the direction where gradient noise is largest.
+    """Return the largest `excess_of_noise`; None also if a pilot has judged the noise, by the scale that it found."""
+    kernel = method.kernel
+    if isinstance(kernel, Unadjusted) and isinstance(kernel.dynamics, PreconditionedDynamics):
+        return None
+    excess = excess_of_noise(method, theta)
+    return None if excess is None else excess.largest
+
+
+def excess_of_noise(method: Method, theta: Tensor, scale: Scale | None = None) -> Excess | None:
+    """Return by how much gradient noise makes the variance of draws too large.
 
     Gradient noise of covariance V adds c e V / 2 to the temperature, with e the step size and c the `noise_gain` of the
     dynamics: in small steps the variance along a direction u is too large by the relative excess c e u'Vu / (2 T). A
@@ -32,33 +50,35 @@ def excess_variance(method: Method, theta: Tensor) -> float | None:
     Args:
         method: whose steps have ended.
         theta: the last points of its chains (C, D).
+        scale: of the coordinates in which its dynamics moves.
 
     Returns:
-        The excess at the largest eigenvalue of V, the mean over the kept steps and the median over the chains. None if
-        the method has no such noise, if its dynamics corrects for it by itself or declares nothing, if a pilot has
-        judged it, or for a network.
+        The mean over the kept steps and the median over the chains. None if the method has no such noise, if its
+        dynamics corrects for it by itself or declares nothing, or for a network.
     """
     kernel, target = method.kernel, method.target
-    if not isinstance(kernel, Unadjusted) or isinstance(kernel.dynamics, PreconditionedDynamics):
-        return None
     # What a width of weights means is in no such number, and a datum alone has no gradient with BatchNorm.
-    if is_network(target.model) or target.has_buffers:
+    if not isinstance(kernel, Unadjusted) or is_network(target.model) or target.has_buffers:
         return None
     dynamics = kernel.dynamics
     if dynamics.noise_gain is None or dynamics.optimises or kernel.passes or target.dim > _WIDEST:
         return None
     if dynamics.corrects_noise and not dynamics.known_noise:
         return None
-    noise = target.gradient_noise - (dynamics.known_noise or 0.0)
     step_size, temperature = method.plan.at_collected_steps()
     if not (temperature > 0).all():
         return None
+    isotropic = target.gradient_noise - (dynamics.known_noise or 0.0)
+    squares = torch.ones(1) if scale is None else torch.linalg.eigvalsh(scale.metric)
+    noise = Excess(isotropic * float(squares.max()), isotropic * float(squares.mean()))
     m = target.n if kernel.m is None else kernel.m
     if target.n > 1 and (share := of_minibatch(target, m)) > 0:
         points = theta[:1] if target.surrogate is None else theta[:POINTS]
         surface = Surface(target, float(np.median(temperature)), method.seed)
-        noise += share * largest_eigenvalue(root_of_covariance(surface, points))
-    if not 0 < noise < math.inf:
+        root = root_of_covariance(surface, points, scale)
+        average = float(root.square().sum()) / target.dim
+        noise = Excess(noise.largest + share * largest_eigenvalue(root), noise.mean + share * average)
+    if not 0 < noise.largest < math.inf:
         return None
-    ratio = float(np.median(step_size.mean(0).numpy() / temperature))
-    return 0.5 * dynamics.noise_gain * ratio * noise
+    rate = 0.5 * dynamics.noise_gain * float(np.median(step_size.mean(0).numpy() / temperature))
+    return Excess(rate * noise.largest, rate * max(0.0, noise.mean))

@@ -20,6 +20,7 @@ from mhrun.target.function_space import is_network
 _MOST_SHOWN = 1000  # per cent that a standard deviation is too large, above which the number says nothing
 _OF_KEPT = 1.0  # noise of a log-ratio of points that keep their minibatches above which a run warns
 _EXCESS = 0.25  # relative excess of a variance by gradient noise above which a run warns
+_SHIFT = 0.3  # bias of a mean in posterior standard deviations, likewise
 _ERROR = 0.01  # mean error of the acceptance probability above which a run warns
 
 
@@ -118,6 +119,19 @@ def excess_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
     yield (
         f"{method.name}: minibatch noise of its gradients makes draws too wide, variances {size} in the direction "
         f"where it is largest (m = {m}). {remedy}"
+    )
+
+
+def mean_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if the steps of a dynamics, or the noise of its gradients, shift the mean of a coordinate."""
+    bias = summary.get("mean_bias")
+    if bias is None or not abs(bias["size"]) > _SHIFT:
+        return
+    direction = "large" if bias["size"] > 0 else "small"
+    yield (
+        f"{method.name}: the mean of {bias['name']} is too {direction}, by up to about {rounded(abs(bias['size']))} "
+        "posterior standard deviations: errors of its steps that are small in each parameter add up where one governs "
+        "many. Lower the step size, or sample with hmc."
     )
 
 

@@ -18,6 +18,7 @@ from mhrun.engine.excess_variance import excess_variance
 from mhrun.engine.executors import COMPILED, Executor, choose_executor, measured_threads
 from mhrun.engine.kinetic import kinetic_temperature
 from mhrun.engine.machine import keep_memory
+from mhrun.engine.mean_bias import mean_bias
 from mhrun.engine.method import Method, target_attributes
 from mhrun.engine.module_evaluation import choose_evaluation
 from mhrun.engine.position import Position, position_after
@@ -78,7 +79,7 @@ def run_method(
         attributes = {**attributes, **target_attributes(method), STEP_SIZE: facts["step_size"]}
         attributes |= {name: facts[name] for name in (KINETIC,) if name in facts}
         attributes |= _of_ladder(method, writer.totals)
-        writer.finish(attributes, facts | setup)
+        writer.finish(attributes, facts | setup, lambda: _of_draws(method, folder))
     watcher.end(method.name)
     summary = done(folder)
     assert summary is not None
@@ -99,6 +100,12 @@ def _facts(method: Method, position: Position, executor: Executor) -> dict[str, 
     if (kinetic := kinetic_temperature(method, position.state, last)) is not None:
         facts[KINETIC] = kinetic
     return facts
+
+
+def _of_draws(method: Method, folder: Path) -> dict[str, Any]:
+    """Return what the summary of a method has from its draws."""
+    bias = mean_bias(method, folder)
+    return {} if bias is None else {"mean_bias": bias._asdict()}
 
 
 def _of_ladder(method: Method, totals: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from mhrun.engine.noise_warnings import (
     decision_warnings,
     excess_warnings,
     kinetic_warnings,
+    mean_warnings,
     noise_warnings,
 )
 from mhrun.kernels import ReplicaExchange
@@ -75,6 +76,7 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     yield from _tuning_warnings(method, summary)
     yield from noise_warnings(method, summary)
     yield from excess_warnings(method, summary)
+    yield from mean_warnings(method, summary)
     yield from kinetic_warnings(method, summary)
     yield from decision_warnings(method, summary)
     if not stopped:

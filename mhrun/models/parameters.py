@@ -24,6 +24,7 @@ from mhrun.models.parameter import (
     parameter_of,
     unconstrained,
 )
+from mhrun.types import Model
 
 
 class Parameters:
@@ -190,6 +191,18 @@ def parameters_of(model: object) -> Parameters | None:
     """Return the named parameters of a model whose theta has unconstrained coordinates; None of any other."""
     parameters = getattr(model, "parameters", None)
     return parameters if isinstance(parameters, Parameters) else None
+
+
+def coordinate_names(model: Model) -> Sequence[str]:
+    """Return a name for each coordinate of theta (D), that of its parameter where a constraint has fewer numbers."""
+    parameters = parameters_of(model)
+    if parameters is None or parameters.is_plain:
+        return model.names
+    names: list[str] = []
+    for p in parameters.all:
+        same = p.free == p.shape
+        names += flat_names(p.name, p.shape, p.axes) if same else [p.name] * math.prod(p.free)
+    return names
 
 
 def constant_coordinates(model: object) -> tuple[int, ...]:

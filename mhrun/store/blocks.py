@@ -208,11 +208,17 @@ class TraceWriter:
         if self._trace is not None:
             self._trace.abandon()
 
-    def finish(self, attributes: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    def finish(
+        self,
+        attributes: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        of_draws: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
         """Write ``trace.nc`` from the blocks, record that the method is done, and remove the blocks.
 
-        `attributes` go into the trace, `facts` into the record of completion (see `done`). A kill in between leaves the
-        blocks, and the next start calls this again.
+        `attributes` go into the trace, `facts` into the record of completion (see `done`), and so does what `of_draws`
+        returns, which is called when the trace is there. A kill in between leaves the blocks, and the next start calls
+        this again.
 
         Raises:
             UserError: a block is damaged, the disk is full or the folder cannot be written.
@@ -225,7 +231,13 @@ class TraceWriter:
             self._abandon_trace()
         totals = {key: value.tolist() for key, value in self.totals.items()}
         summary = plain(
-            {"totals": totals, "wall_s": self.wall_s, "warmup_wall_s": self.warmup_wall_s, **facts}
+            {
+                "totals": totals,
+                "wall_s": self.wall_s,
+                "warmup_wall_s": self.warmup_wall_s,
+                **facts,
+                **of_draws(),
+            }
         )
         try:
             digest = file_digest(self.folder / TRACE)

@@ -14,6 +14,7 @@ from mhrun.engine.gradient_noise import (
     of_minibatch,
     root_of_covariance,
 )
+from mhrun.engine.mean_bias import Gains, MeanBias, largest_bias
 from mhrun.engine.method import Method
 from mhrun.engine.pilot.curvature import largest_curvature
 from mhrun.engine.pilot.start import ScaledStart
@@ -21,11 +22,20 @@ from mhrun.engine.surface import Surface
 from mhrun.errors import UserError
 from mhrun.kernels import Unadjusted
 from mhrun.kernels.preconditioned import Scale
+from mhrun.models.parameters import coordinate_names
 from mhrun.random import Draws, Purpose, Streams, derive_key
 from mhrun.target import Target
 
 _TAKEN_OFF = 0.25  # most of the temperature that a known gradient noise may make up
 _VARIANCE_ERROR = 0.1  # relative error of the variance that the step size of a dynamics is chosen for
+_MEAN_ERROR = (
+    0.15  # likewise of means, in posterior standard deviations, where draws are at hand that show it
+)
+_JUDGED = 1_000  # draws that show it, at most
+_ERRORS = (
+    3.0  # from which on it counts: those of a scale may be worth twenty, and a shorter step does little harm
+)
+_SHOWN = 0.05  # of the same unit, from which on it is said
 # Of a minibatch of gradients that the pilot chooses: n / 5 between these; with a control variate the least, because the
 # noise of its gradients grows with n as the curvature does.
 _LEAST_M, _MOST_M = 100, 5_000
@@ -47,8 +57,10 @@ def step_of_dynamics(
     On a quadratic posterior of curvature H with gradient noise of covariance V, the variance is too large by the
     relative error e (b H + c V / T) / 2, with b and c the dynamics' `curvature_gain` and `noise_gain`. An open step
     size e makes its largest eigenvalue 10 %: at most a tenth of the stability bound 2 / lambda_max(H). Of a step size
-    that is given the error is in `facts`. A thermostat removes the part of that error which all directions have alike,
-    and has a bias of its kinetic energy, `small_step_bias`: the two are bounds then.
+    that is given the error is in `facts`. Where draws judged the scale the step is shorter if the mean of a coordinate
+    would be off by more than 0.15 standard deviations, see `mhrun.engine.mean_bias.biases_of_means`. A thermostat
+    removes the part of that error which all directions have alike, and has a bias of its kinetic energy,
+    `small_step_bias`: the two are bounds then.
 
     Args:
         method: whose kernel is a dynamics.
@@ -74,13 +86,16 @@ def step_of_dynamics(
         if given is None:
             raise UserError(f"{method.name}: {reason}, which gives no step size; give step_size a number.")
         return DynamicsStep(given, m, {"why": f"{reason}."})
+    shift = _shift_rate(method, surface, start, temperature, rates)
+    largest_step = min(2 * _VARIANCE_ERROR / rates.error, rates.largest_step)
     step = given
     if step is None:
-        step = torch.tensor([min(2 * _VARIANCE_ERROR / rates.error, rates.largest_step)], dtype=torch.float64)
+        shorter = math.inf if shift is None else _MEAN_ERROR / abs(shift.size)
+        step = torch.tensor([min(largest_step, shorter)], dtype=torch.float64)
     error, stability_bound = float(step.max()) * rates.error / 2, rates.stability_bound
     bias = kernel.dynamics.small_step_bias
     size_in_words = f"between {-bias:.0%} too small and" if bias < 0 else "about"
-    facts = {
+    facts: dict[str, Any] = {
         "stability_bound": stability_bound,
         "why": f"its stationary variance is then expected {size_in_words} {error:.0%} too large if the "
         f"posterior is normal, of which minibatch noise is {1 - rates.of_the_step / rates.error:.0%}; "
@@ -88,6 +103,14 @@ def step_of_dynamics(
         "variance_error": error,
         "variance_bias": bias,
     }
+    if shift is not None and (size := float(step.max()) * abs(shift.size)) >= _SHOWN:
+        facts |= {"mean_error": size, "mean_error_of": shift.name}
+        reason = (
+            "" if given is not None or size < 0.99 * _MEAN_ERROR else ", and would be by more at longer steps"
+        )
+        facts["why"] += (
+            f" The mean of {shift.name} is off by up to {size:.2g} posterior standard deviations{reason}."
+        )
     return DynamicsStep(step, m, facts)
 
 
@@ -98,6 +121,7 @@ class _ErrorRates(NamedTuple):
     of_the_step: float  # b lambda_max(H)
     stability_bound: float  # 2 / lambda_max(H)
     largest_step: float  # at which a known noise is small enough to be taken off
+    of_noise: float  # c V / T, the mean over directions
 
 
 def _error_rates(
@@ -116,6 +140,8 @@ def _error_rates(
             points = _around(start.theta, scale, temperature, method.seed)
         root, share = root_of_covariance(surface, points, scale), of_minibatch(target, m)
     gain = (dynamics.noise_gain or 0.0) / temperature
+    squares = 1.0 if scale is None else float(scale.metric.diagonal().mean())
+    average = share * float(root.square().sum()) / target.dim + isotropic * squares
     if start.curvature is not None:
         curvature = start.curvature.double()
         metric = torch.eye(target.dim, dtype=torch.float64) if scale is None else scale.metric
@@ -131,7 +157,27 @@ def _error_rates(
         dynamics.curvature_gain * largest,
         2 / largest if largest > 0 else math.inf,
         2 * _TAKEN_OFF / (gain * known) if known else math.inf,
+        gain * average,
     )
+
+
+def _shift_rate(
+    method: Method, surface: Surface, start: ScaledStart, temperature: float, rates: _ErrorRates
+) -> MeanBias | None:
+    """Return the largest bias of the mean of a coordinate per unit of the step size, from draws; None without."""
+    assert isinstance(method.kernel, Unadjusted)
+    if start.draws is None or surface.size < method.target.n:
+        return None
+    dynamics, scale, draws = method.kernel.dynamics, start.scale, start.draws
+    draws = draws[:, :: max(1, math.ceil(draws[..., 0].numel() / _JUDGED))]
+    points = draws.reshape(-1, draws.shape[-1]).to(start.theta)
+    height, grad = (each.cpu() for each in surface.value_and_grad(points))
+    noise = 0.0 if dynamics.corrects_noise else rates.of_noise / 2
+    gains = Gains(dynamics.curvature_gain, noise)
+    found = largest_bias(
+        draws, height, grad if scale is None else scale.pull(grad), gains, temperature, _ERRORS
+    )
+    return None if found is None else MeanBias(found[0], coordinate_names(method.target.model)[found[1]])
 
 
 def _minibatch(target: Target) -> int:

@@ -22,6 +22,7 @@ from mhrun.engine.pilot.normality import spread_of_log_ratio
 from mhrun.engine.surface import Surface
 from mhrun.kernels import ZigZag
 from mhrun.kernels.preconditioned import Scale
+from mhrun.models.parameters import coordinate_names
 from mhrun.random import Draws, Purpose, Streams
 
 _LARGEST_CONDITION = 1e7  # condition number above which some directions have no curvature but for rounding
@@ -46,6 +47,9 @@ class ScaledStart(NamedTuple):
     doubt: str | None = None  # why the scale may be far off: "flat" or "skewed"
     flat_along: str | None = None  # a direction in which the log posterior does not fall off
     moved: Moved | None = None  # what became of ascents to modes that have hardly a share of the posterior
+    draws: Tensor | None = (
+        None  # of trajectories at the lowest temperature that judged the scale (C, S, D), float64
+    )
     # The same with a diagonal scale, where a dense one of many parameters is taken for their correlations
     fallback: ScaledStart | None = None
 
@@ -79,7 +83,9 @@ def scaled_start(
         start = _with_scale(method, surface, found, theta, temperature, key)
     start = start._replace(moved=moved)
     if direction is not None:
-        start = start._replace(flat_along=direction_in_words(direction, method.target.model.names))
+        start = start._replace(
+            flat_along=direction_in_words(direction, coordinate_names(method.target.model))
+        )
     return start
 
 

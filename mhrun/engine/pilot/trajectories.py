@@ -63,10 +63,14 @@ def judged_start(method: Method, start: ScaledStart, temperature: Tensor, key: i
     n_grad = adapted.tuning.facts["n_grad"]
     if not adapted.fits:
         return JudgedStart(start, 0, n_grad)
+    draws = adapted.tuning.draws
+    assert draws is not None
+    draws = draws[temperature.cpu() == temperature.min().cpu()]
     if adapted.scale is begun.scale:
-        return JudgedStart(start._replace(doubt=None), 0, n_grad)
+        return JudgedStart(start._replace(doubt=None, draws=draws), 0, n_grad)
     curvature = _curvature_of(adapted, temperature, within=known)
-    changed = ScaledStart(adapted.tuning.theta, adapted.scale, curvature, adapted.scale.condition)
+    condition = adapted.scale.condition
+    changed = ScaledStart(adapted.tuning.theta, adapted.scale, curvature, condition, draws=draws)
     return JudgedStart(changed, adapted.rounds, n_grad)
 
 

@@ -1,0 +1,168 @@
+"""By how much the steps of a dynamics shift the means of its draws."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mhrun.diagnostics.chains import diagnosis
+from mhrun.engine.excess_variance import excess_of_noise
+from mhrun.engine.method import Method
+from mhrun.errors import Refusal
+from mhrun.kernels import Unadjusted
+from mhrun.kernels.preconditioned import PreconditionedDynamics, Scale
+from mhrun.models.parameters import coordinate_names, parameters_of
+from mhrun.store.netcdf import flat_draws, open_trace
+from mhrun.target.function_space import is_network
+
+ERRORS = 4.5  # standard errors from which on a covariance counts, the largest of up to thousands
+_TRIED = 8  # coordinates whose covariance is compared with its error, those of the largest biases
+# Draws at which all data are evaluated: at most, and at least. The evaluations are at most so large a share of those
+# of the run, and at most so many.
+_MOST, _FEWEST = 400, 100
+_SHARE, _ROWS = 0.25, 10_000_000
+_WIDEST = 20_000  # parameters up to which it is estimated
+
+
+class MeanBias(NamedTuple):
+    """By how much the mean of a coordinate is off."""
+
+    size: float  # in standard deviations of its draws
+    name: str  # of the coordinate
+
+
+class Gains(NamedTuple):
+    """What a dynamics does to variances, as relative errors."""
+
+    of_steps: float  # e b, where they are e b H / 2 at the curvature H of the log posterior
+    of_noise: float  # by minibatch noise of the gradients, the mean over directions
+
+
+def biases_of_means(draws: Tensor, height: Tensor, grad: Tensor, gains: Gains, temperature: float) -> Tensor:
+    """Return the bias of the mean of each coordinate, to first order, in standard deviations of the draws (D,).
+
+    With U the negative log posterior, steps of size e of SGLD sample exp(-U/T + e (|grad U|^2/T - 2 tr U'') / 4), to
+    first order in e. The bias of E theta is the covariance of theta and that term; by partial integration it is
+
+        -e cov(theta, |grad U|^2) / (4 T).
+
+    It is 0 of a normal posterior. Where a parameter is the scale of many others, |grad U|^2 is large where the scale is
+    small, and draws of the scale are too large: the others are too wide, by little each, and it follows them. A
+    dynamics with `curvature_gain` b has b times that, as the others are b times as much too wide. Noise of gradients
+    that adds the relative amount d to the temperature adds d cov(theta, U) / T, if it is the same in all directions.
+
+    Args:
+        draws: (S, D).
+        height: the log posterior at temperature 1 (S,).
+        grad: its gradient (S, D) in the coordinates in which the dynamics moves.
+        gains: of the dynamics.
+        temperature: T.
+    """
+    away = draws - draws.mean(0)
+    return away.T @ _term(height, grad, gains, temperature) / len(draws) / draws.std(0).clamp_min(1e-300)
+
+
+def _term(height: Tensor, grad: Tensor, gains: Gains, temperature: float) -> Tensor:
+    """Return the term (S,) whose covariances with coordinates are the biases of their means, centred."""
+    term = -(gains.of_steps / 4 * grad.square().sum(1) + gains.of_noise * height) / temperature
+    return term - term.mean()
+
+
+def largest_bias(
+    draws: Tensor, height: Tensor, grad: Tensor, gains: Gains, temperature: float, errors: float = ERRORS
+) -> tuple[float, int] | None:
+    """Return the largest of `biases_of_means` that is beyond its error, and its coordinate; None if none is.
+
+    Args:
+        draws: (C, S, D).
+        height: (C S,), see `biases_of_means`.
+        grad: (C S, D), likewise.
+        gains: likewise.
+        temperature: likewise.
+        errors: of how many standard errors it must be; those of independent draws as many as the coordinate's ESS.
+    """
+    flat = draws.reshape(-1, draws.shape[-1])
+    if not all(bool(each.isfinite().all()) for each in (flat, height, grad)):
+        return None
+    biases = biases_of_means(flat, height, grad, gains, temperature)
+    spread = float(_term(height, grad, gains, temperature).std())
+    for place in biases.abs().argsort(descending=True)[:_TRIED].tolist():
+        size, ess = float(biases[place]), diagnosis(draws[..., place].numpy()).ess
+        if ess > 0 and abs(size) > errors * spread / math.sqrt(ess):  # not where it is NaN
+            return size, place
+    return None
+
+
+def mean_bias(method: Method, folder: Path) -> MeanBias | None:
+    """Return the largest bias of the mean of a coordinate, from draws that are in the folder of a method.
+
+    Args:
+        method: whose steps have ended.
+        folder: with its trace.
+
+    Returns:
+        None if there is none beyond its error, and where nothing is known of it: for another kernel than a dynamics, an
+        optimiser, a network, draws that were
+        not kept or that are few, and data so many that evaluating them at 100 draws would be a large part of the run.
+    """
+    kernel, target = method.kernel, method.target
+    if not isinstance(kernel, Unadjusted) or kernel.dynamics.noise_gain is None or kernel.dynamics.optimises:
+        return None
+    if is_network(target.model) or target.has_buffers or target.dim > _WIDEST or kernel.dynamics.marks_valid:
+        return None
+    step_size, temperatures = method.plan.at_collected_steps()
+    if not (temperatures > 0).all() or method.shape.thin is None:
+        return None
+    run_rows = method.shape.total * method.shape.chains * (kernel.m or target.n)
+    count = min(_MOST, int(min(_ROWS, _SHARE * run_rows) // target.n))
+    if count < _FEWEST:
+        return None
+    cold = np.flatnonzero(temperatures == temperatures.min())
+    draws = _some_draws(method, folder, cold, count)
+    if draws is None:
+        return None
+    temperature = float(temperatures.min())
+    points = draws.reshape(-1, target.dim).to(device=target.device, dtype=method.dtype)
+    full = target.evaluate_full(points, torch.full_like(points[:, 0], temperature))
+    assert full.log_lik_mean is not None
+    assert full.grad is not None
+    height = target.value(full.log_lik_mean, full.log_prior, torch.full_like(points[:, 0], temperature))
+    scale = _scale_of(kernel)
+    grad = full.grad.double().cpu()
+    size = float(step_size.mean(0)[cold].median())
+    excess = excess_of_noise(method, points[:: len(points) // len(draws)], scale)
+    gains = Gains(size * kernel.dynamics.curvature_gain, 0.0 if excess is None else excess.mean)
+    grad = grad if scale is None else scale.pull(grad)
+    found = largest_bias(draws, height.double().cpu(), grad, gains, temperature)
+    return None if found is None else MeanBias(found[0], coordinate_names(target.model)[found[1]])
+
+
+def _scale_of(kernel: Unadjusted) -> Scale | None:
+    return kernel.dynamics.scale if isinstance(kernel.dynamics, PreconditionedDynamics) else None
+
+
+def _some_draws(method: Method, folder: Path, chains: np.ndarray, count: int) -> Tensor | None:
+    """Return about so many draws of some chains (C, S, D), float64, evenly spaced, as chains move; None if too few."""
+    trace = open_trace(folder, cache=False)
+    try:
+        if "posterior" not in trace.children:
+            return None
+        posterior = trace["posterior"].to_dataset()
+        each = min(posterior.sizes["draw"], max(1, count // len(chains)))
+        if each * len(chains) < _FEWEST:
+            return None
+        places = np.linspace(0, posterior.sizes["draw"] - 1, each).astype(int)
+        posterior = posterior.isel(draw=places, chain=chains).load()
+    finally:
+        trace.close()
+    draws = torch.from_numpy(np.ascontiguousarray(flat_draws(posterior), dtype=np.float64))
+    parameters = parameters_of(method.target.model)
+    try:
+        return draws if parameters is None else parameters.theta(parameters.named(draws), "a draw")
+    except Refusal:  # a chain that went to the edge of a constraint
+        return None
