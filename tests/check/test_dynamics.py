@@ -55,7 +55,11 @@ def test_a_dynamics_with_too_little_noise_has_another_limit():
             "in direction",
             marks=pytest.mark.slow,
         ),
-        (lambda z: torch.cat([z[:, :1], 0.9 * z[:, 1:2] + 0.19**0.5 * z[:, :1], z[:, 2:]], 1), "of 6"),
+        pytest.param(
+            lambda z: torch.cat([z[:, :1], 0.9 * z[:, 1:2] + 0.19**0.5 * z[:, :1], z[:, 2:]], 1),
+            "of 6",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_dynamics_that_is_right_in_one_coordinate_only_fails(wrong, seen):
@@ -96,6 +100,7 @@ class Uphill(SGHMC):
         return super().move(theta, -grad, aux, controls, draws)
 
 
+@pytest.mark.slow
 def test_an_error_that_does_not_fall_with_the_step_fails():
     """It looks stable at steps at which chains hardly move; its errors are equal, and that of the limit is large."""
     found = judged(lambda n, m: Unadjusted(Uphill(), None), "nearing", chains=3000)
@@ -155,7 +160,7 @@ class UnitsOfTemperature(SGLD):
         pytest.param(Badodab(), id="badodab", marks=pytest.mark.slow),
         pytest.param(SGBD(), id="sgbd", marks=pytest.mark.slow),
         pytest.param(SGBD(known_noise=None), id="sgbd estimating", marks=pytest.mark.slow),
-        pytest.param(TACTHMC(), id="tact_hmc"),
+        pytest.param(TACTHMC(), id="tact_hmc", marks=pytest.mark.slow),
         pytest.param(UnitsOfTemperature(), id="step in units of T", marks=pytest.mark.slow),
     ],
 )

@@ -120,7 +120,7 @@ def dynamics(move):
 @pytest.mark.parametrize(
     ("move", "outcome"),
     [
-        (right, "holds"),
+        pytest.param(right, "holds", marks=pytest.mark.slow),
         pytest.param(one_number, "fails", marks=pytest.mark.slow),
         pytest.param(first_block, "fails", marks=pytest.mark.slow),
         pytest.param(other_temperature, "fails", marks=pytest.mark.slow),

@@ -237,7 +237,9 @@ TWO = (*SLOW, "~methods.mint_stored", "~methods.tempered_mcmc")  # one of each t
         pytest.param((*SHORT, "chains=2", *TWO), 3, id="two chains", marks=pytest.mark.slow),
         pytest.param((*SHORT, "temperature=1", *SLOW), 1, id="not tempered", marks=pytest.mark.slow),
         pytest.param((*SHORT, *TEMPERED, *SLOW), 1, id="without tempered methods"),
-        pytest.param((*SHORT, *SLOW, "~methods.mcmc"), 2, id="tempered methods alone"),
+        pytest.param(
+            (*SHORT, *SLOW, "~methods.mcmc"), 2, id="tempered methods alone", marks=pytest.mark.slow
+        ),
         pytest.param(
             (*SHORT, *SLOW, "chains=4", "tau=0.7", "lam=0.65", "data.n=1000000", "~methods.mint"),
             3,

@@ -172,7 +172,7 @@ def images(module, precision="fp32"):
         pytest.param("batch norm", "sgld", marks=pytest.mark.slow),
         pytest.param("batch norm", "ladder", marks=pytest.mark.slow),
         ("own buffers", "sghmc"),
-        ("lstm", "sgld"),
+        pytest.param("lstm", "sgld", marks=pytest.mark.slow),
     ],
 )
 def test_a_step_of_a_bound_module_is_captured(name, kernel):

@@ -146,7 +146,7 @@ def test_the_tables_of_the_page_are_those_of_the_transition_density():
     assert noisy == pytest.approx([0.11, 0.21, 0.13, 0.55, 0.27], abs=0.006)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_an_estimated_noise_corrects_as_a_known_one_does():
     estimated, known = (sampled(SGBD(noise), 0.02, 5.0) for noise in (None, 5.0))
     assert_mean(estimated, float(known.mean()), "variance")

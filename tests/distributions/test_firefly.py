@@ -196,6 +196,7 @@ def test_unsuitable_targets_and_settings_are_refused():
         Target(GaussianMean(), Dataset.of(X[:, 0]), surrogate=TUNED)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_ends_with_the_same_bits(outputs):
     """The auxiliary variables are part of what is kept."""
     words = ["experiment=arena_logistic", "scale=smoke", "+method@methods.flymc=flymc", "executor=torch"]

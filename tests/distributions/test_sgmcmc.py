@@ -328,6 +328,7 @@ def test_tact_hmc_moves_networks_too():
     assert state.aux["x"].dtype == state.aux["energy"].dtype == torch.float64
 
 
+@pytest.mark.slow
 @short_run
 def test_tact_hmc_draws_at_the_temperature_itself():
     """Where the trace says so the variance is that of the target, less the half friction of any thermostat."""

@@ -203,6 +203,7 @@ def test_stationary_chains_are_reversible(pairing):
 # --- The shared minibatch: near the tempered target, nearer with larger m --------------------------------
 
 
+@pytest.mark.slow
 def test_the_shared_chain_nears_the_target_as_m_grows(mixture):
     """At a fixed temperature the chi-squared distance falls about as m^-2, and is nothing at m = n."""
     target = Target(TiedMeans(), mixture)

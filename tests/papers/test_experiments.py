@@ -446,7 +446,8 @@ CASES = {
 ELSEWHERE = {"gmm_tied_means"}  # see test_report
 # Figures that every run has take half of the time: drawn for runs of each kind, and of the others its own alone.
 WITH_GENERAL_FIGURES = {"five_modes", "mhbt_gaussian", "mint_network", "worst_case"}
-# Experiments whose report has the functions of another one's that is tested, or of which other tests make the report.
+# Experiments whose report has the functions of another one's that is tested, or of which other tests make the report,
+# and some that take long.
 AS_OTHERS = {
     *("arena_poisson", "arena_robust", "arena_softmax", "mh_ss_subsamples"),
     *("cifar_residual", "cifar_rsgld", "fashion_lstm", "gradient_noise_deep"),
@@ -454,6 +455,7 @@ AS_OTHERS = {
     *("arena_mixture", "arena_logistic_million", "bnn_truth_cnn", "exchange_step_sizes"),
     *("five_modes_variants", "logistic_ess_grid", "gaussian_grid", "compensation"),
     *("lemmas", "exchange_rates", "arena_growth", "flymc_mnist"),
+    *("smh_sizes", "logistic_ess", "mint_logistic_accuracy", "out_of_distribution_noise", "rsgld_mnist"),
 }
 SWEPT = {"logistic_ess_priors", "logistic_ess_readings"}  # whose claims are all of a sweep
 

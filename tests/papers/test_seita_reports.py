@@ -81,6 +81,7 @@ def test_first_order_errors_are_one_third_and_one_sixth_of_the_skewness():
     assert exact.mixed < first / 40
 
 
+@pytest.mark.slow
 def test_the_error_of_a_growing_minibatch_has_a_limit():
     """Algorithm 1 in NumPy on exponential terms, two minibatches needed on average; 1e-5, and 0.003 as m is finite."""
     m, many, at_once = 900, 60_000, 6_000

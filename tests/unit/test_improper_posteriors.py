@@ -144,7 +144,13 @@ def test_a_direction_is_written_as_a_sum():
     )
 
 
-@pytest.mark.parametrize("kernel", [None, mhrun.Unadjusted(mhrun.SGLD(), m=50)], ids=["default", "sgld"])
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        pytest.param(None, id="default"),
+        pytest.param(mhrun.Unadjusted(mhrun.SGLD(), m=50), id="sgld", marks=pytest.mark.slow),
+    ],
+)
 def test_the_line_of_the_pilot_names_it(kernel, capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

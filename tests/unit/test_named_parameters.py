@@ -541,6 +541,7 @@ def test_names_that_do_not_fit_are_refused(names, message):
         Logistic(2, names=names)
 
 
+@pytest.mark.slow
 def test_coordinates_that_nothing_changes_are_not_judged():
     """L[0, 0] of a Cholesky factor of correlations is 1, and what is above the diagonal 0: nobody's R-hat."""
     parameters = Parameters(

@@ -586,8 +586,9 @@ def test_a_ladder_gets_a_step_size_for_each_rung_and_finds_both_modes(proposal, 
 @pytest.mark.parametrize(
     "dynamics",
     [
-        mhrun.SGNHT(friction=[0.1, 0.05]),
-        *(pytest.param(d, marks=pytest.mark.slow) for d in (mhrun.SGLD(), mhrun.SGHMC())),
+        pytest.param(mhrun.SGNHT(friction=[0.1, 0.05]), marks=pytest.mark.slow),
+        mhrun.SGLD(),
+        pytest.param(mhrun.SGHMC(), marks=pytest.mark.slow),
     ],
 )
 def test_a_ladder_of_a_dynamics_gets_a_stable_step_size(dynamics):

@@ -345,7 +345,7 @@ def test_warnings_of_a_network_are_of_its_predictions():
     assert sum("R-hat is" in line and "(probability[" in line for line in lines) == 1
 
 
-@pytest.mark.parametrize("size", [None, 0.7])
+@pytest.mark.parametrize("size", [None, pytest.param(0.7, marks=pytest.mark.slow)])
 def test_counts_that_vary_too_much_are_warned_of(size):
     """Poisson counts, and negative binomial ones of the same means: their variance is 1 + mean / size times the mean.
 

@@ -47,7 +47,9 @@ CORRELATED = GaussianMixture([[0.0, 0.0]], 1.0)
     [
         pytest.param(full(), False, False, id="random walk, diagonal"),
         pytest.param(full(), True, False, id="random walk, dense"),
-        pytest.param(full(CrankNicolson()), False, False, id="Crank-Nicolson, diagonal"),
+        pytest.param(
+            full(CrankNicolson()), False, False, id="Crank-Nicolson, diagonal", marks=pytest.mark.slow
+        ),
         pytest.param(full(CrankNicolson()), True, True, id="Crank-Nicolson, dense"),
         pytest.param(
             mhrun.Unadjusted(mhrun.SGHMC(), m=1), False, True, id="SGHMC, diagonal", marks=pytest.mark.slow

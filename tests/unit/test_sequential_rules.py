@@ -459,7 +459,7 @@ def pairs():
     """
     for name, problem in itertools.product(RULES, PROBLEMS):
         quick = problem in ("tied means", "few data")
-        quick |= problem == "logistic" and name in ("mh_minibatch", "mhsublhd")
+        quick |= problem == "logistic" and name == "mhsublhd"
         yield pytest.param(name, problem, marks=[] if quick else pytest.mark.slow)
 
 

@@ -69,7 +69,7 @@ def test_a_ladder_s_thermostats_are_algorithm_2(rng, keep):
             assert float(aux_now["thermostat"][j]) == pytest.approx(s)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_frozen_thermostat_near_1_is_sgld_at_temperature_c_on_every_rung():
     """RELD as printed: s = 0.999 + c / T and noise 2 c e, whatever T; from the linear recursion's own covariance."""
     c, e, temperatures = 0.1, 0.02, [1.0, 2.0, 8.0]
@@ -125,7 +125,7 @@ def badodab_moments(e, a, s, temperature, rough):
 
 @pytest.mark.long
 @pytest.mark.parametrize("rough", [0.0, 30.0])
-@pytest.mark.parametrize("temperature", [1.0, 4.0])
+@pytest.mark.parametrize("temperature", [pytest.param(1.0, marks=pytest.mark.slow), 4.0])
 def test_the_splitting_has_its_distribution_and_no_bias_of_half_the_friction(rough, temperature):
     """With D = 100 the thermostat hardly fluctuates: theta has variance T / k at the root of its drift."""
     e, a = 0.01, 0.2
