@@ -18,6 +18,7 @@ from mhrun.kernels import Unadjusted
 from mhrun.kernels.preconditioned import PreconditionedDynamics, Scale
 from mhrun.models.parameters import coordinate_names, parameters_of
 from mhrun.store.netcdf import flat_draws, open_trace
+from mhrun.target import Target
 from mhrun.target.function_space import is_network
 
 ERRORS = 4.5  # standard errors from which on a covariance counts, the largest of up to thousands
@@ -98,6 +99,16 @@ def largest_bias(
     return None
 
 
+def on_all_data(target: Target, points: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return the log posterior in the units of its gradient (P,), and that (P, D), at points (P, D); float64."""
+    hot = torch.full_like(points[:, 0], temperature)
+    full = target.evaluate_full(points, hot)
+    assert full.log_lik_mean is not None
+    assert full.grad is not None
+    height = target.value(full.log_lik_mean, full.log_prior, hot)
+    return height.double().cpu(), full.grad.double().cpu()
+
+
 def mean_bias(method: Method, folder: Path) -> MeanBias | None:
     """Return the largest bias of the mean of a coordinate, from draws that are in the folder of a method.
 
@@ -107,8 +118,8 @@ def mean_bias(method: Method, folder: Path) -> MeanBias | None:
 
     Returns:
         None if there is none beyond its error, and where nothing is known of it: for another kernel than a dynamics, an
-        optimiser, a network, draws that were
-        not kept or that are few, and data so many that evaluating them at 100 draws would be a large part of the run.
+        optimiser, a network, draws that were not kept or that are few, and data so many that evaluating them at 100
+        draws would be a large part of the run.
     """
     kernel, target = method.kernel, method.target
     if not isinstance(kernel, Unadjusted) or kernel.dynamics.noise_gain is None or kernel.dynamics.optimises:
@@ -128,17 +139,13 @@ def mean_bias(method: Method, folder: Path) -> MeanBias | None:
         return None
     temperature = float(temperatures.min())
     points = draws.reshape(-1, target.dim).to(device=target.device, dtype=method.dtype)
-    full = target.evaluate_full(points, torch.full_like(points[:, 0], temperature))
-    assert full.log_lik_mean is not None
-    assert full.grad is not None
-    height = target.value(full.log_lik_mean, full.log_prior, torch.full_like(points[:, 0], temperature))
+    height, grad = on_all_data(target, points, temperature)
     scale = _scale_of(kernel)
-    grad = full.grad.double().cpu()
     size = float(step_size.mean(0)[cold].median())
     excess = excess_of_noise(method, points[:: len(points) // len(draws)], scale)
     gains = Gains(size * kernel.dynamics.curvature_gain, 0.0 if excess is None else excess.mean)
     grad = grad if scale is None else scale.pull(grad)
-    found = largest_bias(draws, height.double().cpu(), grad, gains, temperature)
+    found = largest_bias(draws, height, grad, gains, temperature)
     return None if found is None else MeanBias(found[0], coordinate_names(target.model)[found[1]])
 
 

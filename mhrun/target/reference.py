@@ -196,7 +196,7 @@ def _search(energy: _Energy, theta: np.ndarray, units: np.ndarray) -> np.ndarray
         theta / units,
         jac=True,
         method="L-BFGS-B",
-        options={"maxiter": _ITERATIONS, "ftol": 1e-15, "gtol": 1e-9},
+        options={"maxiter": _ITERATIONS, "maxfun": 3 * _ITERATIONS, "ftol": 1e-15, "gtol": 1e-9},
     )
     if not np.isfinite(optimum.x).all() or not np.isfinite(optimum.fun):
         raise UserError(

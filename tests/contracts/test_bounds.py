@@ -148,6 +148,24 @@ def test_no_point_exceeds_a_bound(name, kind, metric):
         assert largest > TIGHT.get(name, 0.1)
 
 
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_two_classes_attain_the_bounds_of_softmax(order):
+    """Along (1, -1) / sqrt(2) the log-likelihood is a logistic function of sqrt(2) t, and no bound can be lower."""
+    model = SoftmaxRegression(1, 2)
+    data = {"x": np.ones((1, 1)), "y": np.array([0])}
+    rows = whole(model, data)
+    kind = ("difference", "taylor1", "taylor2")[order - 1]
+    bound = model.bounds(
+        Dataset.of(data).fields, kind, Reference(torch.zeros(2, dtype=torch.float64))
+    ).weights
+    direction = torch.tensor([0.5**0.5, -(0.5**0.5)], dtype=torch.float64)
+    t = torch.linspace(-30, 3, 4000, dtype=torch.float64, requires_grad=True)
+    derivative = model.log_lik(t[:, None] * direction, rows)[:, 0]
+    for _ in range(order):
+        (derivative,) = torch.autograd.grad(derivative.sum(), t, create_graph=True)
+    assert float(derivative.detach().abs().max()) == pytest.approx(float(bound), rel=1e-5)
+
+
 def gradients(model, rows, reference, theta, kind):
     """Return the gradients (C, n, D) of the remainders in the reference's metric, and norms of the log-likelihoods'."""
     at = theta.detach().requires_grad_()

@@ -14,7 +14,7 @@ from mhrun.engine.gradient_noise import (
     of_minibatch,
     root_of_covariance,
 )
-from mhrun.engine.mean_bias import Gains, MeanBias, largest_bias
+from mhrun.engine.mean_bias import Gains, MeanBias, largest_bias, on_all_data
 from mhrun.engine.method import Method
 from mhrun.engine.pilot.curvature import largest_curvature
 from mhrun.engine.pilot.start import ScaledStart
@@ -166,12 +166,13 @@ def _shift_rate(
 ) -> MeanBias | None:
     """Return the largest bias of the mean of a coordinate per unit of the step size, from draws; None without."""
     assert isinstance(method.kernel, Unadjusted)
-    if start.draws is None or surface.size < method.target.n:
+    if start.draws is None:
         return None
     dynamics, scale, draws = method.kernel.dynamics, start.scale, start.draws
     draws = draws[:, :: max(1, math.ceil(draws[..., 0].numel() / _JUDGED))]
     points = draws.reshape(-1, draws.shape[-1]).to(start.theta)
-    height, grad = (each.cpu() for each in surface.value_and_grad(points))
+    height, grad = on_all_data(method.target, points, temperature)
+    surface.n_grad += len(points) * method.target.n
     noise = 0.0 if dynamics.corrects_noise else rates.of_noise / 2
     gains = Gains(dynamics.curvature_gain, noise)
     found = largest_bias(

@@ -22,7 +22,8 @@ from mhrun.rules.metropolis import Metropolis
 from mhrun.schedules.fixed import Fixed
 from mhrun.schedules.plan import Plan
 
-_MOST_DATA = 10_000
+# Trajectories on so many take minutes, and without them chains of a model of groups begin where its spread is 0.
+_MOST_DATA = 100_000
 
 
 class JudgedStart(NamedTuple):
@@ -34,7 +35,7 @@ class JudgedStart(NamedTuple):
 
 
 def allows_trajectories(method: Method) -> bool:
-    """Return whether trajectories on all data can judge a scale: no noise, no surrogate, and up to 10,000 data."""
+    """Return whether trajectories on all data can judge a scale: no noise, no surrogate, and up to 100,000 data."""
     target = method.target
     noise = target.energy_noise or target.gradient_noise
     return not noise and target.surrogate is None and target.n <= _MOST_DATA and gradients_of(target)
