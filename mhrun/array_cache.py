@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,25 +41,25 @@ def generated(
         fill: writes them into the array it is given.
 
     Raises:
-        UserError: the cache folder cannot be written, or its disk is full.
+        UserError: the cache folder cannot be written or read, or its disk is full.
     """
     name = hashlib.blake2b(json.dumps(recipe).encode(), digest_size=8).hexdigest()
     stored_type = np.dtype(dtype)
     path = cache_dir() / "generated" / f"{kind}-{name}.{stored_type.kind}{8 * stored_type.itemsize}"
-    if not path.is_file() or path.stat().st_size != size * stored_type.itemsize:
-        try:
+    try:
+        if not path.is_file() or path.stat().st_size != size * stored_type.itemsize:
             _make(path, stored_type, size, fill)
-        except OSError as error:
-            raise UserError(
-                f"'{path.parent}' cannot be written ({error.strerror}); free some space, or choose another folder "
-                "with MHRUN_CACHE_DIR."
-            ) from error
-    return np.memmap(path, dtype, "c", shape=(size,))
+        return np.memmap(path, dtype, "c", shape=(size,))
+    except OSError as error:
+        raise UserError(
+            f"'{path.parent}' cannot be written or read ({error.strerror}); free some space, or choose another folder "
+            "with MHRUN_CACHE_DIR."
+        ) from error
 
 
 def _make(path: Path, dtype: np.dtype[T], size: int, fill: Callable[[npt.NDArray[T]], object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
+    handle, partial = _partial(path)
     try:
         if hasattr(
             os, "posix_fallocate"
@@ -74,7 +74,13 @@ def _make(path: Path, dtype: np.dtype[T], size: int, fill: Callable[[npt.NDArray
         os.replace(partial, path)
     finally:
         os.close(handle)
-        Path(partial).unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
+
+
+def _partial(path: Path) -> tuple[int, Path]:
+    """Return a new file beside a path, open for reading and writing, with the permissions that a file has there."""
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
+    return os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), partial
 
 
 def kept(kind: str, name: str, state: str, make: Callable[[], dict[str, npt.NDArray[Any]]]) -> dict[str, Any]:
@@ -101,11 +107,11 @@ def kept(kind: str, name: str, state: str, make: Callable[[], dict[str, npt.NDAr
     arrays = make()
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
+        handle, partial = _partial(path)
         try:
             with os.fdopen(handle, "wb") as file:
                 np.savez(file, state=np.array(state), **arrays)  # type: ignore[arg-type]
             os.replace(partial, path)
         finally:
-            Path(partial).unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
     return arrays

@@ -14,7 +14,7 @@ import torch
 from kit import short_run
 
 import mhrun
-from mhrun.array_cache import generated
+from mhrun.array_cache import generated, kept
 from mhrun.data import mapping
 from mhrun.data.arrays import Memmap, Npz
 from mhrun.data.dataset import Dataset
@@ -263,3 +263,26 @@ def test_more_data_than_float32_can_count(tmp_path):
         lambda theta, x: -((x - theta[0]) ** 2), x, kernel, start=[0.0], steps=2, step_size=0.1
     )
     assert np.isfinite(trace["posterior"]["theta"]).all()
+
+
+def test_a_generated_array_can_be_read_by_all_who_may_read_the_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("MHRUN_CACHE_DIR", str(tmp_path))
+    generated("some", [1], 3, np.float32, lambda out: out.fill(1.0))
+    kept("others", "name", "state", lambda: {"x": np.zeros(2)})
+    plain = tmp_path / "plain"
+    plain.touch()
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) == 3
+    assert {path.stat().st_mode for path in files} == {plain.stat().st_mode}
+
+
+def test_a_generated_array_that_cannot_be_read_is_a_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("MHRUN_CACHE_DIR", str(tmp_path))
+    generated("some", [1], 3, np.float32, lambda out: out.fill(1.0))
+
+    def refuse(*_args, **_settings):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(np, "memmap", refuse)
+    with pytest.raises(UserError, match=r"cannot be written or read \(Permission denied\)"):
+        generated("some", [1], 3, np.float32, lambda out: out.fill(1.0))
