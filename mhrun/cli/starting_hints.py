@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mhrun.data.dataset import Dataset
-from mhrun.data.table_facts import features_of
+from mhrun.data.table_facts import features_of, missing_in_words
 from mhrun.models.poisson_regression import dispersion_warnings
 
 _FEW = 10  # values of a feature up to which they may be labels
@@ -28,6 +28,8 @@ def hints_of(data: Dataset, word: str) -> Iterator[str]:
     """
     if dropped := data.facts["dropped"]:
         yield f"{dropped:,} of {data.n + dropped:,} rows lack a value and are left out"
+        if texts := data.facts["dropped_texts"]:
+            yield missing_in_words(texts).strip().rstrip(".")
     if "x" in data.fields:  # which groups alone are not
         yield from _whole_numbers(data)
         yield from _collinear(data)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mhrun.data.columns import numbers
+from mhrun.data.columns import check_decimals, few, numbers
 from mhrun.data.table_roles import codes_of, exposure_of
 from mhrun.errors import UserError, nearest
 
@@ -104,4 +104,10 @@ class Design:
                 raise UserError(
                     f"{path.name}: column '{name}' lacks a value in {count:,} row{'s' * (count != 1)}, first in data "
                     f"row {int(missing.argmax()) + 1:,}."
+                )
+        for name in self.numerical:
+            check_decimals(frame[name], path)
+            if texts := [value for value in frame[name] if isinstance(value, str)]:
+                raise UserError(
+                    f"{path.name}: column '{name}' holds the text {few(texts)}; give numbers, as the table has there."
                 )

@@ -17,7 +17,8 @@ from mhrun.data.columns import check_decimals, few, is_label, levels_of, mean_an
 from mhrun.data.dataset import Dataset
 from mhrun.data.design import Design
 from mhrun.data.memory import check_memory
-from mhrun.data.table_file import COPIES, read_table
+from mhrun.data.table_facts import missing_in_words
+from mhrun.data.table_file import COPIES, read_table, texts_of_missing
 from mhrun.data.table_roles import check_roles, check_word
 from mhrun.errors import Refusal, UserError
 from mhrun.paths import located
@@ -181,9 +182,11 @@ class Table:
         )
         fields = design.fields(table, path, kept)
         facts: dict[str, Any] = {
+            "header": list(frame.columns),
             "columns": design.names,
             "intercept": self.intercept,
             "dropped": len(frame) - len(table),
+            "dropped_texts": self._texts(frame, path) if len(frame) > len(table) else {},
             "scales": {name: list(scale) for name, scale in design.scales.items()},
             "baselines": {name: str(levels[0]) for name, levels in design.categorical.items()},
         }
@@ -217,8 +220,18 @@ class Table:
         first = ", ".join(f"{i + 1:,}" for i in np.flatnonzero(bad.to_numpy())[:3])
         raise UserError(
             f"{path.name}: {int(bad.sum()):,} of {len(table):,} rows lack a value ({listing}), "
-            f"first in data rows {first}; missing=drop leaves them out.{_of_text(table[chosen])}"
+            f"first in data rows {first}; missing=drop leaves them out."
+            f"{missing_in_words(self._texts(table, path))}{_of_text(table[chosen])}"
         )
+
+    def _texts(self, table: Any, path: Path) -> dict[str, str]:
+        """Return the texts that count as missing in columns whose values may be any text."""
+        columns = [
+            *self.categorical,
+            *self.groups,
+            *([self.target] if self.target and self.target in table else []),
+        ]
+        return texts_of_missing(table, columns, path, self.separator)
 
     def _design(self, table: Any, chosen: Sequence[str], train: npt.NDArray[np.bool_], path: Path) -> Design:
         levels = self._levels(table, path)

@@ -23,6 +23,14 @@ def units_in_words(facts: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def missing_in_words(texts: Mapping[str, str]) -> str:
+    """Return a sentence on texts of columns (column -> text) that are read as missing values; without any, nothing."""
+    if not texts:
+        return ""
+    listing = ", ".join(f"'{text}' in {column}" for column, text in texts.items())
+    return f" The text {listing} is read as a missing value: write another one in the file if it is none."
+
+
 def features_of(facts: Mapping[str, Any]) -> list[str]:
     """Return the columns of x but the constant, from the facts of a table's data."""
     return [str(name) for name in facts["columns"][bool(facts["intercept"]) :]]

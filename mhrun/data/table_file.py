@@ -71,16 +71,45 @@ def _text(path: Path, separator: str) -> Any:
     """Return a text file as pandas reads it; numbers are the nearest in float64, as Python reads them."""
     import pandas as pd
 
-    options: dict[str, Any] = {"sep": separator, "index_col": False}
-    options |= {"engine": "c"} if len(separator) == 1 else {"engine": "python"}
-    if options["engine"] == "c" and tuple(map(int, pd.__version__.split(".")[:2])) < _EXACT:
-        options |= {"float_precision": "round_trip"}
+    options = _options(separator)
     with warnings.catch_warnings():  # pandas would drop values beyond the names of the first line
         warnings.filterwarnings("error", "Length of header", pd.errors.ParserWarning)
         # Without a header: pandas renames a second y to y.1.
         first = pd.read_csv(path, header=None, nrows=1, dtype=str, **options)
         _check_names([name for name in first.iloc[0].tolist() if isinstance(name, str)], path)
         return pd.read_csv(path, **options)
+
+
+def _options(separator: str) -> dict[str, Any]:
+    """Return how pandas reads a text file."""
+    import pandas as pd
+
+    options: dict[str, Any] = {"sep": separator, "index_col": False}
+    options |= {"engine": "c"} if len(separator) == 1 else {"engine": "python"}
+    if options["engine"] == "c" and tuple(map(int, pd.__version__.split(".")[:2])) < _EXACT:
+        options |= {"float_precision": "round_trip"}
+    return options
+
+
+def texts_of_missing(frame: Any, columns: Sequence[str], path: Path, separator: str | None) -> dict[str, str]:
+    """Return, for columns of text, the commonest text such as NA that pandas reads as a missing value.
+
+    Args:
+        frame: the table as it was read from the file.
+        columns: of it.
+        path: the file.
+        separator: as in `read_table`.
+    """
+    import pandas as pd
+
+    wanted = [name for name in columns if frame[name].dtype.kind not in "biufc" and frame[name].isna().any()]
+    if not wanted or path.name.lower().endswith((".parquet", ".pq")):
+        return {}
+    options = _options(_separator(path) if separator is None else separator)
+    written = pd.read_csv(path, dtype=str, keep_default_na=False, **options)
+    texts = {name: written.loc[frame[name].isna().to_numpy(), name].value_counts() for name in wanted}
+    found = {name: [str(text) for text in counts.index if text.strip()] for name, counts in texts.items()}
+    return {name: values[0] for name, values in found.items() if values}
 
 
 def _separator(path: Path) -> str:

@@ -9,9 +9,8 @@ from torch import Tensor
 from mhrun.data import Dataset
 from mhrun.errors import UserError
 from mhrun.models.linear import Regression
-from mhrun.models.parameters import Parameters
-from mhrun.names import identifier
 from mhrun.native import native_form
+from mhrun.target.labels import other_labels
 from mhrun.types import Field, Model
 
 _EXPOSURE = "exposure"  # a field that changes a model which does not read it
@@ -24,7 +23,7 @@ def unfit(model: Model, data: Dataset) -> str | None:
     Checks the model's declared ``fields`` (see `mhrun.types.Model`): their names, row shapes, real numbers, and the
     values of labels, or those of ``fields_of(data)``. A model with neither accepts any data.
     """
-    if reason := ambiguous_bytes(model, data) or _other_labels(model, data):
+    if reason := ambiguous_bytes(model, data) or other_labels(model, data):
         return reason
     try:
         fields = fields_read(model, data)
@@ -57,33 +56,6 @@ def unfit(model: Model, data: Dataset) -> str | None:
         if need.values and (wrong := _wrong(need, data_fields[field])) is not None:
             remedy = f" {need.remedy}" if need.remedy else ""
             return f"{name} needs {field} {_values(need)}; the data have {wrong}.{remedy}"
-    return None
-
-
-def _other_labels(model: Model, data: Dataset) -> str | None:
-    """Return why effects would have the names of other groups, or None: codes are places among the table's values."""
-    parameters = getattr(model, "parameters", None)
-    if not isinstance(parameters, Parameters):
-        return None
-    for column, levels in data.facts.get("groups", {}).items():
-        word = identifier(column, "group")
-        for axis in (axis for parameter in parameters.all for axis in parameter.axes):
-            if axis.name not in (column, word, f"{word}_group") or axis.labels is None:
-                continue
-            labels = [str(label) for label in axis.labels]
-            if labels != levels:
-                place = next(
-                    (k for k, pair in enumerate(zip(labels, levels, strict=False)) if pair[0] != pair[1]),
-                    min(len(labels), len(levels)),
-                )
-                ours, theirs = (
-                    repr(values[place]) if place < len(values) else "none" for values in (labels, levels)
-                )
-                return (
-                    f"the labels of {axis.name} in parameters are not the values of the column '{column}': number "
-                    f"{place + 1} is {ours}, and in the table {theirs}. Effects would have the names of other groups; "
-                    "write the labels anew, as mhrun init does."
-                )
     return None
 
 

@@ -551,6 +551,37 @@ def test_groups_have_the_names_of_the_table(capsys):
     ) in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("word", "outcome", "named", "column"),
+    [
+        ("+data.baselines={kind:c}", numbers, "kind=b", "kind=a"),
+        ("data.features=[bmi,age]", numbers, "age", "bmi"),
+        ("data.features=[bmi,age]", ["low", "high", "none"] * 20, "age", "bmi"),
+    ],
+)
+def test_coefficients_have_the_names_of_the_table(capsys, word, outcome, named, column):
+    """Another baseline, or another order of the features, would leave each name with another coefficient."""
+    table(y=outcome, kind=["a", "b", "c"] * 20)
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y", "categorical=kind"]) == 0
+    few = ["scale=smoke", "runtime.report=false", "steps=20", "warmup=50", "~methods.sgld"]
+    capsys.readouterr()
+    assert run(["--project", "mine", "my_rows", *few, word]) == 2
+    error = capsys.readouterr().err
+    assert f"has '{named}' for a column of x that is '{column}', number" in error
+    assert "coefficients would have the names of other columns" in error
+
+
+def test_a_text_that_is_read_as_a_missing_value_is_named(capsys):
+    """NA is Namibia here."""
+    table(y=numbers, country=["NA", "DE", "FR"] * 20)
+    words = ["init", "mine", "--data", "my rows.csv", "--outcome", "y", "categorical=country"]
+    said = "The text 'NA' in country is read as a missing value: write another one in the file if it is none"
+    assert run(words) == 2
+    assert said in capsys.readouterr().err
+    assert run([*words, "missing=drop"]) == 0
+    assert said in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("value", ["${seed}", "???"])
 def test_a_group_that_a_configuration_would_replace_is_refused(capsys, value):
     table(y=numbers, group=[value, "a", "b"] * 20)

@@ -394,6 +394,8 @@ def test_groups_are_codes_of_their_values_in_sorted_order(frame):
     assert new.fields["grade"].tolist() == [1, 0]
     with pytest.raises(UserError, match=r"column 'kind' has 'pink', which the table does not have: 'blue'"):
         part.prepared({"a": 1.0, "kind": "pink", "grade": 2})
+    with pytest.raises(UserError, match=r"the new rows: column 'a' holds the text '1'; give numbers"):
+        part.prepared({"a": "1", "kind": "red", "grade": 2})
     assert "PoissonRegression has no effects of groups (kind, grade)" in str(
         unfit(PoissonRegression(1), data)
     )

@@ -1,0 +1,84 @@
+"""Checks that the labels of parameters are those of the data: draws would have the names of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mhrun.data import Dataset
+from mhrun.data.table_facts import weight_names
+from mhrun.models.parameters import parameters_of
+from mhrun.models.weights import Weights
+from mhrun.names import identifier
+from mhrun.types import Model
+
+
+def other_labels(model: Model, data: Dataset) -> str | None:
+    """Return why parameters would have the names of other columns or groups of a table, in one line, or None."""
+    return _of_groups(model, data) or _of_columns(model, data.facts)
+
+
+def _of_groups(model: Model, data: Dataset) -> str | None:
+    """Return why effects would have the names of other groups, or None: codes are places among the table's values."""
+    if (parameters := parameters_of(model)) is None:
+        return None
+    for column, levels in data.facts.get("groups", {}).items():
+        word = identifier(column, "group")
+        for axis in (axis for parameter in parameters.all for axis in parameter.axes):
+            if axis.name not in (column, word, f"{word}_group") or axis.labels is None:
+                continue
+            labels = [str(label) for label in axis.labels]
+            if labels != levels:
+                place = next(
+                    (k for k, pair in enumerate(zip(labels, levels, strict=False)) if pair[0] != pair[1]),
+                    min(len(labels), len(levels)),
+                )
+                ours, theirs = (
+                    repr(values[place]) if place < len(values) else "none" for values in (labels, levels)
+                )
+                return (
+                    f"the labels of {axis.name} in parameters are not the values of the column '{column}': number "
+                    f"{place + 1} is {ours}, and in the table {theirs}. Effects would have the names of other groups; "
+                    "write the labels anew, as mhrun init does."
+                )
+    return None
+
+
+def _of_columns(model: Model, facts: Mapping[str, Any]) -> str | None:
+    """Return why coefficients would have the names of other columns, or None.
+
+    Names of one's own are no such names: those are columns of the table, and indicators of its categories.
+    """
+    if not facts.get("columns"):
+        return None
+    columns = weight_names(facts)
+    for place, labels in _labels(model, columns):
+        for k, (label, column) in enumerate(zip(labels, columns[-len(labels) :], strict=True)):
+            if label != column and _is_another(label, column, facts):
+                return (
+                    f"{place} has '{label}' for a column of x that is '{column}', number {k + 1} of them: coefficients "
+                    f"would have the names of other columns. Give it these names, in this order: {', '.join(columns)}."
+                )
+    return None
+
+
+def _labels(model: Model, columns: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield where labels are, and those for all columns of x, or for all but the constant one."""
+    if isinstance(model, Weights):
+        names = list(model.names)
+        if len(names) > len(columns):  # a weight of each class: age[low]
+            names = [name.rpartition("[")[0] or name for name in names]
+        for first in range(0, len(names) - len(columns) + 1, len(columns)):
+            yield "model.names", names[first : first + len(columns)]
+    parameters = parameters_of(model)
+    sizes = {len(columns), len(columns) - (columns[0] in ("intercept", "1"))}
+    for axis in () if parameters is None else (axis for p in parameters.all for axis in p.axes):
+        if axis.labels is not None and len(axis.labels) in sizes:
+            yield f"dims: {{{axis.name}: [...]}}", [str(label) for label in axis.labels]
+
+
+def _is_another(label: str, column: str, facts: Mapping[str, Any]) -> bool:
+    """Return whether a label for a column is another column of the table, or an indicator of one of its categories."""
+    category, equals, _ = label.partition("=")
+    is_indicator = bool(equals) and category in facts["baselines"]
+    return is_indicator or (label in facts["header"] and label != column.partition("=")[0])
