@@ -13,6 +13,7 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
+from mhrun.engine.step_functions import warn_of_steps
 from mhrun.engine.support import check_support
 from mhrun.errors import Refusal
 from mhrun.models.function import FunctionModel
@@ -68,6 +69,7 @@ def check_model(target: Target, theta: Tensor, *, takes_gradients: bool = True) 
     by_minibatch = bool(tuple(getattr(model, "buffer_names", ())))  # gradients are those of training mode
     if takes_gradients and (both is None or not is_theirs) and not by_minibatch:
         _check_derivatives(target, point, rows)
+        warn_of_steps(target, point)
     if is_theirs:
         if both is not None:
             grad = both(point, rows)[1][0]

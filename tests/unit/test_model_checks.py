@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -339,3 +341,38 @@ def test_of_a_large_network_few_coordinates_are_compared(monkeypatch):
     _check_derivatives(target, torch.randn(1, model.dim, dtype=torch.float64), target.data.part(0, 5))
     assert moved[-12:] == [1] * 12
     assert len(moved) <= 13  # three coordinates, two steps, two signs; and the gradient
+
+
+TIMES = torch.linspace(0, 1, 40, dtype=torch.float64)
+
+
+def change(smooth=None, rounds=False, reads=True):
+    """Return a change point model of theta = (change, before, after), with a sharp or a smooth step."""
+
+    def log_lik(theta, row):
+        at = theta[0].round() if rounds else theta[0]
+        share = (row.t > at).double() if smooth is None else torch.sigmoid((row.t - at) / smooth)
+        if not reads:
+            share = 0.5
+        return -0.5 * (row.y - theta[1] - share * (theta[2] - theta[1])) ** 2
+
+    return FunctionModel(log_lik, [0.4, 0.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "warns"),
+    [({}, True), ({"rounds": True}, True), ({"smooth": 0.05}, False), ({"reads": False}, False)],
+)
+@pytest.mark.parametrize("takes_gradients", [True, False])
+def test_a_parameter_in_which_a_function_has_steps_is_named(settings, warns, takes_gradients):
+    """Gradients and finite differences agree that there is no derivative."""
+    model = change(**settings)
+    target = Target(model, Dataset.of({"t": TIMES, "y": DATA["y"]}))
+    theta = torch.tensor([[0.4, 0.0, 1.0]], dtype=torch.float64)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):  # as a pilot and its method do
+            check_model(target, theta, takes_gradients=takes_gradients)
+    lines = [str(one.message) for one in caught]
+    assert len(lines) == (warns and takes_gradients)
+    assert all("changes with theta[0] in steps, and has no gradient in it" in line for line in lines)

@@ -15,6 +15,7 @@ from torch.distributions import Normal
 import mhrun
 from mhrun.diagnostics.chains import rhat
 from mhrun.engine.pilot.adaptation import scaled_covariance
+from mhrun.engine.pilot.result import line
 from mhrun.engine.pilot.start import scaled_start
 from mhrun.engine.surface import Surface
 from mhrun.kernels.preconditioned import Scale
@@ -293,3 +294,18 @@ def test_a_posterior_of_many_parameters_is_in_doubt_for_its_form_alone(rng, effe
         warnings.simplefilter("ignore")
         trace = mhrun.sample(model, data, KERNELS["random walk"](), steps=20, warmup=60, **settings)
     assert found(trace)["doubt"] == doubt
+
+
+@pytest.mark.parametrize(
+    ("doubt", "surrogate", "said"), [("skewed", True, True), ("skewed", False, False), (None, True, False)]
+)
+def test_a_control_variate_far_from_its_mode_is_said_to_be_of_little_use(doubt, surrogate, said):
+    facts = {
+        "step_size": 0.1,
+        "m": None,
+        "why": "as it is.",
+        "n_grad": 100,
+        "doubt": doubt,
+        "control_variate": surrogate,
+    }
+    assert ("takes little noise off where the draws are" in line("one", facts)) == said

@@ -34,6 +34,9 @@ _DOUBTS = {
 }
 
 
+_FAR_FROM_MODE = " Its control variate is that of the mode, and takes little noise off where the draws are."
+
+
 class PilotResult(NamedTuple):
     """What a pilot found."""
 
@@ -83,6 +86,8 @@ def line(name: str, facts: dict[str, Any]) -> str:
         if facts.get(key)
     )
     doubt = _DOUBTS.get(facts.get("doubt") or "", "")
+    if facts.get("control_variate") and facts.get("doubt") in ("flat", "skewed"):
+        doubt += _FAR_FROM_MODE
     if "moved" in facts:
         doubt += f" {moved(**facts['moved'])}"
     if "flat_along" in facts:

@@ -97,6 +97,8 @@ def pilot(method: Method) -> PilotResult:
     why = facts.get("why", "") + choice.facts["why"]
     n_grad = facts["n_grad"] + choice.facts.get("n_grad", 0) + surface.n_grad
     facts |= choice.facts | {"why": why, "n_lik": choice.facts.get("n_lik", 0), "n_grad": n_grad}
+    if method.target.surrogate is not None:
+        facts["control_variate"] = True
     facts |= {
         "given": not method.plan.is_open,
         "step_size": float(choice.step_size.log().mean().exp()),

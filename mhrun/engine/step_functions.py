@@ -1,0 +1,73 @@
+"""Parameters that a log-likelihood depends on by steps: it changes with them, and has no gradient in them."""
+
+from __future__ import annotations
+
+import warnings
+from weakref import WeakSet
+
+import torch
+from torch import Tensor
+
+from mhrun.models.function import FunctionModel
+from mhrun.models.parameters import coordinate_names
+from mhrun.target import Target
+from mhrun.target.gradients import Gradients
+
+_ROWS = 2_000  # data that are evaluated, at most
+_TRIED = 20  # coordinates without a gradient that are moved, at most
+_warned: WeakSet[FunctionModel] = WeakSet()  # a method and its pilot check the same model
+_MOVES = (0.03, 0.3, 3.0)  # by what, in both directions; in the units of one and the coordinate's size
+
+
+def warn_of_steps(target: Target, theta: Tensor) -> None:
+    """Warn of a function whose log-likelihood changes with a coordinate in which it has no gradient anywhere near.
+
+    Such are a change point in a comparison, or a number that is rounded. Moves by gradients do not see them, and the
+    derivatives of such a function agree with its finite differences: all are 0.
+
+    Args:
+        target: of the model.
+        theta: a point (1, D).
+    """
+    if not isinstance(target.model, FunctionModel) or target.model in _warned:
+        return
+    try:
+        place = _first(target, theta.double())
+    except (
+        Exception
+    ):  # of a model that is not for float64 or for these points; what else fails does so in the run
+        return
+    if place is not None:
+        _warned.add(target.model)
+        warnings.warn(
+            f"log_lik changes with {coordinate_names(target.model)[place]} in steps, and has no gradient in it: moves "
+            "by gradients do not see it. Take random walks (mcmc), or make the steps smooth, such as "
+            "torch.sigmoid((t - change) / width) for t > change.",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+@torch.no_grad()
+def _first(target: Target, theta: Tensor) -> int | None:
+    """Return the first coordinate with steps and without a gradient, or None."""
+    every = max(1, target.n // _ROWS)
+    rows = target.data.rows(torch.arange(0, target.n, every, device=target.data.device)[None])
+    gradients = Gradients(target.model)
+    value, grad = gradients.log_lik_and_grad(theta, rows)
+    for place in (grad[0] == 0).nonzero().flatten()[:_TRIED].tolist():
+        sizes = (1 + theta[0, place].abs()) * torch.tensor(_MOVES, dtype=torch.float64, device=theta.device)
+        moves = torch.zeros(2 * len(_MOVES), theta.shape[1], dtype=torch.float64, device=theta.device)
+        moves[:, place] = torch.cat([sizes, -sizes])
+        changed = False
+        for moved in theta + moves:
+            other, grad = gradients.log_lik_and_grad(moved[None], rows)
+            if not bool(other.isfinite().all()):
+                continue
+            if float(grad[0, place]) != 0:
+                break
+            changed |= bool((other != value).any())
+        else:
+            if changed:
+                return place
+    return None
