@@ -54,6 +54,11 @@ class Replicates(Dataset):
         """How many chains there are, times L."""
         return self.times * len(next(iter(self.drawn.values())))
 
+    @property
+    def differs_by_chain(self) -> bool:
+        """True."""
+        return True
+
     def rows(self, index: Tensor) -> Rows:
         """Return the data at `index` (C or 1, m) of each chain's data set: name -> (C, m, ...)."""
         datum_index = index.expand(self.chains, -1)

@@ -52,6 +52,11 @@ class Dataset:
         if len(set(lengths.values())) > 1:
             raise UserError(f"The fields of a data set must have one length, not {lengths}.")
 
+    @property
+    def differs_by_chain(self) -> bool:
+        """Whether each chain has other values: then only as many points as there are chains can be evaluated."""
+        return False
+
     @classmethod
     def of(cls, data: Any, *, pixels: bool = False) -> Dataset:
         """Make a data set from an array, a tensor, a mapping of names to them, or a pandas DataFrame.

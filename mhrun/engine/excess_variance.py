@@ -54,11 +54,13 @@ def excess_of_noise(method: Method, theta: Tensor, scale: Scale | None = None) -
 
     Returns:
         The mean over the kept steps and the median over the chains. None if the method has no such noise, if its
-        dynamics corrects for it by itself or declares nothing, or for a network.
+        dynamics corrects for it by itself or declares nothing, for a network, and for data that differ by chain.
     """
     kernel, target = method.kernel, method.target
     # What a width of weights means is in no such number, and a datum alone has no gradient with BatchNorm.
     if not isinstance(kernel, Unadjusted) or is_network(target.model) or target.has_buffers:
+        return None
+    if target.data.differs_by_chain:
         return None
     dynamics = kernel.dynamics
     if dynamics.noise_gain is None or dynamics.optimises or kernel.passes or target.dim > _WIDEST:

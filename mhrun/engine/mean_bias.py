@@ -118,13 +118,15 @@ def mean_bias(method: Method, folder: Path) -> MeanBias | None:
 
     Returns:
         None if there is none beyond its error, and where nothing is known of it: for another kernel than a dynamics, an
-        optimiser, a network, draws that were not kept or that are few, and data so many that evaluating them at 100
-        draws would be a large part of the run.
+        optimiser, a network, data that differ by chain, draws that were not kept or that are few, and data so many that
+        evaluating them at 100 draws would be a large part of the run.
     """
     kernel, target = method.kernel, method.target
     if not isinstance(kernel, Unadjusted) or kernel.dynamics.noise_gain is None or kernel.dynamics.optimises:
         return None
     if is_network(target.model) or target.has_buffers or target.dim > _WIDEST or kernel.dynamics.marks_valid:
+        return None
+    if target.data.differs_by_chain:
         return None
     step_size, temperatures = method.plan.at_collected_steps()
     if not (temperatures > 0).all() or method.shape.thin is None:

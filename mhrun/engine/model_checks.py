@@ -51,9 +51,9 @@ def check_model(target: Target, theta: Tensor, *, takes_gradients: bool = True) 
     """
     model = target.model
     is_theirs = not type(model).__module__.startswith("mhrun.")
-    rows = target.data.rows(_first(target))
-    if any(len(field) != 1 for field in rows.values()):  # each chain has other data, as in calibration
+    if target.data.differs_by_chain:  # as in calibration
         return
+    rows = target.data.rows(_first(target))
     if isinstance(model, ModuleModel):
         if model.batch_norms:  # BatchNorm depends on the minibatch, and is said to
             return

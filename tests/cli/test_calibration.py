@@ -103,6 +103,18 @@ warmup: 50
 """
 
 
+@pytest.mark.parametrize("m", [10, 20])
+def test_a_dynamics_is_run_on_all_data_sets_at_once(project, capsys, m):
+    """With one chain for each; noise of gradients and biases of means are those of one data set."""
+    (project / "conf/experiment/low.yaml").write_text(
+        "# @package _global_\ndefaults: [/data: rows, /model: line, /method@methods.low: sgld]\n"
+        f"chains: 1\nsteps: 2000\nwarmup: 300\nmethods: {{low: {{kernel: {{m: {m}}}, schedules: "
+        "{step_size: {start: 0.003, end: 0.0029}}}}\n"
+    )
+    _, (found,) = checked(capsys, "experiment=low", "steps=400", "warmup=100")
+    assert found["check"] == "low"
+
+
 @pytest.mark.slow
 def test_a_built_in_regression_is_calibrated_and_wrong_outcomes_are_found(project, capsys, rng, monkeypatch):
     """Weights from the prior, counts from the model. Counts of another distribution fail."""
