@@ -290,6 +290,8 @@ class Dynamics(ABC):
     # The variance of gradient noise, of each coordinate of theta, that it is given and takes off; None: it estimates it
     known_noise: float | None = 0.0
     curvature_gain: float = 1.0  # b if the relative error of the variance is at most b e H / 2 at curvature H
+    # g if, to first order, steps of size e shift means by g times what those of SGLD do; None: unknown
+    mean_gain: float | None = None
     small_step_bias: float = (
         0.0  # up to which theta's variance is off, relatively, in the limit of small steps
     )

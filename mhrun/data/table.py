@@ -182,7 +182,7 @@ class Table:
         )
         fields = design.fields(table, path, kept)
         facts: dict[str, Any] = {
-            "header": list(frame.columns),
+            "features": [name for name in frame.columns if name not in self._others],  # also those left out
             "columns": design.names,
             "intercept": self.intercept,
             "dropped": len(frame) - len(table),
@@ -223,6 +223,11 @@ class Table:
             f"first in data rows {first}; missing=drop leaves them out."
             f"{missing_in_words(self._texts(table, path))}{_of_text(table[chosen])}"
         )
+
+    @property
+    def _others(self) -> list[str]:
+        """The columns that are no features: the target, the exposure, and those of groups."""
+        return [name for name in (self.target, self.exposure, *self.groups) if name]
 
     def _texts(self, table: Any, path: Path) -> dict[str, str]:
         """Return the texts that count as missing in columns whose values may be any text."""

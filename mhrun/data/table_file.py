@@ -106,7 +106,7 @@ def texts_of_missing(frame: Any, columns: Sequence[str], path: Path, separator: 
     if not wanted or path.name.lower().endswith((".parquet", ".pq")):
         return {}
     options = _options(_separator(path) if separator is None else separator)
-    written = pd.read_csv(path, dtype=str, keep_default_na=False, **options)
+    written = pd.read_csv(path, dtype=str, keep_default_na=False, usecols=wanted, **options)
     texts = {name: written.loc[frame[name].isna().to_numpy(), name].value_counts() for name in wanted}
     found = {name: [str(text) for text in counts.index if text.strip()] for name, counts in texts.items()}
     return {name: values[0] for name, values in found.items() if values}

@@ -54,6 +54,11 @@ class SGHMC(Dynamics):
         """Gradient noise adds e V / 2 a to T."""
         return 1 / self.friction
 
+    @property
+    def mean_gain(self) -> float:  # type: ignore[override]
+        """1 / (2 - a): so much of the excess e H / 2 of SGLD's variance at curvature H is that of SGHMC."""
+        return 1 / (2 - self.friction)
+
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
         """Return zero momenta (C, D)."""
         return {"momentum": torch.zeros_like(theta)}

@@ -33,6 +33,7 @@ class SGLD(Dynamics):
     """
 
     noise_gain = 1.0
+    mean_gain = 1.0
 
     def __init__(self, known_noise: float = 0.0) -> None:
         if not known_noise >= 0:

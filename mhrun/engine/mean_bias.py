@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mhrun.diagnostics.chains import diagnosis
+from mhrun.diagnostics.chains import diagnosis, some_coordinates
 from mhrun.engine.excess_variance import excess_of_noise
 from mhrun.engine.method import Method
 from mhrun.errors import Refusal
@@ -28,6 +28,8 @@ _TRIED = 8  # coordinates whose covariance is compared with its error, those of 
 _MOST, _FEWEST = 400, 100
 _SHARE, _ROWS = 0.25, 10_000_000
 _WIDEST = 20_000  # parameters up to which it is estimated
+_CHAINS = 20  # whose draws are looked at, at most
+_OF_HALF = 0.5  # share of the bias that the draws of either half of the run must show: none by draws on their way alone
 
 
 class MeanBias(NamedTuple):
@@ -40,7 +42,9 @@ class MeanBias(NamedTuple):
 class Gains(NamedTuple):
     """What a dynamics does to variances, as relative errors."""
 
-    of_steps: float  # e b, where they are e b H / 2 at the curvature H of the log posterior
+    of_steps: (
+        float  # e g, with g the dynamics' `mean_gain`: e g H / 2 at the curvature H of the log posterior
+    )
     of_noise: float  # by minibatch noise of the gradients, the mean over directions
 
 
@@ -53,9 +57,10 @@ def biases_of_means(draws: Tensor, height: Tensor, grad: Tensor, gains: Gains, t
         -e cov(theta, |grad U|^2) / (4 T).
 
     It is 0 of a normal posterior. Where a parameter is the scale of many others, |grad U|^2 is large where the scale is
-    small, and draws of the scale are too large: the others are too wide, by little each, and it follows them. A
-    dynamics with `curvature_gain` b has b times that, as the others are b times as much too wide. Noise of gradients
-    that adds the relative amount d to the temperature adds d cov(theta, U) / T, if it is the same in all directions.
+    small, and draws of the scale are too large: the others are too wide, by little each, and it follows them. Other
+    dynamics have a multiple of it, their `mean_gain`: for SGHMC the two agree on normal posteriors, and where a slow
+    parameter governs fast ones. Noise of gradients that adds the relative amount d to the temperature adds
+    d cov(theta, U) / T, if it is the same in all directions.
 
     Args:
         draws: (S, D).
@@ -122,9 +127,9 @@ def mean_bias(method: Method, folder: Path) -> MeanBias | None:
         evaluating them at 100 draws would be a large part of the run.
     """
     kernel, target = method.kernel, method.target
-    if not isinstance(kernel, Unadjusted) or kernel.dynamics.noise_gain is None or kernel.dynamics.optimises:
+    if not isinstance(kernel, Unadjusted) or kernel.dynamics.mean_gain is None:
         return None
-    if is_network(target.model) or target.has_buffers or target.dim > _WIDEST or kernel.dynamics.marks_valid:
+    if is_network(target.model) or target.has_buffers or target.dim > _WIDEST:
         return None
     if target.data.differs_by_chain:
         return None
@@ -136,6 +141,7 @@ def mean_bias(method: Method, folder: Path) -> MeanBias | None:
     if count < _FEWEST:
         return None
     cold = np.flatnonzero(temperatures == temperatures.min())
+    cold = cold[some_coordinates(len(cold), _CHAINS)]
     draws = _some_draws(method, folder, cold, count)
     if draws is None:
         return None
@@ -145,10 +151,19 @@ def mean_bias(method: Method, folder: Path) -> MeanBias | None:
     scale = _scale_of(kernel)
     size = float(step_size.mean(0)[cold].median())
     excess = excess_of_noise(method, points[:: len(points) // len(draws)], scale)
-    gains = Gains(size * kernel.dynamics.curvature_gain, 0.0 if excess is None else excess.mean)
+    gains = Gains(size * kernel.dynamics.mean_gain, 0.0 if excess is None else excess.mean)
     grad = grad if scale is None else scale.pull(grad)
     found = largest_bias(draws, height, grad, gains, temperature)
-    return None if found is None else MeanBias(found[0], coordinate_names(target.model)[found[1]])
+    if found is None:
+        return None
+    bias, place = found
+    half = torch.arange(draws.shape[1]).repeat(len(draws)) < draws.shape[1] // 2
+    flat = draws.reshape(-1, target.dim)
+    for part in (half, ~half):
+        of_part = biases_of_means(flat[part], height[part], grad[part], gains, temperature)[place]
+        if not float(of_part) / bias > _OF_HALF:
+            return None
+    return MeanBias(bias, coordinate_names(target.model)[place])
 
 
 def _scale_of(kernel: Unadjusted) -> Scale | None:

@@ -52,33 +52,43 @@ def _of_columns(model: Model, facts: Mapping[str, Any]) -> str | None:
     if not facts.get("columns"):
         return None
     columns = weight_names(facts)
-    for place, labels in _labels(model, columns):
-        for k, (label, column) in enumerate(zip(labels, columns[-len(labels) :], strict=True)):
+    for place, labels in _labels(model, columns, facts):
+        for label, column in zip(labels, columns[-len(labels) :], strict=True):
             if label != column and _is_another(label, column, facts):
                 return (
-                    f"{place} has '{label}' for a column of x that is '{column}', number {k + 1} of them: coefficients "
-                    f"would have the names of other columns. Give it these names, in this order: {', '.join(columns)}."
+                    f"{place} has '{label}' where the column of x is '{column}': coefficients would have the names of "
+                    f"other columns. Give it these names, in this order: {', '.join(columns)}."
                 )
     return None
 
 
-def _labels(model: Model, columns: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
+def _labels(
+    model: Model, columns: Sequence[str], facts: Mapping[str, Any]
+) -> Iterator[tuple[str, Sequence[str]]]:
     """Yield where labels are, and those for all columns of x, or for all but the constant one."""
     if isinstance(model, Weights):
-        names = list(model.names)
-        if len(names) > len(columns):  # a weight of each class: age[low]
-            names = [name.rpartition("[")[0] or name for name in names]
-        for first in range(0, len(names) - len(columns) + 1, len(columns)):
-            yield "model.names", names[first : first + len(columns)]
+        names, classes = list(model.names), [str(level) for level in facts.get("classes") or ()]
+        if len(names) == len(columns):
+            yield "model.names", names
+        elif len(names) == len(columns) * len(classes):  # a weight of each class: age[low]
+            for k, level in enumerate(classes):
+                of_class = names[k * len(columns) : (k + 1) * len(columns)]
+                yield (
+                    f"model.names, for the class {level},",
+                    [name.removesuffix(f"[{level}]") for name in of_class],
+                )
     parameters = parameters_of(model)
     sizes = {len(columns), len(columns) - (columns[0] in ("intercept", "1"))}
     for axis in () if parameters is None else (axis for p in parameters.all for axis in p.axes):
-        if axis.labels is not None and len(axis.labels) in sizes:
-            yield f"dims: {{{axis.name}: [...]}}", [str(label) for label in axis.labels]
+        labels = [str(label) for label in axis.labels or ()]
+        # Which axis is that of x is not declared: one all of whose labels are names of features.
+        known = all(_is_another(label, "", facts) or label in columns for label in labels)
+        if len(labels) in sizes and known and labels not in facts.get("groups", {}).values():
+            yield f"dims: {{{axis.name}: [...]}}", labels
 
 
 def _is_another(label: str, column: str, facts: Mapping[str, Any]) -> bool:
     """Return whether a label for a column is another column of the table, or an indicator of one of its categories."""
     category, equals, _ = label.partition("=")
     is_indicator = bool(equals) and category in facts["baselines"]
-    return is_indicator or (label in facts["header"] and label != column.partition("=")[0])
+    return is_indicator or (label in facts["features"] and label != column.partition("=")[0])

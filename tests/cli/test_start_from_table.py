@@ -567,8 +567,16 @@ def test_coefficients_have_the_names_of_the_table(capsys, word, outcome, named, 
     capsys.readouterr()
     assert run(["--project", "mine", "my_rows", *few, word]) == 2
     error = capsys.readouterr().err
-    assert f"has '{named}' for a column of x that is '{column}', number" in error
+    assert f"has '{named}' where the column of x is '{column}'" in error
     assert "coefficients would have the names of other columns" in error
+
+
+def test_a_weight_of_each_class_is_that_of_its_column(capsys):
+    """Names of classes may have brackets, and values of categories equality signs."""
+    table(y=["lo[1]", "hi=2", "a"] * 20, kind=["u", "v", "w=x", "u", "v"] * 12)
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y", "categorical=kind"]) == 0
+    few = ["scale=smoke", "runtime.report=false", "steps=20", "warmup=50", "~methods.sgld"]
+    assert run(["--project", "mine", "my_rows", *few]) == 0
 
 
 def test_a_text_that_is_read_as_a_missing_value_is_named(capsys):

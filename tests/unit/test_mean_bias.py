@@ -73,6 +73,23 @@ def test_what_is_not_finite_has_none():
         each.view(-1)[3] = 1.0
 
 
+def test_draws_on_their_way_have_none():
+    """From ten standard deviations off, without a burn-in: gradients of the first draws alone are large."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mhrun.sample(
+            lambda theta: -0.5 * theta.square().sum(),
+            None,
+            mhrun.Unadjusted(mhrun.SGLD(), 1),
+            start=torch.full((20,), 10.0),
+            step_size=0.05,
+            steps=300,
+            warmup=0,
+            progress=False,
+        )
+    assert not [one for one in caught if "the mean of" in str(one.message)]
+
+
 J = 200
 GROUP = np.arange(J)
 Y = np.random.default_rng(4).normal(np.random.default_rng(5).normal(0, 1.0, J), 1.0)

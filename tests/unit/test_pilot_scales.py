@@ -24,10 +24,16 @@ from mhrun.target import Target
 pytestmark = short_run
 
 
+def judged_by_draws_up_to(data, monkeypatch):
+    """Let trajectories judge scales with so many data at most."""
+    for name in ("_MOST_DATA", "_MOST_IF_FLAT"):
+        monkeypatch.setattr(f"mhrun.engine.pilot.trajectories.{name}", data)
+
+
 @pytest.mark.parametrize(("flat", "data"), [(True, 10), (True, 500), (False, 10)])
 def test_a_direction_that_nothing_determines_is_named(flat, data, capsys, monkeypatch):
     """A parameter that nothing determines, and the same with a prior."""
-    monkeypatch.setattr("mhrun.engine.pilot.trajectories._MOST_DATA", data)
+    judged_by_draws_up_to(data, monkeypatch)
     x = torch.linspace(-1, 1, 500)
     prior = {} if flat else {"log_prior": lambda theta: -0.5 * (theta[1] / 3) ** 2}
     kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
@@ -137,7 +143,7 @@ def test_what_the_trajectories_cost_is_counted(monkeypatch):
     """A method without gradients has those of the trajectories, and no likelihoods besides its own."""
     kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
     with_draws = found(hierarchical(kernel))
-    monkeypatch.setattr("mhrun.engine.pilot.trajectories._MOST_DATA", 10)
+    judged_by_draws_up_to(10, monkeypatch)
     without = found(hierarchical(kernel))
     assert "rounds" in with_draws
     assert "rounds" not in without
@@ -203,7 +209,7 @@ def test_a_hierarchical_model_in_non_centred_form_gets_its_scale_from_draws(kern
 
 
 def test_of_many_data_the_pilot_says_that_the_scale_may_be_far_off(capsys, monkeypatch):
-    monkeypatch.setattr("mhrun.engine.pilot.trajectories._MOST_DATA", 100)
+    judged_by_draws_up_to(100, monkeypatch)
     facts = found(non_centred(KERNELS["random walk"]()))
     assert facts["doubt"] == "skewed"
     assert "rounds" not in facts
@@ -275,7 +281,7 @@ def test_a_curvature_of_many_parameters_is_of_fewer_data(dim, size):
 @pytest.mark.slow
 @pytest.mark.parametrize(("effects", "doubt"), [(False, None), (True, "skewed")])
 def test_a_posterior_of_many_parameters_is_in_doubt_for_its_form_alone(rng, effects, doubt, monkeypatch):
-    monkeypatch.setattr("mhrun.engine.pilot.trajectories._MOST_DATA", 100)
+    judged_by_draws_up_to(100, monkeypatch)
     dim, each = 400, 5
     if effects:
         group = np.repeat(np.arange(dim), each)

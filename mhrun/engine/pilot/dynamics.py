@@ -166,15 +166,15 @@ def _shift_rate(
 ) -> MeanBias | None:
     """Return the largest bias of the mean of a coordinate per unit of the step size, from draws; None without."""
     assert isinstance(method.kernel, Unadjusted)
-    if start.draws is None:
-        return None
     dynamics, scale, draws = method.kernel.dynamics, start.scale, start.draws
+    if draws is None or dynamics.mean_gain is None:
+        return None
     draws = draws[:, :: max(1, math.ceil(draws[..., 0].numel() / _JUDGED))]
     points = draws.reshape(-1, draws.shape[-1]).to(start.theta)
     height, grad = on_all_data(method.target, points, temperature)
     surface.n_grad += len(points) * method.target.n
     noise = 0.0 if dynamics.corrects_noise else rates.of_noise / 2
-    gains = Gains(dynamics.curvature_gain, noise)
+    gains = Gains(dynamics.mean_gain, noise)
     found = largest_bias(
         draws, height, grad if scale is None else scale.pull(grad), gains, temperature, _ERRORS
     )

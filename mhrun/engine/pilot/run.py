@@ -136,7 +136,7 @@ def _begun(
     if start.doubt is not None and is_network(method.target.model):
         # Draws would change nothing: weights have no scale that fits all modes.
         start = start._replace(doubt=NETWORK)
-    elif start.doubt is not None and allows_trajectories(method):
+    elif start.doubt is not None and allows_trajectories(method, start.doubt):
         start, rounds, facts["n_grad"] = judged_start(method, start, temperature, key)
         facts |= {"rounds": rounds} if rounds else {}
     facts |= {} if start.condition is None else {"condition": start.condition}

@@ -22,8 +22,9 @@ from mhrun.rules.metropolis import Metropolis
 from mhrun.schedules.fixed import Fixed
 from mhrun.schedules.plan import Plan
 
-# Trajectories on so many take minutes, and without them chains of a model of groups begin where its spread is 0.
-_MOST_DATA = 100_000
+# Data on which trajectories judge a scale, at most. On the larger number they take minutes, and without them the chains
+# of a model of groups in centred form begin where its spread is 0.
+_MOST_DATA, _MOST_IF_FLAT = 10_000, 100_000
 
 
 class JudgedStart(NamedTuple):
@@ -34,11 +35,15 @@ class JudgedStart(NamedTuple):
     n_grad: int  # gradients of single data evaluated; the likelihoods come from the same passes
 
 
-def allows_trajectories(method: Method) -> bool:
-    """Return whether trajectories on all data can judge a scale: no noise, no surrogate, and up to 100,000 data."""
+def allows_trajectories(method: Method, doubt: str) -> bool:
+    """Return whether trajectories on all data can judge a scale: no noise, no surrogate, and not too many data.
+
+    Up to 10,000 data, and up to 100,000 where the scale of the mode is of no use (the doubt "flat").
+    """
     target = method.target
+    most = _MOST_IF_FLAT if doubt == "flat" else _MOST_DATA
     noise = target.energy_noise or target.gradient_noise
-    return not noise and target.surrogate is None and target.n <= _MOST_DATA and gradients_of(target)
+    return not noise and target.surrogate is None and target.n <= most and gradients_of(target)
 
 
 def judged_start(method: Method, start: ScaledStart, temperature: Tensor, key: int) -> JudgedStart:
