@@ -35,7 +35,7 @@ def warn_of_steps(target: Target, theta: Tensor) -> None:
         place = _first(target, theta.double())
     except (
         Exception
-    ):  # of a model that is not for float64 or for these points; what else fails does so in the run
+    ):  # of a model that is not for float64, or for these points; what else fails does so in the run
         return
     if place is not None:
         _warned.add(target.model)

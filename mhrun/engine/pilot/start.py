@@ -47,9 +47,7 @@ class ScaledStart(NamedTuple):
     doubt: str | None = None  # why the scale may be far off: "flat" or "skewed"
     flat_along: str | None = None  # a direction in which the log posterior does not fall off
     moved: Moved | None = None  # what became of ascents to modes that have hardly a share of the posterior
-    draws: Tensor | None = (
-        None  # of trajectories at the lowest temperature that judged the scale (C, S, D), float64
-    )
+    draws: Tensor | None = None  # (C, S, D), float64, of the coldest trajectories that judged the scale
     # The same with a diagonal scale, where a dense one of many parameters is taken for their correlations
     fallback: ScaledStart | None = None
 
