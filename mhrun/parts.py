@@ -295,6 +295,9 @@ class Dynamics(ABC):
     small_step_bias: float = (
         0.0  # up to which theta's variance is off, relatively, in the limit of small steps
     )
+    # Whether a thermostat holds the kinetic energy, and so takes off the temperature what steps add, the mean over
+    # coordinates; `small_step_bias` is then the error of the temperature that remains in small steps
+    holds_kinetic_energy: bool = False
     optimises: bool = False  # whether it adds no noise at any temperature: an optimiser
     marks_valid: bool = False  # whether `aux["valid"]` (C,) marks the steps at which theta is a draw
     valid_remedy: str = "Raise steps."  # the advice if few steps are

@@ -14,7 +14,12 @@ INVARIANCE = {"invariance: Gaussian mean, n = 30", "invariance: mixture with two
               "invariance: correlated Gaussian, D = 6"}  # fmt: skip
 
 
-EXACT = INVARIANCE | {"detailed balance", "Geweke's joint test"}
+TEMPERED = {
+    "invariance at T = 4: Gaussian mean, n = 30",
+    "invariance at T = 4: correlated Gaussian, D = 6",
+    "invariance at T = 4: Gaussian mean, n = 4, temper = likelihood",
+}
+EXACT = INVARIANCE | TEMPERED | {"detailed balance", "Geweke's joint test"}
 
 
 def subject(make, **settings):

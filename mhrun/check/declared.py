@@ -8,7 +8,7 @@ from mhrun.check.results import FAILS, CheckResult
 from mhrun.check.subject import Subject
 from mhrun.kernels.stationary import own_parts
 
-_ALL_DATA = ("invariance: ", "detailed balance", "Geweke's joint test")
+_ALL_DATA = ("invariance", "detailed balance", "Geweke's joint test")
 _MINIBATCHES = ("with minibatches",)
 _DENIED_BY = {
     "keeps_ratio": (_ALL_DATA, "it has no detailed balance for the ratio that it receives"),

@@ -54,7 +54,8 @@ _SHARE = 0.25  # share of the steps in which chains reach their stationary distr
 def minibatches(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     """Variance and mean of the draws with minibatches, relative to the target's.
 
-    It is judged if the rule is `exact`, and to 2 % if it `corrects_noise`; else it is measured.
+    It is judged if the rule is `exact`, or the kernel declares its target and reads all data; and to 2 % if the rule
+    `corrects_noise`, with half as long steps too, where noise is another. Else it is measured.
     """
     known = gaussian_mean(subject.n)
     target = subject.target(known)
@@ -64,27 +65,39 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     if not kernel.decides and subject.adds_no_noise(kernel, known, step):
         yield CheckResult(check_name, NONE, "it adds no noise: an optimiser")
         return
+    yield _with_minibatches(subject, check_name, known, kernel, target, base, step)
+    if _is_tolerated(kernel):
+        yield _with_minibatches(
+            subject, f"{check_name}, shorter steps", known, kernel, target, base, step / 2
+        )
+
+
+def _is_tolerated(kernel: Kernel) -> bool:
+    return kernel.rule is not None and kernel.rule.corrects_noise and not kernel.rule.exact
+
+
+def _with_minibatches(
+    subject: Subject, check_name: str, known: Known, kernel: Kernel, target: Target, base: float, step: float
+) -> CheckResult:
     chains = subject.whole(subject.chains // (20 if kernel.is_sequential else 8))
     of_chains, _, sizes = _draws(subject, kernel, target, known, chains, 300, step, base)
     draws = of_chains[..., 0]
     if (draws == draws[:, :1]).all():
-        yield CheckResult(
+        return CheckResult(
             check_name, NO_POWER, f"no chain moves in {draws.shape[1]} steps of size {step:.2g}"
         )
-        return
     cold = subject.temperatures(chains) == 1
     scaled = (draws[cold] - known.centre[0]) / (known.scale * base**0.5)
     scaled = scaled[np.isfinite(scaled).any(1)]
     if len(scaled) < 2:
-        yield CheckResult(check_name, NONE, f"no chain had draws of its target at step {step:.2g}")
-        return
+        return CheckResult(check_name, NONE, f"no chain had draws of its target at step {step:.2g}")
     mean, mean_error = mean_and_error(np.nanmean(scaled, axis=1))
     ratio, error = mean_and_error(np.nanmean(scaled**2, axis=1))
     error, mean_error = max(error, 1e-300), max(mean_error, 1e-300)
     deviation = max(abs(ratio - 1) / error, abs(mean) / mean_error)
     finding = "biased" if deviation > Z else "perhaps biased" if deviation > _DOUBTFUL else "no bias seen"
     where = f"c = n/T = {subject.n / base:g} data" if base != 1 else "T = 1"
-    tolerant = kernel.rule is not None and kernel.rule.corrects_noise and not kernel.rule.exact
+    tolerant = _is_tolerated(kernel)
     excess = max((abs(ratio - 1) - _TOLERATED) / error, (abs(mean) - _TOLERATED) / mean_error)
     if tolerant and deviation > Z >= excess:
         finding = f"biased by no more than the {_TOLERATED:.0%} allowed"
@@ -92,13 +105,15 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[CheckResult]:
         f"variance {ratio:.3f} ± {error:.3f} of the target's, mean {mean:+.3f} ± {mean_error:.3f} of its sd: "
         f"{finding} (n = {subject.n:,}, {sizes:.3g} data a step, {where}, step {step:.2g})"
     )
-    if subject.kind == "proposal":
+    reads_all_data = kernel.decides and sizes >= subject.n
+    if subject.kind == "proposal" and not reads_all_data:
         detail += "; with a correct proposal too, as Metropolis's rule reads minibatches here"
     is_exact = kernel.rule is not None and kernel.rule.exact  # which it declares for every minibatch size
+    if reads_all_data and kernel.stationary == {"distribution": "tempered", "m": None}:
+        is_exact = True  # whatever its rule, if it has one: there is no minibatch noise
     if not (is_exact or tolerant):
-        yield CheckResult(check_name, MEASURED, detail, (ratio - 1) / error)
-        return
-    yield _by_excess(
+        return CheckResult(check_name, MEASURED, detail, (ratio - 1) / error)
+    return _by_excess(
         check_name, detail, deviation if is_exact else excess, 2, error, 0.0 if is_exact else _TOLERATED
     )
 
@@ -173,9 +188,17 @@ def _small_steps(subject: Subject, check_name: str, temperature: float) -> Check
         detail = f"at temperature {temperature:g} {detail}"
     if declared_bias:
         detail += f", where up to {declared_bias:+.3g} is declared"
-    # If the error is as large as the variance itself, the dynamics is unstable and nothing can be concluded.
-    if Z * error[0] >= 1 or not np.isfinite(limit).all():
+    if not np.isfinite(limit).all():
         return CheckResult(check_name, FAILS, detail, float(limit[0] / error[0]))
+    if Z * error[0] >= 1 and excess < Z:
+        return CheckResult(
+            check_name,
+            NO_POWER,
+            "chains differ so much that an error as large as the variance would not show: the dynamics is hardly "
+            "stable at these steps, or forgets its start too slowly; set a smaller step_size or more chains "
+            f"({detail})",
+            float(limit[0] / error[0]),
+        )
     verdict = _by_excess(check_name, detail, excess, 2 * len(off), float(error[0]), _TOLERATED)
     if verdict.p is not None and verdict.p <= DOUBTFUL:  # it fails or is repeated, however little chains move
         stays = "; it does not fall with the step" if of_shortest[worst] > of_limit[worst] else ""

@@ -20,7 +20,16 @@ from mhrun.check.results import (
     unless_still,
 )
 from mhrun.check.subject import Subject, of_the_target
-from mhrun.check.targets import N_TOSSED, Known, correlated, gaussian_mean, mixture, positive, tossed
+from mhrun.check.targets import (
+    N_TOSSED,
+    Known,
+    correlated,
+    gaussian_mean,
+    mixture,
+    positive,
+    tempered_likelihood,
+    tossed,
+)
 from mhrun.parts import ESTIMATES
 from mhrun.random import derive_key
 
@@ -37,6 +46,7 @@ _REACHED = 0.3
 _ACROSS = 0.5  # standard deviations that chains must move in these steps: less shows no error
 _MOVE = 0.2  # the same of a single move
 _BINS = 8
+_HOT = 4.0  # a temperature that is judged besides 1
 # Factor of the step size of every other chain: at a single step size a wrong move can look right.
 _SHORTER = 0.4
 _ROUNDS = 8
@@ -69,45 +79,68 @@ def reads_all(subject: Subject, known: Known) -> str | None:
 @of_the_target("invariance")
 def invariance(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     """Chains that start as draws of the target are draws of it after some steps: closed forms and quadrature."""
-    waiting, is_last = [gaussian_mean(30), mixture(), correlated()], False
+    yield from _all_stay(subject, check_name, [gaussian_mean(30), mixture(), correlated()], 1.0)
+
+
+@of_the_target("invariance at T = 4")
+def tempered(subject: Subject, check_name: str) -> Iterator[CheckResult]:
+    """The same at a temperature of 4: of the posterior, and of the likelihood alone."""
+    if subject.rungs > 1:
+        yield CheckResult(check_name, NONE, "the rungs of a ladder have several temperatures: see invariance")
+        return
+    yield from _all_stay(subject, check_name, [gaussian_mean(30), correlated(), tempered_likelihood(4)], _HOT)
+
+
+def _all_stay(subject: Subject, check_name: str, waiting: list[Known], base: float) -> Iterator[CheckResult]:
+    """Judge targets; where every candidate of one is refused, take the one with positive parameters."""
+    is_last = False
     while waiting:
         known = waiting.pop(0)
         title = f"{check_name}: {known.name}"
-        if reason := reads_all(subject, known):
+        if known.temper == "likelihood" and (reason := subject.refusal(known)):
             yield CheckResult(title, NONE, reason)
             continue
-        kernel, target = subject.exact(known), subject.target(known)
-        chains = subject.whole(subject.chains)
-        temperature = subject.temperatures(chains)
-        rng = np.random.default_rng(derive_key(subject.seed, known.name))
-        theta = known.draw(rng, temperature)
-        step = subject.step_for(kernel, known, target)
-        steps = _STEPS * (1 if known.model.dim == 1 else 2) * subject.times(kernel, known, target)
-        short = subject.shorter(chains)
-        sizes = step * np.where(short, _SHORTER, 1.0)
-        trajectory = subject.follow(kernel, target, theta, steps, sizes, temperature, name=known.name)
-        ends = trajectory.theta[-1].numpy()
-        if not trajectory.stat("accepted").any() and subject.refuses_all(kernel, known, target):
-            alternative = positive()
-            uses_alternative = not is_last and not subject.refuses_all(
-                subject.exact(alternative), alternative, subject.target(alternative)
-            )
-            if uses_alternative:
-                yield CheckResult(title, NONE, f"{_REFUSED} See {alternative.name}.")
-                waiting, is_last = [*waiting, alternative], True
-            else:
-                yield CheckResult(title, NO_POWER, _ACCEPTED_NOTHING if subject.kind == "rule" else _REFUSED)
+        verdict = _stays(subject, title, known, base)
+        if verdict is not None:
+            yield verdict
             continue
-        share = float(trajectory.stat("accepted").double().mean())
-        places = np.unique(np.linspace(steps // 2, steps - 1, _PLACES).round().astype(int))
-        path = np.stack([known.uniforms(trajectory.theta[s].numpy(), temperature) for s in places])
-        half = min((~short).sum(), short.sum())
-        detail = f"{steps} steps of size {step:.2g} and {_SHORTER * step:.2g}, acceptance {share:.2f}"
-        verdict = by_paths(title, [path[:, ~short][:, :half], path[:, short][:, :half]], detail)
-        cold = ~short & (temperature == 1)
-        yield unless_still(
-            verdict, distance(theta[cold], ends[cold], known.scale), _ACROSS, f"in {steps} steps"
+        alternative = positive()
+        uses_alternative = not is_last and not subject.refuses_all(
+            subject.exact(alternative), alternative, subject.target(alternative)
         )
+        if uses_alternative:
+            yield CheckResult(title, NONE, f"{_REFUSED} See {alternative.name}.")
+            waiting, is_last = [*waiting, alternative], True
+        else:
+            yield CheckResult(title, NO_POWER, _ACCEPTED_NOTHING if subject.kind == "rule" else _REFUSED)
+
+
+def _stays(subject: Subject, title: str, known: Known, base: float) -> CheckResult | None:
+    """Judge whether draws of a target at a temperature remain draws of it; None if every candidate is refused."""
+    if reason := reads_all(subject, known):
+        return CheckResult(title, NONE, reason)
+    kernel, target = subject.exact(known), subject.target(known)
+    chains = subject.whole(subject.chains)
+    temperature = subject.temperatures(chains, base)
+    name = known.name if base == 1 else f"{known.name} at {base:g}"
+    theta = known.draw(np.random.default_rng(derive_key(subject.seed, name)), temperature)
+    step = subject.step_for(kernel, known, target, base)
+    steps = _STEPS * (1 if known.model.dim == 1 else 2) * subject.times(kernel, known, target)
+    short = subject.shorter(chains)
+    sizes = step * np.where(short, _SHORTER, 1.0)
+    trajectory = subject.follow(kernel, target, theta, steps, sizes, temperature, name=name)
+    ends = trajectory.theta[-1].numpy()
+    if not trajectory.stat("accepted").any() and subject.refuses_all(kernel, known, target):
+        return None
+    share = float(trajectory.stat("accepted").double().mean())
+    places = np.unique(np.linspace(steps // 2, steps - 1, _PLACES).round().astype(int))
+    path = np.stack([known.uniforms(trajectory.theta[s].numpy(), temperature) for s in places])
+    half = min((~short).sum(), short.sum())
+    detail = f"{steps} steps of size {step:.2g} and {_SHORTER * step:.2g}, acceptance {share:.2f}"
+    verdict = by_paths(title, [path[:, ~short][:, :half], path[:, short][:, :half]], detail)
+    cold = ~short & (temperature == base)
+    scale = known.scale * base**0.5
+    return unless_still(verdict, distance(theta[cold], ends[cold], scale), _ACROSS, f"in {steps} steps")
 
 
 @of_the_target("goes there")

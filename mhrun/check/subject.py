@@ -119,6 +119,10 @@ class Subject:
             raise Refusal(reason)
         return kernel
 
+    def refusal(self, known: Known) -> str | None:
+        """Return why the exact kernel refuses a target, or None."""
+        return self.make(known.n, known.n).refuses(self.target(known))
+
     @cached_property
     def rungs(self) -> int:
         """The number of rungs of its ladders; 1 without ladders."""

@@ -15,6 +15,7 @@ from mhrun.random import derive_key
 
 CHECKS: dict[str, Check] = {
     "invariance": stationarity.invariance,
+    "tempered": stationarity.tempered,
     "coming": stationarity.coming,
     "balance": stationarity.balance,
     "geweke": stationarity.geweke,

@@ -34,6 +34,7 @@ class Known(NamedTuple):
     centre: Array  # (D,) mean at T = 1
     scale: float  # a standard deviation at T = 1, of a mode where there are two
     covariance: Array | None = None  # (D, D) at T = 1, of a target in several dimensions
+    temper: str = "posterior"  # what the temperature applies to, see `mhrun.target.Target`
 
     @property
     def n(self) -> int:
@@ -50,7 +51,7 @@ class Known(NamedTuple):
 
     def target(self, surrogate: str = "none") -> Target:
         """Return the target, without cached values."""
-        return Target(self.model, self.data, surrogate=surrogate)
+        return Target(self.model, self.data, surrogate=surrogate, temper=self.temper)
 
 
 class BoundedFunction(FunctionModel):
@@ -103,6 +104,35 @@ def gaussian_mean(n: int, prior_variance: float | None = 1.0) -> Known:
         uniforms,
         np.array([mean]),
         sd,
+    )
+
+
+def tempered_likelihood(n: int) -> Known:
+    """As `gaussian_mean`, where the temperature applies to the likelihood alone: with few data the prior shows."""
+    x = np.random.default_rng(11).normal(0.7, 1.0, n)
+
+    def moments(temperature: Array) -> tuple[Array, Array]:
+        precision = n / temperature + 1.0
+        return x.sum() / temperature / precision, precision**-0.5
+
+    def draw(rng: np.random.Generator, t: Array) -> Array:
+        mean, sd = moments(t)
+        return (mean + sd * rng.standard_normal(len(t)))[:, None]
+
+    def uniforms(theta: Array, temperature: Array) -> Array:
+        mean, sd = moments(temperature)
+        return np.asarray(special.ndtr((theta - mean[:, None]) / sd[:, None]))
+
+    mean, sd = moments(np.ones(1))
+    return Known(
+        f"Gaussian mean, n = {n:,}, temper = likelihood",
+        BoundedMean(1.0),
+        Dataset.of(x),
+        draw,
+        uniforms,
+        mean,
+        float(sd[0]),
+        temper="likelihood",
     )
 
 

@@ -29,6 +29,9 @@ class Badodab(SGNHT):
     scheme, and a negative s is harmless. The arguments are those of `SGNHT`.
     """
 
+    mean_gain = None  # unknown; that of the explicit scheme is too large
+    small_step_bias = 0.0
+
     def move(
         self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:

@@ -90,6 +90,16 @@ class SGNHT(Dynamics):
         """-s / 2 where the thermostat settles with all data, on a ladder that of the first rung; 0 without one."""
         return 0.0 if math.isinf(self.inertia) else -stationary_thermostat(float(self.friction[0])) / 2
 
+    @property
+    def holds_kinetic_energy(self) -> bool:  # type: ignore[override]
+        """Whether the inertia is finite."""
+        return not math.isinf(self.inertia)
+
+    @property
+    def mean_gain(self) -> float | None:  # type: ignore[override]
+        """1 / (2 - s), as of SGHMC with the friction s where the thermostat settles."""
+        return 1 / (2 - stationary_thermostat(float(self.friction[0])))
+
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
         """Return zero momenta (C, D) and the initial thermostats (C,).
 

@@ -45,7 +45,19 @@ class Gains(NamedTuple):
     of_steps: (
         float  # e g, with g the dynamics' `mean_gain`: e g H / 2 at the curvature H of the log posterior
     )
-    of_noise: float  # by minibatch noise of the gradients, the mean over directions
+    of_temperature: (
+        float  # by minibatch noise of the gradients, the mean over directions, and by a thermostat
+    )
+    holds_kinetic_energy: bool = False  # whether a thermostat takes off the mean of e g H / 2 over directions
+
+    @property
+    def cases(self) -> tuple[Gains, ...]:
+        """These, and those of a thermostat that is faster than the parameters that govern others.
+
+        It takes off the mean of e g H / 2 at each place, and nothing is left of what steps add if directions are alike.
+        """
+        fast = self._replace(of_steps=0.0, holds_kinetic_energy=False)
+        return (self, fast) if self.holds_kinetic_energy else (self,)
 
 
 def biases_of_means(draws: Tensor, height: Tensor, grad: Tensor, gains: Gains, temperature: float) -> Tensor:
@@ -59,8 +71,9 @@ def biases_of_means(draws: Tensor, height: Tensor, grad: Tensor, gains: Gains, t
     It is 0 of a normal posterior. Where a parameter is the scale of many others, |grad U|^2 is large where the scale is
     small, and draws of the scale are too large: the others are too wide, by little each, and it follows them. Other
     dynamics have a multiple of it, their `mean_gain`: for SGHMC the two agree on normal posteriors, and where a slow
-    parameter governs fast ones. Noise of gradients that adds the relative amount d to the temperature adds
-    d cov(theta, U) / T, if it is the same in all directions.
+    parameter governs fast ones. What adds the relative amount d to the temperature adds d cov(theta, U) / T: noise
+    of gradients, if it is the same in all directions, and a thermostat, by the bias that it has in small steps and by
+    minus the mean of e g H / 2 over directions and places; E |grad U|^2 = T tr H.
 
     Args:
         draws: (S, D).
@@ -75,7 +88,11 @@ def biases_of_means(draws: Tensor, height: Tensor, grad: Tensor, gains: Gains, t
 
 def _term(height: Tensor, grad: Tensor, gains: Gains, temperature: float) -> Tensor:
     """Return the term (S,) whose covariances with coordinates are the biases of their means, centred."""
-    term = -(gains.of_steps / 4 * grad.square().sum(1) + gains.of_noise * height) / temperature
+    square = grad.square().sum(1)
+    of_temperature = gains.of_temperature
+    if gains.holds_kinetic_energy:
+        of_temperature -= gains.of_steps / 2 * float(square.mean()) / (temperature * grad.shape[1])
+    term = -(gains.of_steps / 4 * square + of_temperature * height) / temperature
     return term - term.mean()
 
 
@@ -151,12 +168,18 @@ def mean_bias(method: Method, folder: Path) -> MeanBias | None:
     scale = _scale_of(kernel)
     size = float(step_size.mean(0)[cold].median())
     excess = excess_of_noise(method, points[:: len(points) // len(draws)], scale)
-    gains = Gains(size * kernel.dynamics.mean_gain, 0.0 if excess is None else excess.mean)
+    of_noise = 0.0 if excess is None else excess.mean
+    gains = Gains(
+        size * kernel.dynamics.mean_gain,
+        of_noise + kernel.dynamics.small_step_bias,
+        kernel.dynamics.holds_kinetic_energy,
+    )
     grad = grad if scale is None else scale.pull(grad)
-    found = largest_bias(draws, height, grad, gains, temperature)
-    if found is None:
+    found = [largest_bias(draws, height, grad, case, temperature) for case in gains.cases]
+    likely = [(*each, case) for each, case in zip(found, gains.cases, strict=True) if each is not None]
+    if not likely:
         return None
-    bias, place = found
+    bias, place, gains = max(likely, key=lambda each: abs(each[0]))
     half = torch.arange(draws.shape[1]).repeat(len(draws)) < draws.shape[1] // 2
     flat = draws.reshape(-1, target.dim)
     for part in (half, ~half):

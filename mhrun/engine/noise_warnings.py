@@ -75,7 +75,10 @@ def noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
         ]
         weight = " to ".join(dict.fromkeys(weights))
         if rule.corrects_noise:
-            effect = "noise that large costs acceptance, and the correction is least reliable for it"
+            effect = (
+                f"{type(rule).__name__} corrects for noise up to {limit:g}; above that draws may be of another "
+                "distribution, and noise costs acceptance"
+            )
         elif keeps_batch:
             effect = "each point keeps its minibatch, and chains stay where it overestimates the density"
         else:
@@ -128,10 +131,14 @@ def mean_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     if bias is None or not abs(bias["size"]) > _SHIFT:
         return
     direction = "large" if bias["size"] > 0 else "small"
+    kernel = method.kernel
+    friction = (
+        "friction and the " if kernel.dynamics is not None and kernel.dynamics.small_step_bias < 0 else ""
+    )
     yield (
         f"{method.name}: the mean of {bias['name']} is too {direction}, by up to about {rounded(abs(bias['size']))} "
         "posterior standard deviations: errors of its steps that are small in each parameter add up where one governs "
-        "many. Lower the step size, or sample with hmc."
+        f"many. Lower the {friction}step size, or sample with hmc."
     )
 
 

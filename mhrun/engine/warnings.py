@@ -52,9 +52,15 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
         )
     stopped = int((np.asarray(totals["sum_diverging"]) > 0).sum())
     if stopped and not method.kernel.decides:
+        dynamics = method.kernel.of_a_chain.dynamics
+        slower = (
+            ", or give its thermostat more inertia"
+            if dynamics is not None and dynamics.holds_kinetic_energy
+            else ""
+        )
         yield (
             f"{method.name}: {stopped} of {shape.chains} chains became non-finite and stopped where they "
-            f"were; lower the step size{_in_other_units(method)}."
+            f"were; lower the step size{_in_other_units(method)}{slower}."
         )
     elif (
         stopped == shape.chains

@@ -17,6 +17,7 @@ from mhrun.errors import UserError
 from mhrun.models.axes import Axis
 from mhrun.models.parameters import flat_names
 from mhrun.report.efficiency import passes
+from mhrun.report.trace_labels import with_common_labels
 from mhrun.store.draws import validity
 from mhrun.store.netcdf import SEPARATE, THIN_STATS, WARMUP
 
@@ -135,25 +136,28 @@ def aligned(found: Mapping[Any, UserTrace]) -> tuple[list[str], dict[Any, Draws]
     first_key, first = next(iter(found.items()))
     shared = [name for name in first.variables if all(name in trace.variables for trace in found.values())]
     if not shared:
-        variables = "; ".join(
+        listed = "; ".join(
             f"{key} has {', '.join(list(trace.variables)[:6])}" for key, trace in found.items()
         )
-        raise UserError(
-            f"The traces have no variable in common: {variables}. Rename those that are the same."
-        )
+        raise UserError(f"The traces have no variable in common: {listed}. Rename those that are the same.")
     left_out = {key: [v for v in trace.variables if v not in shared] for key, trace in found.items()}
     if lines := [f"{', '.join(names[:6])} of {key}" for key, names in left_out.items() if names]:
         warnings.warn(f"Not in all traces, and not compared: {'; '.join(lines)}.", UserWarning, stacklevel=3)
-    names = [name for variable in shared for name in _names(variable, first.variables[variable])]
+    variables = {}
+    for name in shared:  # no comprehension, which is a frame of the stack in Python 3.11
+        variables[name] = with_common_labels(
+            name, {key: trace.variables[name] for key, trace in found.items()}
+        )
+    names = [name for variable in shared for name in _names(variable, variables[variable][first_key])]
     chosen = some_coordinates(len(names))
     columns: dict[Any, list[Draws]] = {key: [] for key in found}
     start = 0
     for variable in shared:
-        expected = first.variables[variable]
+        expected = variables[variable][first_key]
         count = int(np.prod(expected.shape[2:], dtype=np.int64))
         places = chosen[(chosen >= start) & (chosen < start + count)] - start
         for key, trace in found.items():
-            array = _as_expected(trace.variables[variable], expected, variable, key, first_key)
+            array = _as_expected(variables[variable][key], expected, variable, key, first_key)
             flat = array.to_numpy().reshape(*array.shape[:2], count)[..., places].astype(np.float64)
             columns[key].append(flat if trace.valid is None else valid_of_each(flat, trace.valid))
         start += count
@@ -167,7 +171,7 @@ def aligned(found: Mapping[Any, UserTrace]) -> tuple[list[str], dict[Any, Draws]
 def _as_expected(
     array: xr.DataArray, expected: xr.DataArray, variable: str, key: Any, first_key: Any
 ) -> xr.DataArray:
-    """Return a variable with dimensions and labels in the order of the expected one.
+    """Return a variable with dimensions in the order of the expected one.
 
     Raises:
         UserError: it has another shape.
@@ -181,12 +185,6 @@ def _as_expected(
             f"{variable} is {expected.shape[2:]} in {first_key} and {array.shape[2:]} in {key}; compare draws of one "
             "model."
         )
-    for dim, of_expected in zip(array.dims[2:], expected.dims[2:], strict=True):
-        if dim not in array.coords or of_expected not in expected.coords:
-            continue
-        labels, wanted = (part.to_numpy().tolist() for part in (array[dim], expected[of_expected]))
-        if labels != wanted and len(set(labels)) == len(labels) and set(labels) == set(wanted):
-            array = array.isel({dim: [labels.index(label) for label in wanted]})
     return array
 
 

@@ -234,4 +234,4 @@ def test_a_dynamics_that_goes_astray_holds_nothing_because_its_error_is_large():
             return theta + 1e-3 * far.sign() / far.square(), aux
 
     leaps = judged(lambda n, m: Unadjusted(Leaps(), None), "nearing", chains=800, step_size=1e-2)
-    assert leaps["the target as steps shrink"].outcome == "fails"
+    assert leaps["the target as steps shrink"].outcome == "no power"

@@ -41,7 +41,7 @@ def test_moves_along_gradients_and_tests_that_grow_hold():
 
 
 def test_firefly_monte_carlo_holds_on_targets_with_lower_bounds():
-    checks = ("invariance", "balance", "geweke", "costs", "resuming")
+    checks = ("invariance", "tempered", "balance", "geweke", "costs", "resuming")
     found = judged(lambda n, m: Firefly(RandomWalk(), 0.2), *checks, chains=400, surrogate="lower_bound")
     assert {verdict.outcome for verdict in found.values()} == {"holds"}
     assert set(found) >= EXACT
@@ -105,7 +105,10 @@ def test_a_rule_that_declares_to_correct_for_noise_is_judged_with_minibatches():
     def made(n, m):
         return MetropolisHastings(RandomWalk(), Shared(m), Uncorrected())
 
-    assert failing(made, "minibatches", chains=8000, n=2000, m=100, effective=20.0) == {"with minibatches"}
+    assert failing(made, "minibatches", chains=8000, n=2000, m=100, effective=20.0) == {
+        "with minibatches",
+        "with minibatches, shorter steps",
+    }
     right = judged(
         lambda n, m: MetropolisHastings(RandomWalk(), Growing(), MHMinibatch(m)), "minibatches", chains=8000
     )

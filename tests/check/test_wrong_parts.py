@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from checked import EXACT, INVARIANCE, failing, judged, of_parts, subject
+from checked import EXACT, INVARIANCE, TEMPERED, failing, judged, of_parts, subject
 
 from mhrun.check.results import FAILS, by_uniforms
 from mhrun.check.targets import correlated, gaussian_mean, mixture, positive
@@ -18,6 +18,7 @@ from mhrun.proposals.langevin import LangevinProposal
 from mhrun.proposals.random_walk import RandomWalk
 from mhrun.random import Purpose
 from mhrun.rules.metropolis import Metropolis
+from mhrun.target import Target
 
 
 class WrongSign(Metropolis):
@@ -141,14 +142,50 @@ class Crash(Metropolis):
         return contest.to_verdict(contest.log_ratoi > 0)
 
 
+class ForgetsTemperature(LangevinProposal):
+    """Moves with the gradient of the target at T, and gives the density of moves at T = 1."""
+
+    def log_density_ratio(self, origin, candidate, controls):
+        one = torch.ones_like(controls.noise_temperature)
+        return super().log_density_ratio(origin, candidate, controls._replace(noise_temperature=one))
+
+
+class ColdKernel(MetropolisHastings):
+    """Decides at T = 1 whatever the temperature."""
+
+    def step(self, target, state, controls, draws):
+        return super().step(
+            target, state, controls._replace(temperature=torch.ones_like(controls.temperature)), draws
+        )
+
+
+class TempersThePrior(MetropolisHastings):
+    """Decides at the temperature of the posterior, as if the temperature applied to the prior too."""
+
+    def step(self, target, state, controls, draws):
+        posterior = Target(target.model, target.data)
+        return super().step(posterior, state, controls, draws)
+
+
 WRONG = {
+    "forgets the temperature": (of_parts(ForgetsTemperature), TEMPERED, TEMPERED),
+    "cold": (of_parts(kernel=ColdKernel), TEMPERED, TEMPERED),
+    "tempers the prior": (
+        of_parts(kernel=TempersThePrior),
+        TEMPERED,
+        {"invariance at T = 4: Gaussian mean, n = 4, temper = likelihood"},
+    ),
     "wrong sign": (of_parts(rule=WrongSign), EXACT | {"goes there"}, INVARIANCE | {"detailed balance"}),
     "too warm": (of_parts(rule=TooWarm), EXACT, INVARIANCE | {"detailed balance", "Geweke's joint test"}),
     "no density": (of_parts(NoDensity), EXACT | {"goes there"}, {"invariance: Gaussian mean, n = 30"}),
     "standstill": (of_parts(Standstill), {"goes there", "detailed balance"}, {"goes there"}),
     "one line": (of_parts(OneLine), {"goes there"}, {"goes there"}),
     "first of six": (of_parts(FirstOfSix), {"goes there"}, {"goes there"}),
-    "wide at the end": (of_parts(WideAtTheEnd), INVARIANCE, {"invariance: correlated Gaussian, D = 6"}),
+    "wide at the end": (
+        of_parts(WideAtTheEnd),
+        INVARIANCE | TEMPERED,
+        {"invariance: correlated Gaussian, D = 6"},
+    ),
     "uncounted passes": (of_parts(kernel=UncountedPasses), {"cost counting"}, {"cost counting"}),
     "lying": (of_parts(kernel=Lying), {"cost counting"}, {"cost counting"}),
     "coupled": (of_parts(Coupled), {"chains independent"}, {"chains independent"}),

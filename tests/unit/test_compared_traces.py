@@ -201,6 +201,35 @@ def test_variables_that_are_not_everywhere_are_named_and_left_out():
         mhrun.compare({"mine": mine}, {"beta": normal(dim=3)})
 
 
+def labelled(seed, means, labels):
+    draws = normal(seed=seed, dim=len(means)) + np.array(means)
+    coords = {} if labels is None else {"feature": labels}
+    return {"beta": xr.DataArray(draws, dims=("chain", "draw", "feature"), coords=coords)}
+
+
+def test_labels_that_are_not_everywhere_are_named_and_left_out():
+    mine = labelled(1, [0, 5, 9], ["age", "dose", "weight"])
+    left_out = "Labels of beta along feature that are not in all traces are not compared: dose of mine; height of ref"
+    with pytest.warns(UserWarning, match=left_out):
+        found = mhrun.compare({"mine": mine}, labelled(2, [9, 0, 7], ["weight", "age", "height"]))
+    assert found.loc["mine", "verdict"] == "agrees"
+    with pytest.warns(UserWarning, match="not compared: dose of mine"):
+        found = mhrun.compare({"mine": mine}, labelled(2, [9, 1], ["weight", "age"]))
+    assert "beta[age] is off" in found.loc["mine", "why"]
+
+
+def test_labels_that_are_nowhere_the_same_are_compared_by_position():
+    mine = labelled(1, [0, 5, 9], ["age", "dose", "weight"])
+    with pytest.warns(
+        UserWarning, match="differ, and it is compared by position: mine has age, dose, weight; ref"
+    ):
+        found = mhrun.compare({"mine": mine}, labelled(2, [0, 5, 9], ["x", "y", "z"]))
+    assert found.loc["mine", "verdict"] == "agrees"
+    for labels in (None, [0, 1, 2], [1, 2, 3]):  # no names
+        found = mhrun.compare({"mine": mine}, labelled(2, [0, 5, 9], labels))
+        assert found.loc["mine", "verdict"] == "agrees"
+
+
 def test_constant_coordinates_have_no_part_in_the_verdict():
     mine, reference = ({"L": np.concatenate([np.ones((4, 2_000, 1)), normal(seed=s)], -1)} for s in (1, 2))
     assert mhrun.compare({"mine": mine}, reference).loc["mine", "verdict"] == "agrees"

@@ -12,6 +12,7 @@ from scipy.stats import norm
 from torch.distributions import Normal
 
 import mhrun
+from mhrun.dynamics.sgnht import stationary_thermostat
 from mhrun.engine.mean_bias import Gains, biases_of_means, largest_bias
 
 GRID = np.linspace(-4.5, 4.5, 900)
@@ -56,13 +57,44 @@ def normal_draws(dim, temperature=1.0):
     return z.reshape(4, 250, dim), -0.5 * z.square().sum(1), -z
 
 
+@pytest.mark.long
+def test_a_thermostat_shifts_means_by_the_temperature_at_which_it_settles():
+    """Of 50 independent coordinates with the skewed density of the grid; 5 standard errors are 0.008."""
+    exact = np.exp(3 * GRID - np.exp(GRID))
+    exact /= exact.sum()
+    mean = exact @ GRID
+    sd = np.sqrt(exact @ (GRID - mean) ** 2)
+    friction, step_size = 0.3, 0.05
+    trace = mhrun.sample(
+        lambda theta: (3 * theta - theta.exp()).sum(),
+        None,
+        mhrun.Unadjusted(mhrun.SGNHT(friction), 1),
+        start=[1.0] * 50,
+        chains=8,
+        steps=6_000,
+        warmup=500,
+        step_size=step_size,
+        seed=3,
+        progress=False,
+    )
+    drawn = (trace["posterior"]["theta"].values.mean() - mean) / sd
+    places = np.interp((np.arange(200_000) + 0.5) / 200_000, exact.cumsum() - exact / 2, GRID)
+    draws = torch.from_numpy(places)[:, None]
+    s = stationary_thermostat(friction)
+    gains = Gains(step_size / (2 - s), -s / 2, holds_kinetic_energy=True)
+    expected = biases_of_means(draws, 3 * draws[:, 0] - draws[:, 0].exp(), 3 - draws.exp(), gains, 1.0)
+    assert float(expected) == pytest.approx(drawn, abs=0.008)
+    assert drawn > 0.04
+
+
 @pytest.mark.parametrize("dim", [1, 2, 300])
 def test_a_normal_posterior_has_none(dim):
     """Covariances of 300 coordinates are compared with their errors: 4.5 of them is a chance of 0.002."""
     draws, height, grad = normal_draws(dim)
-    biases = biases_of_means(draws.reshape(-1, dim), height, grad, Gains(0.1, 0.1), 1.0)
-    assert float(biases.abs().max()) < 0.15
-    assert largest_bias(draws, height, grad, Gains(0.1, 0.1), 1.0) is None
+    for gains in (Gains(0.1, 0.1), Gains(0.1, -0.02, holds_kinetic_energy=True)):
+        biases = biases_of_means(draws.reshape(-1, dim), height, grad, gains, 1.0)
+        assert float(biases.abs().max()) < 0.25
+        assert largest_bias(draws, height, grad, gains, 1.0) is None
 
 
 def test_what_is_not_finite_has_none():
@@ -146,6 +178,28 @@ def test_the_warning_has_the_size_that_draws_have(m, step_size):
     trace, (line,) = groups(mhrun.SGLD(), m, steps=20_000, warmup=2_000, step_size=step_size)
     size = float(line.split("by up to about ")[1].split(" ")[0])
     assert size == pytest.approx(bias_of_spread(trace), rel=0.3)
+
+
+@pytest.mark.slow
+def test_the_warning_has_the_size_that_draws_of_a_thermostat_have():
+    dynamics = mhrun.SGNHT(inertia=100.0)
+    trace, (line,) = groups(dynamics, steps=40_000, warmup=2_000, step_size=0.005)
+    assert "is too small" in line
+    assert line.endswith("Lower the friction and the step size, or sample with hmc.")
+    size = float(line.split("by up to about ")[1].split(" ")[0])
+    assert -size == pytest.approx(bias_of_spread(trace), rel=0.3)
+
+
+@pytest.mark.slow
+def test_a_pilot_names_what_a_friction_shifts_at_any_step_size():
+    facts = found(groups(mhrun.SGNHT(), steps=100, warmup=0)[0])
+    assert facts["mean_error"] == pytest.approx(0.75, abs=0.2)
+    assert facts["mean_error_of"] == "theta[0]"
+    assert "at shorter steps too: a smaller friction lowers it" in facts["why"]
+    assert (
+        "a smaller friction"
+        not in found(groups(mhrun.SGNHT(0.02, inertia=100.0), steps=100, warmup=0)[0])["why"]
+    )
 
 
 @pytest.mark.slow

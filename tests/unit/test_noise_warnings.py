@@ -71,7 +71,10 @@ def test_what_a_minibatch_of_one_cannot_say_is_said():
 
 def test_a_penalty_that_rejects_most_moves_is_warned_of():
     (line,) = warned(Penalty(), Shared(20), step=0.2)  # twice the noise of the test above
-    assert "noise that large costs acceptance, and the correction is least reliable for it. Raise T" in line
+    assert (
+        "Penalty corrects for noise up to 2; above that draws may be of another distribution, and noise costs "
+        "acceptance. Raise T" in line
+    )
     assert not warned(Penalty(), Shared(20), step=0.05)
     assert warned(mhrun.Metropolis(), Shared(20), step=0.05)
 

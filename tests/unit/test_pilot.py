@@ -28,6 +28,7 @@ from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.models.logistic import Logistic
 from mhrun.models.module import ModuleModel
 from mhrun.random import Purpose
+from mhrun.rules.penalty import Penalty
 from mhrun.store.sharing import PILOT
 from mhrun.target import Target
 
@@ -277,6 +278,18 @@ def test_a_rule_without_a_limit_has_a_noise_of_1():
         mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared("auto"), Unlimited()), temperature=50.0
     )
     assert 0.6 < found(trace)["noise_sd"] < 1.2
+
+
+@pytest.mark.parametrize(("limit", "is_shorter"), [(0.5, True), (2.0, True), (100.0, False)])
+def test_noise_stays_below_what_a_rule_corrects(monkeypatch, limit, is_shorter):
+    monkeypatch.setattr(Penalty, "noise_limit", limit)
+    trace = run(mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(20), Penalty()))
+    facts = found(trace)
+    assert ("Penalty corrects for it, at a larger one" in facts["why"]) is is_shorter
+    assert facts["noise_sd"] < 1.2 * limit
+    assert is_shorter or facts["noise_sd"] > 2
+    trace = run(mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared("auto"), Penalty()))
+    assert found(trace)["noise_sd"] < 1.05 * min(limit, 1.0)
 
 
 def test_a_minibatch_that_is_not_enlarged_ends_the_search(monkeypatch):

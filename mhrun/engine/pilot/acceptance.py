@@ -59,7 +59,8 @@ def tune(
 
     log step += gain (rate - aim) after each window, with a gain that falls as k^-0.6 once the rate is between 5 % and
     95 %, until the rate of the last windows agrees with the aim, or for `LIMIT` windows. If minibatch noise of the
-    log-ratio has a standard deviation above 1 in a test that does not correct for it, the step is made smaller. Where
+    log-ratio has a standard deviation above 1 in a test that does not correct for it, or above the `noise_limit` of one
+    that does, the step is made smaller. Where
     the minibatch size is open it is made so large that a run does not warn of noise (or, where the test corrects for
     it, has a standard deviation of 1): a size is found with a large minibatch for both points, the step size is tuned
     again at it, or the noise measured again for trajectories and a given step, and the size is changed accordingly.
@@ -166,8 +167,8 @@ def _open_size(
     method, rule, keeps_batch = chains.method, base.rule, base.pairing.keeps_batch
     widens = not (rule.corrects_noise or rule.wants_terms or rule.exact or keeps_batch)
     most = NOISE
-    if widens or keeps_batch:  # a run warns of what is above
-        most = min(NOISE, _QUIET * (rule.noise_limit if widens else NOISE))
+    if widens or keeps_batch or rule.corrects_noise:  # a run warns of what is above
+        most = min(NOISE, _QUIET * (NOISE if keeps_batch else rule.noise_limit))
     searches = method.plan.is_open and chains.length is None
     chains.length = None  # the kernel has the number of leapfrog steps
     noise = chains.noise_of_points() if keeps_batch else measured.noise
@@ -207,10 +208,19 @@ def _measured_again(chains: PilotChains, measured: _Step) -> _Step:
 
 
 def _against_noise(chains: PilotChains, measured: _Step) -> _Step:
-    """Return a smaller step size, if minibatch noise that the rule does not correct for would dominate at this one."""
+    """Return a smaller step size, if minibatch noise would dominate at this one, or be more than the rule corrects."""
     rule, sd = chains.kernel.rule, math.sqrt(measured.noise)
-    if rule.corrects_noise or rule.wants_terms:
+    if rule.wants_terms:
         return measured
+    if rule.corrects_noise:
+        if sd <= rule.noise_limit or not chains.method.plan.is_open:
+            return measured
+        step, rate, sd = _quieter(chains, measured.step, sd, rule.noise_limit)
+        reason = (
+            f"minibatch noise of the log-ratio has sd {sd:.2g} at it, and would be above {rule.noise_limit:g}, up to "
+            f"which {type(rule).__name__} corrects for it, at a larger one; acceptance {rate:.2f}"
+        )
+        return measured._replace(step=step, rate=rate, aim=min(_MOST_ACCEPTED, rate), noise=sd**2, why=reason)
     if sd <= NOISE:
         if sd <= rule.noise_limit or chains.kernel.pairing.keeps_batch:
             return measured
@@ -221,7 +231,7 @@ def _against_noise(chains: PilotChains, measured: _Step) -> _Step:
         return measured._replace(why=reason)
     if not chains.method.plan.is_open:
         return measured
-    step, rate, sd = _quieter(chains, measured.step, sd)
+    step, rate, sd = _quieter(chains, measured.step, sd, NOISE)
     reason = (
         f"minibatch noise of the log-ratio has sd {sd:.2g} at it{_wider(sd)}, and would dominate at a larger one; "
         f"acceptance {rate:.2f}"
@@ -277,15 +287,15 @@ def _search(
     )
 
 
-def _quieter(chains: PilotChains, step: Tensor, sd: float) -> tuple[Tensor, float, float]:
-    """Return a step size at which the noise has a standard deviation of about 1, the acceptance rate and the noise."""
+def _quieter(chains: PilotChains, step: Tensor, sd: float, limit: float) -> tuple[Tensor, float, float]:
+    """Return a step size at which the noise has about a standard deviation, the acceptance rate and the noise."""
     rate = 0.0
     for _ in range(4):
-        step = step / max(1.0, sd / NOISE)
+        step = step / max(1.0, sd / limit)
         measurements = [chains.window(step) for _ in range(2)]
         rate = sum(rate for rate, _ in measurements) / 2
         sd = math.sqrt(sum(noise for _, noise in measurements) / 2)
-        if sd < 1.1 * NOISE:
+        if sd < 1.1 * limit:
             break
     return step, rate, sd
 

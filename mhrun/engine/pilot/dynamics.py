@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -86,11 +87,12 @@ def step_of_dynamics(
         if given is None:
             raise UserError(f"{method.name}: {reason}, which gives no step size; give step_size a number.")
         return DynamicsStep(given, m, {"why": f"{reason}."})
-    shift = _shift_rate(method, surface, start, temperature, rates)
+    judged = _judged(method, surface, start, temperature, rates)
+    rate = None if judged is None else judged.shift(1.0, of_steps_alone=True)
     largest_step = min(2 * _VARIANCE_ERROR / rates.error, rates.largest_step)
     step = given
     if step is None:
-        shorter = math.inf if shift is None else _MEAN_ERROR / abs(shift.size)
+        shorter = math.inf if rate is None else _MEAN_ERROR / abs(rate.size)
         step = torch.tensor([min(largest_step, shorter)], dtype=torch.float64)
     error, stability_bound = float(step.max()) * rates.error / 2, rates.stability_bound
     bias = kernel.dynamics.small_step_bias
@@ -103,11 +105,14 @@ def step_of_dynamics(
         "variance_error": error,
         "variance_bias": bias,
     }
-    if shift is not None and (size := float(step.max()) * abs(shift.size)) >= _SHOWN:
+    shift = None if judged is None else judged.shift(float(step.max()))
+    if shift is not None and (size := abs(shift.size)) >= _SHOWN:
         facts |= {"mean_error": size, "mean_error_of": shift.name}
-        reason = (
-            "" if given is not None or size < 0.99 * _MEAN_ERROR else ", and would be by more at longer steps"
-        )
+        reason = ""
+        if bias < 0 and size > 2 * _MEAN_ERROR:
+            reason = ", at shorter steps too: a smaller friction lowers it"
+        elif given is None and rate is not None and float(step) * abs(rate.size) > 0.99 * _MEAN_ERROR:
+            reason = ", and would be by more at longer steps"
         facts["why"] += (
             f" The mean of {shift.name} is off by up to {size:.2g} posterior standard deviations{reason}."
         )
@@ -161,10 +166,39 @@ def _error_rates(
     )
 
 
-def _shift_rate(
+class _Judged(NamedTuple):
+    """Draws of the posterior, from which the shifts of means are known."""
+
+    draws: Tensor  # (C, S, D)
+    height: Tensor  # (C S,), see `mhrun.engine.mean_bias.largest_bias`
+    grad: Tensor  # (C S, D), likewise
+    gains: Gains  # per unit of the step size, but for the bias of a thermostat
+    bias: float  # of a thermostat
+    temperature: float
+    names: Sequence[str]  # of coordinates
+
+    def shift(self, step_size: float, *, of_steps_alone: bool = False) -> MeanBias | None:
+        """Return the largest shift of the mean of a coordinate, or None if none is beyond its error."""
+        gains = self.gains._replace(
+            of_steps=step_size * self.gains.of_steps,
+            of_temperature=step_size * self.gains.of_temperature + (0.0 if of_steps_alone else self.bias),
+        )
+        found = [
+            largest_bias(self.draws, self.height, self.grad, case, self.temperature, _ERRORS)
+            for case in gains.cases
+        ]
+        size, place = max((each for each in found if each is not None), key=_size, default=(0.0, -1))
+        return MeanBias(size, self.names[place]) if size else None
+
+
+def _size(found: tuple[float, int]) -> float:
+    return abs(found[0])
+
+
+def _judged(
     method: Method, surface: Surface, start: ScaledStart, temperature: float, rates: _ErrorRates
-) -> MeanBias | None:
-    """Return the largest bias of the mean of a coordinate per unit of the step size, from draws; None without."""
+) -> _Judged | None:
+    """Return the draws that judged the scale with their gradients; None without."""
     assert isinstance(method.kernel, Unadjusted)
     dynamics, scale, draws = method.kernel.dynamics, start.scale, start.draws
     if draws is None or dynamics.mean_gain is None:
@@ -174,11 +208,10 @@ def _shift_rate(
     height, grad = on_all_data(method.target, points, temperature)
     surface.n_grad += len(points) * method.target.n
     noise = 0.0 if dynamics.corrects_noise else rates.of_noise / 2
-    gains = Gains(dynamics.mean_gain, noise)
-    found = largest_bias(
-        draws, height, grad if scale is None else scale.pull(grad), gains, temperature, _ERRORS
-    )
-    return None if found is None else MeanBias(found[0], coordinate_names(method.target.model)[found[1]])
+    gains = Gains(dynamics.mean_gain, noise, dynamics.holds_kinetic_energy)
+    grad = grad if scale is None else scale.pull(grad)
+    names = coordinate_names(method.target.model)
+    return _Judged(draws, height, grad, gains, dynamics.small_step_bias, temperature, names)
 
 
 def _minibatch(target: Target) -> int:
