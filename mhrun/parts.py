@@ -317,6 +317,15 @@ class Dynamics(ABC):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the next theta (C, D) and aux; `grad` (C, D) estimates the full-data log-posterior gradient."""
 
+    def largest_step(self, dim: int, temperature: float) -> float:
+        """Return the step size up to which it is stable, whatever the curvature; a pilot takes no longer one.
+
+        Args:
+            dim: number of coordinates.
+            temperature: of the noise.
+        """
+        return math.inf
+
     def kinetic_temperature(self, aux: Mapping[str, Tensor], controls: Controls) -> Tensor | None:
         """Return the temperature (C,) that the momenta in `aux` have; None without momenta that would show it.
 

@@ -45,7 +45,9 @@ def _whole_numbers(data: Dataset) -> Iterator[str]:
             continue
         mean, sd = data.facts["scales"][name]
         values = np.unique(x[:, place] * sd + mean)
-        if not np.allclose(values, values.round(), rtol=0, atol=1e-6):
+        # Values come back from the standardised feature: rounding is relative to both of its moments.
+        rounding = 1e-6 * min(1.0, sd) + 1e-12 * abs(mean)
+        if not np.allclose(values, values.round(), rtol=0, atol=rounding):
             continue
         if len(values) == data.n:
             yield f"{name} is another whole number in each row: if it is a label, exclude=[{name}] leaves it out"

@@ -32,6 +32,10 @@ class Badodab(SGNHT):
     mean_gain = None  # unknown; that of the explicit scheme is too large
     small_step_bias = 0.0
 
+    def largest_step(self, dim: int, temperature: float) -> float:
+        """Return infinity: a thermostat that fluctuates does no harm."""
+        return math.inf
+
     def move(
         self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mhrun.dynamics.refresh import checked, refreshed
-from mhrun.dynamics.sgnht import stationary_thermostat
+from mhrun.dynamics.sgnht import stable_step, stationary_thermostat
 from mhrun.errors import Refusal
 from mhrun.parts import Dynamics
 from mhrun.random import Draws, Purpose
@@ -82,6 +82,10 @@ class TACTHMC(Dynamics):
     def small_step_bias(self) -> float:  # type: ignore[override]
         """That of SGNHT."""
         return -stationary_thermostat(self.friction) / 2
+
+    def largest_step(self, dim: int, temperature: float) -> float:
+        """Return that of SGNHT with an inertia of 1."""
+        return stable_step(dim, temperature)
 
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
         """Return zero momenta, thermostats at their frictions, x = 0 with a momentum, and empty means."""

@@ -118,7 +118,7 @@ def excess_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
         remedy = (
             f"Lower the step size. {method.target.gradient_noise:g} of its variance is target.gradient_noise."
         )
-    size = f"by about {excess:.0%}" if excess < 2 else f"about {rounded(1 + excess)} times as large"
+    size = f"by up to {excess:.0%}" if excess < 2 else f"up to {rounded(1 + excess)} times as large"
     yield (
         f"{method.name}: minibatch noise of its gradients makes draws too wide, variances {size} in the direction "
         f"where it is largest (m = {m}). {remedy}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import zip_longest
@@ -21,7 +22,7 @@ from mhrun.models.function import Named
 from mhrun.models.module import ModuleModel
 from mhrun.models.parameters import parameters_of
 from mhrun.numbers import is_whole, whole_number
-from mhrun.store.draws import validity
+from mhrun.store.draws import stopped_chains, validity
 from mhrun.store.netcdf import FIELDS, LAYERS, flat_draws
 from mhrun.target.fields import ambiguous_bytes
 from mhrun.types import Model, Rows
@@ -76,9 +77,17 @@ def predict(
     data = Dataset.of(x)
     if isinstance(model, Model) and (reason := ambiguous_bytes(model, data)) is not None:
         raise UserError(reason)
-    valid = validity(trace)[:, ::every]
+    stopped = stopped_chains(trace)
+    valid = (validity(trace) & ~stopped[:, None])[:, ::every]
     if not valid.any():
-        raise UserError("no draw of the trace is valid; sample_stats has 'valid' for each.")
+        reason = "its chains stopped" if stopped.any() else "sample_stats has 'valid' for each"
+        raise UserError(f"no draw of the trace is valid; {reason}.")
+    if stopped.any():
+        warnings.warn(
+            f"{stopped.sum()} of {len(stopped)} chains stopped at a value that was not finite, and are left out.",
+            UserWarning,
+            stacklevel=3,  # the decorator is between
+        )
     quantity, names = _quantity(trace, model, x, data)
     chains, draws = valid.shape
     prediction: Array | None = None

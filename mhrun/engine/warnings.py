@@ -76,7 +76,8 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     yield from _temperature_warnings(method, summary)
     if method.plan.lost_cycles:
         yield f"{method.name}: {method.plan.lost_cycles}."
-    yield from _exchange_warnings(method, summary)
+    if not stopped:  # a chain that stopped exchanges no state
+        yield from _exchange_warnings(method, summary)
     yield from _trajectory_warnings(method, summary)
     yield from _nan_warnings(method, summary)
     yield from _tuning_warnings(method, summary)

@@ -165,11 +165,16 @@ class Unadjusted(Kernel):
         """Return the next theta (C, D), aux without ``stopped``, and which chains have stopped (C,).
 
         Raises:
-            UserError: the dynamics returns a theta of another shape.
+            UserError: the dynamics returns no pair, or a theta of another shape.
         """
         aux = dict(aux)
         stopped = aux.pop("stopped")
-        updated, aux_moved = self.dynamics.move(theta, grad, aux, controls, draws)
+        moved = self.dynamics.move(theta, grad, aux, controls, draws)
+        if not (isinstance(moved, tuple) and len(moved) == 2):
+            raise UserError(
+                f"{type(self.dynamics).__name__}.move must return the next theta and aux, a pair."
+            )
+        updated, aux_moved = moved
         if updated.shape != theta.shape:
             raise UserError(
                 f"{type(self.dynamics).__name__}.move returned a theta of shape {tuple(updated.shape)}, not (C, D) = "

@@ -18,7 +18,7 @@ from mhrun.models.axes import Axis
 from mhrun.models.parameters import flat_names
 from mhrun.report.efficiency import passes
 from mhrun.report.trace_labels import with_common_labels
-from mhrun.store.draws import validity
+from mhrun.store.draws import stopped_chains, validity
 from mhrun.store.netcdf import SEPARATE, THIN_STATS, WARMUP
 
 Draws = npt.NDArray[np.float64]
@@ -47,6 +47,10 @@ def read(key: Any, trace: Any) -> UserTrace:
         attributes = {str(name): value for name, value in trace.attrs.items()}
         if WARMUP in attributes:  # of this library
             valid, evaluations = validity(cold), _evaluations(trace)
+            stopped = stopped_chains(cold)
+            if stopped.any():
+                _warn_of_stopped(key, stopped)
+                valid, posterior = valid[~stopped], posterior.isel(chain=~stopped)
     elif isinstance(trace, xr.Dataset):
         posterior = trace
     elif isinstance(trace, xr.DataArray):
@@ -72,6 +76,23 @@ def read(key: Any, trace: Any) -> UserTrace:
         (array,) = variables.values()
         valid = ~np.isnan(array.to_numpy().reshape(*array.shape[:2], -1)).all(-1)
     return UserTrace(variables, valid, attributes, evaluations)
+
+
+def _warn_of_stopped(key: Any, stopped: npt.NDArray[np.bool_]) -> None:
+    """Warn of chains that are left out.
+
+    Raises:
+        UserError: none is left.
+    """
+    if stopped.all():
+        raise UserError(
+            f"All chains of {key} stopped at a value that was not finite; lower the step size, and sample again."
+        )
+    warnings.warn(
+        f"{stopped.sum()} of {len(stopped)} chains of {key} stopped at a value that was not finite, and are left out.",
+        UserWarning,
+        stacklevel=5,
+    )
 
 
 def _dataset(key: Any, arrays: Mapping[Any, Any]) -> xr.Dataset:

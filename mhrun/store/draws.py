@@ -64,3 +64,17 @@ def _steps(trace: xr.DataTree, rows: Steps, thin: str) -> Steps:
     """Return the steps of rows, which are every so many steps, numbered from the first after burn-in."""
     warmup, interval = int(trace.attrs[WARMUP]), int(trace.attrs[thin])
     return (warmup // interval + 1 + rows) * interval
+
+
+def stopped_chains(trace: xr.DataTree) -> npt.NDArray[np.bool_]:
+    """Return which chains stopped at a value that was not finite (C,): what they had before may be of any size.
+
+    At its end the steps of such a chain diverge and are not valid; a test rejects a candidate that is not finite, and
+    its chain goes on.
+    """
+    statistics = trace.children.get("sample_stats")
+    if statistics is None or "diverging" not in statistics or "valid" not in statistics:
+        return np.zeros(trace["posterior"].sizes["chain"], bool)
+    diverging, valid = (statistics[name].to_numpy()[:, -1:].astype(bool) for name in ("diverging", "valid"))
+    stopped: npt.NDArray[np.bool_] = (diverging & ~valid).any(1)
+    return stopped

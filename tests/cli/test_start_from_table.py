@@ -301,6 +301,20 @@ def test_what_may_be_a_mistake_in_a_table_is_named(capsys):
     assert "age has" not in out
 
 
+def test_numbers_in_a_small_unit_are_no_whole_numbers(capsys):
+    table(
+        y=lambda rng, rows: rng.normal(size=rows),
+        length=lambda rng, rows: rng.normal(3e-9, 1e-9, rows),
+        level=lambda rng, rows: rng.choice([1e-7, 2e-7, 5e-7], rows),
+        year=lambda rng, rows: rng.choice([1990, 2000, 2010], rows),
+    )
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y"]) == 0
+    out = capsys.readouterr().out
+    assert "length" not in out.split("whole number")[0].splitlines()[-1]
+    assert "level has" not in out
+    assert "year has 3 values, whole numbers" in out
+
+
 def test_features_that_others_determine_are_named(capsys):
     """y is far from any; weight is mass in other units with noise, and total is exactly a sum."""
     rng = np.random.default_rng(3)

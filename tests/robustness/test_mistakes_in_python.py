@@ -332,6 +332,13 @@ def test_a_dynamics_that_returns_another_shape_is_reported():
     with pytest.raises(UserError, match=r"Odd.move returned a theta of shape \(2,\), not \(C, D\)"):
         sampled(dynamics=Odd())
 
+    class Alone(mhrun.SGLD):
+        def move(self, theta, grad, aux, controls, draws):
+            return theta
+
+    with pytest.raises(UserError, match="Alone.move must return the next theta and aux, a pair"):
+        sampled(dynamics=Alone())
+
 
 def test_a_time_series_has_gradients_though_its_first_term_has_none(capsys):
     """The default kernel is the usual one, and what is wrong with the function is the minibatch."""

@@ -309,3 +309,33 @@ def test_python_and_the_command_line_compare_alike(tmp_path, monkeypatch, capsys
         assert found[key] == printed[key], key
     for key, column in (("mean", "mean_off"), ("spread", "sd_ratio"), ("energy", "energy_distance")):
         assert found[column] == pytest.approx(printed[key]["value"])
+
+
+def test_chains_that_stopped_have_no_part_in_means():
+    """One begins where the gradient throws it out; what it had before is of any size."""
+    with pytest.warns(UserWarning, match="chains became non-finite"):
+        trace = mhrun.sample(
+            lambda theta: -0.25 * theta[0] ** 4,
+            None,
+            mhrun.Unadjusted(mhrun.SGLD(), 1),
+            start=[[0.0], [1.0], [40.0]],
+            chains=3,
+            step_size=0.01,
+            steps=2_000,
+            warmup=0,
+            progress=False,
+        )
+    with pytest.warns(
+        UserWarning, match="1 of 3 chains of mine stopped at a value that was not finite, and are left"
+    ):
+        found = mhrun.compare({"mine": trace}, {"theta": normal(dim=1)})
+    assert abs(found.loc["mine", "mean_off"]) < 1
+    with pytest.warns(
+        UserWarning, match="1 of 3 chains stopped at a value that was not finite, and are left out"
+    ):
+        mean = mhrun.predict(trace, lambda theta, rows: theta[0] + 0 * rows[:, 0], np.zeros((1, 1)))
+    assert abs(float(mean[0])) < 1
+    with pytest.raises(UserError, match="All chains of mine stopped"):
+        mhrun.compare({"mine": trace.isel(chain=[2])}, {"theta": normal(dim=1)})
+    with pytest.raises(UserError, match="no draw of the trace is valid; its chains stopped"):
+        mhrun.predict(trace.isel(chain=[2]), lambda theta, rows: theta[0] + 0 * rows[:, 0], np.zeros((1, 1)))

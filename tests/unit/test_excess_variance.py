@@ -133,6 +133,6 @@ def test_the_warning_has_the_size_that_draws_have(dynamics, step_size):
         )
     ratio = float(flat_draws(trace["posterior"]).var()) * n
     line = next(str(one.message) for one in found if "minibatch noise of its gradients" in str(one.message))
-    size = float(line.split("variances about ")[1].split(" times")[0])
+    size = float(line.split("variances up to ")[1].split(" times")[0])
     assert size == pytest.approx(ratio, rel=0.15)
     assert size == pytest.approx(1 + 0.5 * dynamics.noise_gain * step_size * n**2 / m * (1 - m / n), rel=0.15)

@@ -683,3 +683,19 @@ def test_a_known_noise_is_that_of_theta_and_has_no_scale(dynamics, rng):
             mhrun.sample(mhrun.GaussianMean(3.0), x, kernel, precondition=scale, **counts)
     with pytest.raises(Refusal, match="known_noise"):
         preconditioned(kernel, Scale(torch.zeros(1), torch.ones(1)))
+
+
+@pytest.mark.parametrize(
+    ("dynamics", "longest"),
+    [(mhrun.SGNHT(), 0.0225), (mhrun.SGNHT(inertia=0.5), 0.01125), (mhrun.Badodab(), None)],
+)
+def test_the_steps_of_a_thermostat_are_short_with_few_parameters(dynamics, longest):
+    """Of one parameter: at 0.1, which the curvature allows, chains of SGNHT are lost."""
+    trace = run(mhrun.Unadjusted(dynamics, None), "normal", steps=3_000, precondition="dense")
+    step_size = found(trace)["step_size"]
+    if longest is None:
+        assert step_size > 0.1
+    else:
+        assert step_size == pytest.approx(longest)
+        assert f"fluctuates with few parameters, below about {longest:.3g}" in found(trace)["why"]
+    assert bool(trace["sample_stats"]["valid"].all())

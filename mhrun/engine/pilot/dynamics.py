@@ -61,7 +61,7 @@ def step_of_dynamics(
     that is given the error is in `facts`. Where draws judged the scale the step is shorter if the mean of a coordinate
     would be off by more than 0.15 standard deviations, see `mhrun.engine.mean_bias.biases_of_means`. A thermostat
     removes the part of that error which all directions have alike, and has a bias of its kinetic energy,
-    `small_step_bias`: the two are bounds then.
+    `small_step_bias`: the two are bounds then; and the step is no longer than the dynamics' `largest_step`.
 
     Args:
         method: whose kernel is a dynamics.
@@ -89,7 +89,9 @@ def step_of_dynamics(
         return DynamicsStep(given, m, {"why": f"{reason}."})
     judged = _judged(method, surface, start, temperature, rates)
     rate = None if judged is None else judged.shift(1.0, of_steps_alone=True)
-    largest_step = min(2 * _VARIANCE_ERROR / rates.error, rates.largest_step)
+    hottest = float(method.plan.at_collected_steps()[1].max())
+    of_thermostat = kernel.dynamics.largest_step(method.target.dim, hottest)
+    largest_step = min(2 * _VARIANCE_ERROR / rates.error, rates.largest_step, of_thermostat)
     step = given
     if step is None:
         shorter = math.inf if rate is None else _MEAN_ERROR / abs(rate.size)
@@ -101,7 +103,12 @@ def step_of_dynamics(
         "stability_bound": stability_bound,
         "why": f"its stationary variance is then expected {size_in_words} {error:.0%} too large if the "
         f"posterior is normal, of which minibatch noise is {1 - rates.of_the_step / rates.error:.0%}; "
-        f"steps are stable below {stability_bound:.3g}.",
+        f"steps are stable below {stability_bound:.3g}"
+        + (
+            f", and its thermostat, which fluctuates with few parameters, below about {of_thermostat:.3g}."
+            if of_thermostat < stability_bound
+            else "."
+        ),
         "variance_error": error,
         "variance_bias": bias,
     }
