@@ -78,10 +78,11 @@ def shifts(draws: Array, reference: Array) -> Shifts:
 
 def _tail_indices(draws: Array) -> Array:
     """Return the larger tail index of each coordinate of draws (C, S, D), (D,); NaN where it is undefined."""
-    return np.array([_tail_index(draws[..., d]) for d in range(draws.shape[-1])])
+    return np.array([tail_index(draws[..., d]) for d in range(draws.shape[-1])])
 
 
-def _tail_index(draws: Array) -> float:
+def tail_index(draws: Array) -> float:
+    """Return the larger tail index of draws (C, S) of one quantity, see `shifts`; NaN where it is undefined."""
     from arviz_stats.base import array_stats
 
     if draws.size < _TAILED or not np.isfinite(draws).all() or np.ptp(draws) == 0:

@@ -336,7 +336,7 @@ def test_a_dynamics_that_returns_another_shape_is_reported():
         def move(self, theta, grad, aux, controls, draws):
             return theta
 
-    with pytest.raises(UserError, match="Alone.move must return the next theta and aux, a pair"):
+    with pytest.raises(UserError, match=r"Alone\.move must return the next theta and aux, a pair"):
         sampled(dynamics=Alone())
 
 

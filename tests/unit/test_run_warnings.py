@@ -402,3 +402,25 @@ def test_a_tempered_prior_is_named_as_a_cause_of_rare_exchanges(temper, prior, n
         mhrun.sample(model, data, ladder, start=data.mean(0), **settings)
     (line,) = (str(one.message) for one in found if "exchanges" in str(one.message))
     assert ("temper the likelihood alone (temper=likelihood)" in line) == named
+
+
+def drawn_from(prior):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mhrun.sample(
+            lambda t: 0.0 * t.v.sum(),
+            None,
+            parameters={"v": prior, "w": "Normal(0, 1)"},
+            seed=1,
+            progress=False,
+        )
+    return [str(one.message) for one in caught]
+
+
+def test_a_tail_without_moments_is_named():
+    """Of draws whose R-hat and ESS are right: a half-Cauchy prior has no mean."""
+    (line,) = drawn_from("HalfCauchy(2.0)")
+    assert line.startswith("the tail of v is heavy (index ")
+    assert "Report quantiles, or choose a prior with a lighter tail." in line
+    assert not drawn_from("StudentT(4.0)")
+    assert not drawn_from("LogNormal(0.0, 1.0)")
