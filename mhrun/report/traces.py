@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -129,6 +130,10 @@ def _named_traces(traces: Any, reference: Any) -> tuple[dict[Any, Any], Any]:
     if reference is None or (isinstance(reference, Hashable) and reference in given):
         return given, reference
     if isinstance(reference, str):
+        if Path(reference).is_file():
+            raise UserError(
+                f"reference = '{reference}' is a file; open it first: reference=xarray.open_datatree('{reference}')."
+            )
         raise UserError(
             f"reference = '{reference}' is not one of the traces, {', '.join(map(str, given))}."
             f"{nearest(reference, map(str, given))}"

@@ -218,6 +218,12 @@ def test_labels_that_are_not_everywhere_are_named_and_left_out():
     assert "beta[age] is off" in found.loc["mine", "why"]
 
 
+def test_the_name_of_a_file_is_no_reference(tmp_path):
+    (tmp_path / "ref.nc").write_bytes(b"")
+    with pytest.raises(UserError, match="is a file; open it first"):
+        mhrun.compare({"mine": {"beta": normal()}}, reference=str(tmp_path / "ref.nc"))
+
+
 def test_labels_that_are_nowhere_the_same_are_compared_by_position():
     mine = labelled(1, [0, 5, 9], ["age", "dose", "weight"])
     with pytest.warns(
