@@ -20,6 +20,8 @@ from mhrun.parts import Dynamics
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls
 
+LARGEST_FRICTION = 0.45
+"""Friction above which the thermostat of the explicit scheme rises without end, with all data from 1/2 on."""
 _THERMOSTAT_SD = 0.15
 
 
@@ -113,8 +115,13 @@ class SGNHT(Dynamics):
         return 1 / (2 - stationary_thermostat(float(self.friction[0])))
 
     def largest_step(self, dim: int, temperature: float) -> float:
-        """Return the step size at which the thermostat has a standard deviation of 0.15, see `stable_step`."""
-        return math.inf if math.isinf(self.inertia) else stable_step(dim, temperature, self.inertia)
+        """Return the step size at which the thermostat has a standard deviation of 0.15, see `stable_step`.
+
+        0 with a friction above 0.45: at 1/2 the thermostat has no stationary value, and rises until chains are lost.
+        """
+        if math.isinf(self.inertia):
+            return math.inf
+        return stable_step(dim, temperature, self.inertia) if self.friction[0] <= LARGEST_FRICTION else 0.0
 
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
         """Return zero momenta (C, D) and the initial thermostats (C,).

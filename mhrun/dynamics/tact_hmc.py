@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mhrun.dynamics.refresh import checked, refreshed
-from mhrun.dynamics.sgnht import stable_step, stationary_thermostat
+from mhrun.dynamics.sgnht import LARGEST_FRICTION, stable_step, stationary_thermostat
 from mhrun.errors import Refusal
 from mhrun.parts import Dynamics
 from mhrun.random import Draws, Purpose
@@ -85,7 +85,7 @@ class TACTHMC(Dynamics):
 
     def largest_step(self, dim: int, temperature: float) -> float:
         """Return that of SGNHT with an inertia of 1."""
-        return stable_step(dim, temperature)
+        return stable_step(dim, temperature) if self.friction <= LARGEST_FRICTION else 0.0
 
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
         """Return zero momenta, thermostats at their frictions, x = 0 with a momentum, and empty means."""

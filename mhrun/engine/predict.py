@@ -55,13 +55,14 @@ def predict(
         x: the new data: an array, a mapping of arrays, a pandas DataFrame or a `Dataset`; with the field ``exposure``
             if a Poisson regression was fitted with one.
         every: use every so many draws only.
-        each: return f at each draw, not the mean; marked invalid draws are NaN.
+        each: return f at each draw, not the mean; draws that are left out are NaN.
         seed: of the random numbers of a function that samples, such as ``StudentT(...).sample()``: new data of each
             draw, for prediction intervals. The state of torch's own generators is kept.
 
     Returns:
         (datum, ...): (datum, class) for classes; with `each`, (chain, draw, datum, ...). The mean is over the draws of
-        all chains, but those that ``sample_stats["valid"]`` excludes; of a ladder, the draws of its coldest rung.
+        all chains, but those that ``sample_stats["valid"]`` excludes and those of chains that stopped at a value that
+        was not finite, which the last steps of the trace show; of a ladder, the draws of its coldest rung.
 
     Raises:
         UserError: a trace without draws, a model that predicts nothing, or data that do not fit.

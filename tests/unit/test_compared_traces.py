@@ -236,6 +236,51 @@ def test_labels_that_are_nowhere_the_same_are_compared_by_position():
         assert found.loc["mine", "verdict"] == "agrees"
 
 
+DAYS = np.array(["2020-01-01", "2020-02-01", "2020-03-01"], dtype="datetime64[s]")
+
+
+@pytest.mark.parametrize(
+    ("labels", "others"),
+    [
+        ([0, 1, 2], [2, 1, 0]),
+        ([2, 1, 0], [0, 1, 2]),
+        ([1.0, 2.0, 0.0], [0, 2, 1]),
+        (["a", None, "b"], ["b", None, "a"]),
+        (DAYS, DAYS[::-1].astype("datetime64[ns]")),
+    ],
+)
+def test_labels_of_any_kind_are_matched(labels, others):
+    places = [list(labels).index(label) for label in others]
+    mine, other = (
+        labelled(s, means, them)
+        for s, means, them in ((1, [0, 5, 9], labels), (2, np.array([0, 5, 9])[places], others))
+    )
+    assert mhrun.compare({"mine": mine}, other).loc["mine", "verdict"] == "agrees"
+
+
+def test_numbers_in_order_are_labels_where_another_trace_has_some_of_them():
+    with pytest.warns(UserWarning, match="not compared: 0, 2 of mine"):
+        found = mhrun.compare({"mine": labelled(1, [0, 5, 9, 3], [0, 1, 2, 3])}, labelled(2, [5, 3], [1, 3]))
+    assert found.loc["mine", "verdict"] == "agrees"
+    truths = labelled(1, [0, 5], [False, True]), labelled(2, [5, 0], [True, False])
+    assert mhrun.compare({"mine": truths[0]}, truths[1]).loc["mine", "verdict"] == "agrees"
+
+
+def test_a_trace_with_other_labels_leaves_those_of_the_others():
+    given = {"a": labelled(1, [0, 5], ["x", "y"]), "b": labelled(2, [5, 0], ["y", "x"])}
+    with pytest.warns(UserWarning, match="compared by position: a has x, y; b has y, x; c has u, v"):
+        found = mhrun.compare({**given, "c": labelled(3, [0, 5], ["u", "v"])}, "a")
+    assert found.loc["b", "verdict"] == found.loc["c", "verdict"] == "agrees"
+
+
+@pytest.mark.parametrize("labels", [None, ["u", "v"]])
+@pytest.mark.filterwarnings("ignore:The labels of beta")
+def test_a_trace_without_the_labels_in_which_others_differ_is_refused(labels):
+    given = {"a": labelled(1, [0, 5], ["x", "y"]), "b": labelled(2, [5, 3], ["y", "z"])}
+    with pytest.raises(UserError, match=r"not in all traces \(x of a; z of b\), and c none of these labels"):
+        mhrun.compare({**given, "c": labelled(3, [0, 5], labels)}, "a")
+
+
 def test_constant_coordinates_have_no_part_in_the_verdict():
     mine, reference = ({"L": np.concatenate([np.ones((4, 2_000, 1)), normal(seed=s)], -1)} for s in (1, 2))
     assert mhrun.compare({"mine": mine}, reference).loc["mine", "verdict"] == "agrees"

@@ -12,9 +12,11 @@ from mhrun.engine.method import Method
 from mhrun.engine.pilot.chains import MOST_LEAPFROG_STEPS, WINDOW, PilotChains
 from mhrun.engine.pilot.kernels import measuring_kernel, scaled_kernel, with_leapfrog_steps, with_m
 from mhrun.engine.pilot.minibatch import NOISE, minibatch_size
+from mhrun.errors import UserError
 from mhrun.kernels import MetropolisHastings
 from mhrun.kernels.acceptance import efficient_acceptance, is_assumed, noise_widening
 from mhrun.kernels.preconditioned import Scale
+from mhrun.parts import Rule
 from mhrun.schedules.tuned import Tuned
 
 LIMIT = 60  # windows, at most
@@ -92,7 +94,7 @@ def tune(
         m, chains, measured, error = _open_size(chains, base, scale, measured)
         facts |= error
     else:
-        measured = _against_noise(chains, measured)
+        measured = _against_noise(chains, measured, wanted_rate)
     facts |= {
         "acceptance_found": measured.rate,
         "noise_sd": math.sqrt(measured.noise),
@@ -168,7 +170,7 @@ def _open_size(
     widens = not (rule.corrects_noise or rule.wants_terms or rule.exact or keeps_batch)
     most = NOISE
     if widens or keeps_batch or rule.corrects_noise:  # a run warns of what is above
-        most = min(NOISE, _QUIET * (NOISE if keeps_batch else rule.noise_limit))
+        most = min(NOISE, _QUIET * (NOISE if keeps_batch else _noise_limit(rule)))
     searches = method.plan.is_open and chains.length is None
     chains.length = None  # the kernel has the number of leapfrog steps
     noise = chains.noise_of_points() if keeps_batch else measured.noise
@@ -207,17 +209,18 @@ def _measured_again(chains: PilotChains, measured: _Step) -> _Step:
     return measured._replace(rate=rate, noise=noise, windows=measured.windows + _POOLED)
 
 
-def _against_noise(chains: PilotChains, measured: _Step) -> _Step:
+def _against_noise(chains: PilotChains, measured: _Step, wanted_rate: float | None) -> _Step:
     """Return a smaller step size, if minibatch noise would dominate at this one, or be more than the rule corrects."""
     rule, sd = chains.kernel.rule, math.sqrt(measured.noise)
     if rule.wants_terms:
         return measured
     if rule.corrects_noise:
-        if sd <= rule.noise_limit or not chains.method.plan.is_open:
+        limit = _noise_limit(rule)
+        if sd <= limit or not chains.method.plan.is_open or wanted_rate is not None:
             return measured
-        step, rate, sd = _quieter(chains, measured.step, sd, rule.noise_limit)
+        step, rate, sd = _quieter(chains, measured.step, sd, _QUIET * limit)
         reason = (
-            f"minibatch noise of the log-ratio has sd {sd:.2g} at it, and would be above {rule.noise_limit:g}, up to "
+            f"minibatch noise of the log-ratio has sd {sd:.2g} at it, and would be above {limit:g}, up to "
             f"which {type(rule).__name__} corrects for it, at a larger one; acceptance {rate:.2f}"
         )
         return measured._replace(step=step, rate=rate, aim=min(_MOST_ACCEPTED, rate), noise=sd**2, why=reason)
@@ -237,6 +240,17 @@ def _against_noise(chains: PilotChains, measured: _Step) -> _Step:
         f"acceptance {rate:.2f}"
     )
     return measured._replace(step=step, rate=rate, aim=min(_MOST_ACCEPTED, rate), noise=sd**2, why=reason)
+
+
+def _noise_limit(rule: Rule) -> float:
+    """Return the noise above which a run warns.
+
+    Raises:
+        UserError: it is not positive.
+    """
+    if not rule.noise_limit > 0:
+        raise UserError(f"{type(rule).__name__}.noise_limit = {rule.noise_limit!r} must be positive.")
+    return rule.noise_limit
 
 
 def _wider(sd: float) -> str:

@@ -91,6 +91,11 @@ def step_of_dynamics(
     rate = None if judged is None else judged.shift(1.0, of_steps_alone=True)
     hottest = float(method.plan.at_collected_steps()[1].max())
     of_thermostat = kernel.dynamics.largest_step(method.target.dim, hottest)
+    if given is None and not of_thermostat > 0:
+        raise UserError(
+            f"{method.name}: the thermostat of {type(kernel.dynamics).__name__} is stable at no step size; lower the "
+            "friction."
+        )
     largest_step = min(2 * _VARIANCE_ERROR / rates.error, rates.largest_step, of_thermostat)
     step = given
     if step is None:
@@ -105,7 +110,7 @@ def step_of_dynamics(
         f"posterior is normal, of which minibatch noise is {1 - rates.of_the_step / rates.error:.0%}; "
         f"steps are stable below {stability_bound:.3g}"
         + (
-            f", and its thermostat, which fluctuates with few parameters, below about {of_thermostat:.3g}."
+            f", and its thermostat, which fluctuates most with few parameters, below about {of_thermostat:.3g}."
             if of_thermostat < stability_bound
             else "."
         ),
