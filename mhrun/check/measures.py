@@ -55,7 +55,7 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     """Variance and mean of the draws with minibatches, relative to the target's.
 
     It is judged if the rule is `exact`, or the kernel declares its target and reads all data; and to 2 % if the rule
-    `corrects_noise`, with half as long steps too, where noise is another. Else it is measured.
+    `corrects_noise`, with half as long steps too, where the noise differs. Else it is measured.
     """
     known = gaussian_mean(subject.n)
     target = subject.target(known)
