@@ -115,6 +115,7 @@ _WHERE = {
     "Pairing": "mhrun.parts",
     "Rule": "mhrun.parts",
     "Dynamics": "mhrun.parts",
+    "Bias": "mhrun.parts",
     "Contest": "mhrun.types",
     "Verdict": "mhrun.types",
     "Purpose": "mhrun.random",

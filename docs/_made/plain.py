@@ -104,6 +104,14 @@ def docstrings(targets: list[str], exported: Mapping[str, str]) -> str:
 
 def _signature(name: str, found: Any) -> str:
     shown_parameters, keyword_only = [], False
+    if found.is_class and _bases(found) & {"NamedTuple"}:
+        fields = [
+            each for each in found.members.values() if each.is_attribute and "property" not in each.labels
+        ]
+        shown_parameters = [
+            f"{field.name}: {field.annotation}" + (f" = {field.value}" if field.value is not None else "")
+            for field in fields
+        ]
     for parameter in found.parameters:
         if parameter.name in ("self", "cls"):
             continue
@@ -124,10 +132,13 @@ def _signature(name: str, found: Any) -> str:
     return "\n".join([f"{name}(", *(f"    {text}," for text in shown_parameters), f"){returns}"])
 
 
+def _bases(found: Any) -> set[str]:
+    return {str(base).rpartition(".")[2] for base in found.bases}
+
+
 def _methods(found: Any) -> str:
     """Return a line for each documented method of a class that others derive from; nothing of other classes."""
-    bases = {str(base).rpartition(".")[2] for base in found.bases}
-    if not bases & {"ABC", "Protocol", "NamedTuple"}:
+    if not _bases(found) & {"ABC", "Protocol", "NamedTuple"}:
         return ""
     lines = []
     for key, member in found.members.items():

@@ -123,9 +123,9 @@ def nearing(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     """A dynamics on all data has the target as its stationary distribution in the limit of small steps.
 
     The target is a correlated normal distribution in six dimensions, and variances and covariances are judged. A
-    variance may be off by up to the `small_step_bias` that the dynamics declares, and all of them by 2 % beyond. The
-    error at the shortest steps must also be less than half of that at the longest, which are four times as long: an
-    error that steps do not change is seen with less noise than in the limit.
+    variance may be off by up to the `bias.in_small_steps` that the dynamics declares, and all of them by 2 % beyond.
+    The error at the shortest steps must also be less than half of that at the longest, which are four times as long:
+    an error that steps do not change is seen with less noise than in the limit.
     """
     yield _small_steps(subject, check_name, 1.0)
 
@@ -166,7 +166,7 @@ def _small_steps(subject: Subject, check_name: str, temperature: float) -> Check
     weights = np.array([1.0, -6.0, 8.0]) / 3  # terms of first and second order in the step cancel
     limit, error = off @ weights, np.sqrt(errors**2 @ weights**2)
     dynamics = kernel.of_a_chain.dynamics
-    declared_bias = 0.0 if dynamics is None else dynamics.small_step_bias
+    declared_bias = 0.0 if dynamics is None else dynamics.bias.in_small_steps
     low, high = np.minimum(_PER_VARIANCE * declared_bias, 0.0), np.maximum(_PER_VARIANCE * declared_bias, 0.0)
 
     def beyond(value: np.ndarray) -> np.ndarray:
@@ -212,7 +212,7 @@ _MOMENTS = (
     *(f"variance in direction {d + 1} of {DIM}" for d in range(DIM)),
     *(f"covariance of directions {i + 1} and {j + 1} of {DIM}" for i, j in zip(*_PAIRS, strict=True)),
 )
-# By how much of its `small_step_bias` a dynamics may be off in each: in a direction between two principal axes, the
+# By how much of its `bias.in_small_steps` a dynamics may be off in each: in a direction between two principal axes, the
 # covariance is half of what their variances differ by.
 _PER_VARIANCE = np.repeat([1.0, 0.0], [1 + DIM, len(_PAIRS[0])])
 
@@ -247,9 +247,9 @@ def gain(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     if not isinstance(kernel, Unadjusted):
         yield CheckResult(check_name, NONE, "it is measured of a dynamics alone, not on a ladder")
         return
-    declared = kernel.dynamics.noise_gain
+    declared = kernel.dynamics.bias.noise
     if not declared or not 0 < declared < np.inf:
-        yield CheckResult(check_name, NONE, "it declares no positive noise_gain")
+        yield CheckResult(check_name, NONE, "it declares no positive bias.noise")
         return
     step = subject.step_for(kernel, known, target) / _LEVELS[-1]
     noise = 2 * _ADDED / (declared * step)
@@ -264,7 +264,7 @@ def gain(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     added, error = mean_and_error(change[np.isfinite(change)])
     detail = (
         f"noise of variance {noise:.3g} adds {added:.3f} ± {error:.3f} to the temperature at step {step:.2g}; "
-        f"noise_gain = {declared:.3g} declares {_ADDED:g}"
+        f"bias.noise = {declared:.3g} declares {_ADDED:g}"
     )
     excess = (added - (1 + _OF_GAIN) * _ADDED) / max(error, 1e-300)
     verdict = _by_excess(check_name, detail, excess, 1, error, 0.0)._replace(unseen=None)

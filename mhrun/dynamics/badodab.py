@@ -13,6 +13,7 @@ from mhrun.dynamics.refresh import due, refresh, refreshed
 from mhrun.dynamics.sgnht import SGNHT, each
 from mhrun.native import NativeDynamics, piece
 from mhrun.native.philox import NOISE, fill_normals
+from mhrun.parts import Bias
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls
 
@@ -29,8 +30,10 @@ class Badodab(SGNHT):
     scheme, and a negative s is harmless. The arguments are those of `SGNHT`.
     """
 
-    mean_gain = None  # unknown; that of the explicit scheme is too large
-    small_step_bias = 0.0
+    @property
+    def bias(self) -> Bias:  # type: ignore[override]
+        """The friction leaves none. The shift of means is unknown; that of the explicit scheme is too large."""
+        return super().bias._replace(means=None, in_small_steps=0.0)
 
     def largest_step(self, dim: int, temperature: float) -> float:
         """Return infinity: a thermostat that fluctuates does no harm."""

@@ -13,7 +13,7 @@ from mhrun.errors import Refusal
 from mhrun.native import NativeDynamics, piece
 from mhrun.native.maths import exp_negative_64
 from mhrun.native.philox import NOISE, USE, fill_normals, fill_uniforms, u64
-from mhrun.parts import Dynamics
+from mhrun.parts import Bias, Dynamics
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls
 
@@ -45,8 +45,7 @@ class SGBD(Dynamics):
 
     # To first order in e, from E tanh(s z g / 2T) with z normal: E z^4 = 3, and normal noise of g shrinks the log-odds
     # by sqrt(1 + pi r / 8).
-    curvature_gain = 3.0
-    noise_gain = 3 * math.pi / 4  # without the correction, which lowers it
+    bias = Bias(noise=3 * math.pi / 4, steps=3.0)  # noise: without the correction, which lowers it
 
     def __init__(self, known_noise: float | None = 0.0, decay: float = 0.99) -> None:
         if known_noise is not None and not known_noise >= 0:

@@ -14,7 +14,7 @@ from mhrun.dynamics.refresh import checked, refresh, refreshed
 from mhrun.errors import Refusal
 from mhrun.native import NativeDynamics, piece
 from mhrun.native.philox import NOISE, fill_normals
-from mhrun.parts import Dynamics
+from mhrun.parts import Bias, Dynamics
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls
 
@@ -50,14 +50,9 @@ class SGHMC(Dynamics):
         self.refresh = checked(refresh)
 
     @property
-    def noise_gain(self) -> float:  # type: ignore[override]
-        """Gradient noise adds e V / 2 a to T."""
-        return 1 / self.friction
-
-    @property
-    def mean_gain(self) -> float:  # type: ignore[override]
-        """1 / (2 - a): so much of the excess e H / 2 of SGLD's variance at curvature H is that of SGHMC."""
-        return 1 / (2 - self.friction)
+    def bias(self) -> Bias:  # type: ignore[override]
+        """Gradient noise adds e V / 2 a to T. At curvature H the variance has 1 / (2 - a) times the excess of SGLD."""
+        return Bias(noise=1 / self.friction, means=1 / (2 - self.friction))
 
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
         """Return zero momenta (C, D)."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from mhrun.errors import Refusal
 from mhrun.native import NativeDynamics, piece
 from mhrun.native.philox import NOISE, fill_normals
-from mhrun.parts import Dynamics
+from mhrun.parts import Bias, Dynamics
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls
 
@@ -32,8 +32,7 @@ class SGLD(Dynamics):
         Refusal: a negative variance.
     """
 
-    noise_gain = 1.0
-    mean_gain = 1.0
+    bias = Bias(noise=1.0, means=1.0)
 
     def __init__(self, known_noise: float = 0.0) -> None:
         if not known_noise >= 0:

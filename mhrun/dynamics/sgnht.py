@@ -16,7 +16,7 @@ from mhrun.dynamics.refresh import checked, due, refresh, refreshed
 from mhrun.errors import Refusal
 from mhrun.native import NativeDynamics, piece
 from mhrun.native.philox import NOISE, fill_normals
-from mhrun.parts import Dynamics
+from mhrun.parts import Bias, Dynamics
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls
 
@@ -92,27 +92,22 @@ class SGNHT(Dynamics):
     corrects_noise = True  # but for what differs between directions
 
     @property
-    def noise_gain(self) -> float:  # type: ignore[override]
-        """Gradient noise adds at most e V / 2 a to T in a direction: the thermostat removes its mean over coordinates.
+    def bias(self) -> Bias:  # type: ignore[override]
+        """On a ladder that of the first rung, the coldest.
 
-        On a ladder: of the first rung, the coldest.
+        Gradient noise adds at most e V / 2 a to T in a direction: the thermostat removes its mean over coordinates. It
+        settles at s, where the variance is too small by s / 2, and steps shift means as those of SGHMC with the
+        friction s.
         """
-        return float(1 / self.friction[0])
-
-    @property
-    def small_step_bias(self) -> float:  # type: ignore[override]
-        """-s / 2 where the thermostat settles with all data, on a ladder that of the first rung; 0 without one."""
-        return 0.0 if math.isinf(self.inertia) else -stationary_thermostat(float(self.friction[0])) / 2
-
-    @property
-    def holds_kinetic_energy(self) -> bool:  # type: ignore[override]
-        """Whether the inertia is finite."""
-        return not math.isinf(self.inertia)
-
-    @property
-    def mean_gain(self) -> float | None:  # type: ignore[override]
-        """1 / (2 - s), as of SGHMC with the friction s where the thermostat settles."""
-        return 1 / (2 - stationary_thermostat(float(self.friction[0])))
+        friction = float(self.friction[0])
+        thermostat = stationary_thermostat(friction)
+        holds = not math.isinf(self.inertia)
+        return Bias(
+            noise=1 / friction,
+            means=1 / (2 - thermostat),
+            in_small_steps=-thermostat / 2 if holds else 0.0,
+            thermostat=holds,
+        )
 
     def largest_step(self, dim: int, temperature: float) -> float:
         """Return the step size at which the thermostat has a standard deviation of 0.15, see `stable_step`.

@@ -8,7 +8,7 @@ from torch import Tensor
 from mhrun.dynamics.refresh import checked, refreshed
 from mhrun.dynamics.sgnht import LARGEST_FRICTION, stable_step, stationary_thermostat
 from mhrun.errors import Refusal
-from mhrun.parts import Dynamics
+from mhrun.parts import Bias, Dynamics
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls
 
@@ -74,14 +74,9 @@ class TACTHMC(Dynamics):
     corrects_noise = True  # by its thermostats
 
     @property
-    def noise_gain(self) -> float:  # type: ignore[override]
-        """At most that of SGNHT; equal to it for |x| <= d."""
-        return 1 / self.friction
-
-    @property
-    def small_step_bias(self) -> float:  # type: ignore[override]
-        """That of SGNHT."""
-        return -stationary_thermostat(self.friction) / 2
+    def bias(self) -> Bias:  # type: ignore[override]
+        """That of SGNHT, which is reached for |x| <= d; that of means is unknown."""
+        return Bias(noise=1 / self.friction, in_small_steps=-stationary_thermostat(self.friction) / 2)
 
     def largest_step(self, dim: int, temperature: float) -> float:
         """Return that of SGNHT with an inertia of 1."""

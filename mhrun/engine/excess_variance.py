@@ -43,7 +43,7 @@ def excess_variance(method: Method, theta: Tensor) -> float | None:
 def excess_of_noise(method: Method, theta: Tensor, scale: Scale | None = None) -> Excess | None:
     """Return by how much gradient noise makes the variance of draws too large.
 
-    Gradient noise of covariance V adds c e V / 2 to the temperature, with e the step size and c the `noise_gain` of the
+    Gradient noise of covariance V adds c e V / 2 to the temperature, with e the step size and c the `bias.noise` of the
     dynamics: in small steps the variance along a direction u is too large by the relative excess c e u'Vu / (2 T). A
     `known_noise` that the dynamics takes off is subtracted from V.
 
@@ -63,7 +63,7 @@ def excess_of_noise(method: Method, theta: Tensor, scale: Scale | None = None) -
     if target.data.differs_by_chain:
         return None
     dynamics = kernel.dynamics
-    if dynamics.noise_gain is None or dynamics.optimises or kernel.passes or target.dim > _WIDEST:
+    if dynamics.bias.noise is None or dynamics.optimises or kernel.passes or target.dim > _WIDEST:
         return None
     if dynamics.corrects_noise and not dynamics.known_noise:
         return None
@@ -82,5 +82,5 @@ def excess_of_noise(method: Method, theta: Tensor, scale: Scale | None = None) -
         noise = Excess(noise.largest + share * largest_eigenvalue(root), noise.mean + share * average)
     if not 0 < noise.largest < math.inf:
         return None
-    rate = 0.5 * dynamics.noise_gain * float(np.median(step_size.mean(0).numpy() / temperature))
+    rate = 0.5 * dynamics.bias.noise * float(np.median(step_size.mean(0).numpy() / temperature))
     return Excess(rate * noise.largest, rate * max(0.0, noise.mean))

@@ -43,12 +43,12 @@ class Gains(NamedTuple):
     """What a dynamics does to variances, as relative errors."""
 
     of_steps: (
-        float  # e g, with g the dynamics' `mean_gain`: e g H / 2 at the curvature H of the log posterior
+        float  # e g, with g the dynamics' `bias.means`: e g H / 2 at the curvature H of the log posterior
     )
     of_temperature: (
         float  # by minibatch noise of the gradients, the mean over directions, and by a thermostat
     )
-    holds_kinetic_energy: bool = False  # whether a thermostat takes off the mean of e g H / 2 over directions
+    thermostat: bool = False  # whether a thermostat takes off the mean of e g H / 2 over directions
 
     @property
     def cases(self) -> tuple[Gains, ...]:
@@ -56,8 +56,8 @@ class Gains(NamedTuple):
 
         It takes off the mean of e g H / 2 at each place, and nothing is left of what steps add if directions are alike.
         """
-        fast = self._replace(of_steps=0.0, holds_kinetic_energy=False)
-        return (self, fast) if self.holds_kinetic_energy else (self,)
+        fast = self._replace(of_steps=0.0, thermostat=False)
+        return (self, fast) if self.thermostat else (self,)
 
 
 def biases_of_means(draws: Tensor, height: Tensor, grad: Tensor, gains: Gains, temperature: float) -> Tensor:
@@ -70,7 +70,7 @@ def biases_of_means(draws: Tensor, height: Tensor, grad: Tensor, gains: Gains, t
 
     It is 0 of a normal posterior. Where a parameter is the scale of many others, |grad U|^2 is large where the scale is
     small, and draws of the scale are too large: the others are too wide, by little each, and it follows them. Other
-    dynamics have a multiple of it, their `mean_gain`: for SGHMC the two agree on normal posteriors, and where a slow
+    dynamics have a multiple of it, their `bias.means`: for SGHMC the two agree on normal posteriors, and where a slow
     parameter governs fast ones. What adds the relative amount d to the temperature adds d cov(theta, U) / T: noise
     of gradients, if it is the same in all directions, and a thermostat, by the bias that it has in small steps and by
     minus the mean of e g H / 2 over directions and places; E |grad U|^2 = T tr H.
@@ -90,7 +90,7 @@ def _term(height: Tensor, grad: Tensor, gains: Gains, temperature: float) -> Ten
     """Return the term (S,) whose covariances with coordinates are the biases of their means, centred."""
     square = grad.square().sum(1)
     of_temperature = gains.of_temperature
-    if gains.holds_kinetic_energy:
+    if gains.thermostat:
         of_temperature -= gains.of_steps / 2 * float(square.mean()) / (temperature * grad.shape[1])
     term = -(gains.of_steps / 4 * square + of_temperature * height) / temperature
     return term - term.mean()
@@ -144,7 +144,7 @@ def mean_bias(method: Method, folder: Path) -> MeanBias | None:
         evaluating them at 100 draws would be a large part of the run.
     """
     kernel, target = method.kernel, method.target
-    if not isinstance(kernel, Unadjusted) or kernel.dynamics.mean_gain is None:
+    if not isinstance(kernel, Unadjusted) or kernel.dynamics.bias.means is None:
         return None
     if is_network(target.model) or target.has_buffers or target.dim > _WIDEST:
         return None
@@ -170,9 +170,9 @@ def mean_bias(method: Method, folder: Path) -> MeanBias | None:
     excess = excess_of_noise(method, points[:: len(points) // len(draws)], scale)
     of_noise = 0.0 if excess is None else excess.mean
     gains = Gains(
-        size * kernel.dynamics.mean_gain,
-        of_noise + kernel.dynamics.small_step_bias,
-        kernel.dynamics.holds_kinetic_energy,
+        size * kernel.dynamics.bias.means,
+        of_noise + kernel.dynamics.bias.in_small_steps,
+        kernel.dynamics.bias.thermostat,
     )
     grad = grad if scale is None else scale.pull(grad)
     found = [largest_bias(draws, height, grad, case, temperature) for case in gains.cases]

@@ -106,9 +106,9 @@ def excess_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
     m = rounded(float(kernel.m or target.n))
     if _is_undeclared(kernel, target):
         yield (
-            f"{method.name}: {type(kernel.dynamics).__name__} declares no noise_gain, so that the excess variance by "
+            f"{method.name}: {type(kernel.dynamics).__name__} declares no bias.noise, so that the excess variance by "
             f"minibatch noise of its gradients is not estimated (m = {m}); R-hat and ESS do not show it. Declare "
-            "noise_gain, or compare the draws with those of hmc."
+            "bias = mhrun.Bias(noise=...), or compare the draws with those of hmc."
         )
     excess = summary.get("excess_variance")
     if excess is None or not excess > _EXCESS:
@@ -133,7 +133,7 @@ def mean_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     direction = "large" if bias["size"] > 0 else "small"
     kernel = method.kernel
     friction = (
-        "friction and the " if kernel.dynamics is not None and kernel.dynamics.small_step_bias < 0 else ""
+        "friction and the " if kernel.dynamics is not None and kernel.dynamics.bias.in_small_steps < 0 else ""
     )
     yield (
         f"{method.name}: the mean of {bias['name']} is too {direction}, by up to about {rounded(abs(bias['size']))} "
@@ -146,7 +146,7 @@ def _is_undeclared(kernel: Unadjusted, target: Target) -> bool:
     """Return whether gradients have noise, and the dynamics does not declare what it does to the draws."""
     dynamics, m = kernel.dynamics, kernel.m or target.n
     is_noisy = target.gradient_noise > 0 or (target.n > 1 and target.batches.error_share(m) > 0)
-    is_declared = dynamics.noise_gain is not None or dynamics.optimises or dynamics.corrects_noise
+    is_declared = dynamics.bias.noise is not None or dynamics.optimises or dynamics.corrects_noise
     return is_noisy and not is_declared and not kernel.passes and not is_network(target.model)
 
 

@@ -59,7 +59,7 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
         dynamics = method.kernel.of_a_chain.dynamics
         slower = (
             ", or give its thermostat more inertia"
-            if dynamics is not None and dynamics.holds_kinetic_energy
+            if dynamics is not None and dynamics.bias.thermostat
             else ""
         )
         yield (

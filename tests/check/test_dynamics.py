@@ -17,6 +17,7 @@ from mhrun.dynamics.sgld import SGLD
 from mhrun.dynamics.sgnht import SGNHT
 from mhrun.dynamics.tact_hmc import TACTHMC
 from mhrun.kernels import Unadjusted
+from mhrun.parts import Bias
 from mhrun.random import Purpose
 
 
@@ -87,7 +88,7 @@ def test_the_bias_of_a_thermostat_must_be_declared(monkeypatch, friction, chains
     found = judged(thermostat, "nearing", chains=chains)[check]
     assert found.outcome == "holds"
     assert f"where up to {(1 - 2 * friction) ** 0.5 / 2 - 0.5:+.3g} is declared" in found.detail
-    monkeypatch.setattr(SGNHT, "small_step_bias", 0.0)
+    monkeypatch.setattr(SGNHT, "bias", Bias(noise=1 / friction))
     found = judged(thermostat, "nearing", chains=chains)[check]
     assert found.outcome == "fails"
     assert ("repeated with 5 times as many chains" in found.detail) == (friction == 0.1)
@@ -144,7 +145,7 @@ def test_a_dynamics_that_does_not_follow_the_noise_temperature_fails(change):
 class UnitsOfTemperature(SGLD):
     """Its step size is in units of the temperature: theta' = theta + e g / T + sqrt(2 e) z."""
 
-    noise_gain = 1.0  # at T = 1
+    bias = Bias(noise=1.0)  # at T = 1
 
     def move(self, theta, grad, aux, controls, draws):
         step = controls.step_size / controls.noise_temperature
@@ -197,10 +198,10 @@ def test_the_coldest_rung_of_a_ladder_follows_the_noise_temperature(method, caps
 
 @pytest.mark.parametrize(("declared", "outcome"), [(1.0, "fails"), (10.0, "holds"), (15.0, "holds")])
 def test_a_gain_that_is_declared_too_small_fails(declared, outcome):
-    dynamics = type("Declaring", (SGHMC,), {"noise_gain": declared})()
+    dynamics = type("Declaring", (SGHMC,), {"bias": Bias(noise=declared)})()
     found = judged(lambda n, m: Unadjusted(dynamics, None), "gain", chains=800)["gradient noise"]
     assert found.outcome == outcome
-    assert f"noise_gain = {declared:g} declares 0.2" in found.detail
+    assert f"bias.noise = {declared:g} declares 0.2" in found.detail
     assert found.detail.endswith("it is about 10") == (outcome == "fails")
 
 

@@ -430,9 +430,25 @@ def test_the_tutorial_on_a_million_rows(tmp_path, monkeypatch, capsys):
     page = "tutorials/million-rows.md"
     (rows,) = [text for title, text in blocks(page, "python") if title]
     exec(rows.replace("1_000_000", "500"), {})
-    (command,) = [text for _, text in blocks(page, "bash")]
+    table, arrays, comparison, subsample = [text for _, text in blocks(page, "bash")]
     few = ["executor=torch", "steps=100", "warmup=50", "runtime.threads=1", "runtime.report=false"]
-    assert run([*shlex.split(command)[1:], *few]) == 0, capsys.readouterr().err
+    assert run([*shlex.split(table)[1:], *few]) == 0, capsys.readouterr().err
     methods = json.loads(Path("outputs/own/latest/summary.json").read_text())["methods"]
     assert methods["mh_ss"]["reference_n_grad"] > 500
     assert methods["mcmc"]["likelihood_evals"] > 4 * 150 * 500
+
+    rng = np.random.default_rng(0)
+    x = np.column_stack([np.ones(400), rng.standard_normal((400, 30))]).astype("float32")
+    y = np.where(rng.random(400) < 1 / (1 + np.exp(-x[:, 1])), 1, -1).astype("int8")
+    for name, array in (("x", x), ("y", y), ("xs", x), ("ys", y)):
+        np.save(f"{name}.npy", array)
+    few = ["steps=60", "warmup=60", "runtime.threads=1", "runtime.report=false"]
+    run_of_subsample, comparison_with_hmc = subsample.splitlines()
+    for command, other, compared in (
+        (arrays, ["methods.smh2.steps=60"], comparison),
+        (run_of_subsample, ["methods.hmc.steps=60", "methods.hmc.warmup=60"], comparison_with_hmc),
+    ):
+        assert run([*shlex.split(command)[1:], *few, *other]) == 0, capsys.readouterr().err
+        capsys.readouterr()
+        assert run(shlex.split(compared)[1:]) == 0
+        assert "cannot tell" in capsys.readouterr().out  # so few draws

@@ -14,6 +14,7 @@ from mhrun.engine.excess_variance import excess_variance
 from mhrun.engine.method import Method
 from mhrun.kernels import Unadjusted
 from mhrun.models.gaussian_location import GaussianLocation
+from mhrun.parts import Bias
 from mhrun.schedules.fixed import Fixed
 from mhrun.schedules.plan import Plan
 from mhrun.store.netcdf import Shape, flat_draws
@@ -97,15 +98,15 @@ def test_a_module_without_hidden_units_is_warned_of_and_a_network_is_not():
 @pytest.mark.parametrize(("m", "gain", "warns"), [(5, None, True), (None, None, False), (5, 1.0, False)])
 def test_a_dynamics_that_declares_nothing_is_warned_of_where_gradients_have_noise(m, gain, warns):
     dynamics = mhrun.SGLD()
-    dynamics.noise_gain = gain
+    dynamics.bias = Bias(noise=gain)
     data = Dataset.of({"x": X})
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         kernel = Unadjusted(dynamics, m)
         mhrun.sample(GaussianLocation(2), data, kernel, step_size=1e-5, steps=20, warmup=10, progress=False)
-    lines = [str(each.message) for each in caught if "noise_gain" in str(each.message)]
+    lines = [str(each.message) for each in caught if "bias.noise" in str(each.message)]
     assert bool(lines) is warns
-    assert all(line.startswith("SGLD declares no noise_gain, so that the excess variance") for line in lines)
+    assert all(line.startswith("SGLD declares no bias.noise, so that the excess variance") for line in lines)
 
 
 def test_one_datum_has_no_noise():
@@ -135,4 +136,4 @@ def test_the_warning_has_the_size_that_draws_have(dynamics, step_size):
     line = next(str(one.message) for one in found if "minibatch noise of its gradients" in str(one.message))
     size = float(line.split("variances up to ")[1].split(" times")[0])
     assert size == pytest.approx(ratio, rel=0.15)
-    assert size == pytest.approx(1 + 0.5 * dynamics.noise_gain * step_size * n**2 / m * (1 - m / n), rel=0.15)
+    assert size == pytest.approx(1 + 0.5 * dynamics.bias.noise * step_size * n**2 / m * (1 - m / n), rel=0.15)

@@ -81,7 +81,7 @@ def test_a_thermostat_shifts_means_by_the_temperature_at_which_it_settles():
     places = np.interp((np.arange(200_000) + 0.5) / 200_000, exact.cumsum() - exact / 2, GRID)
     draws = torch.from_numpy(places)[:, None]
     s = stationary_thermostat(friction)
-    gains = Gains(step_size / (2 - s), -s / 2, holds_kinetic_energy=True)
+    gains = Gains(step_size / (2 - s), -s / 2, thermostat=True)
     expected = biases_of_means(draws, 3 * draws[:, 0] - draws[:, 0].exp(), 3 - draws.exp(), gains, 1.0)
     assert float(expected) == pytest.approx(drawn, abs=0.008)
     assert drawn > 0.04
@@ -91,7 +91,7 @@ def test_a_thermostat_shifts_means_by_the_temperature_at_which_it_settles():
 def test_a_normal_posterior_has_none(dim):
     """Covariances of 300 coordinates are compared with their errors: 4.5 of them is a chance of 0.002."""
     draws, height, grad = normal_draws(dim)
-    for gains in (Gains(0.1, 0.1), Gains(0.1, -0.02, holds_kinetic_energy=True)):
+    for gains in (Gains(0.1, 0.1), Gains(0.1, -0.02, thermostat=True)):
         biases = biases_of_means(draws.reshape(-1, dim), height, grad, gains, 1.0)
         assert float(biases.abs().max()) < 0.25
         assert largest_bias(draws, height, grad, gains, 1.0) is None

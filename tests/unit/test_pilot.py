@@ -185,7 +185,7 @@ def test_the_default_on_many_data_is_nearly_the_posterior(capsys):
 
 def test_nothing_is_said_of_the_error_of_a_dynamics_without_a_rule(capsys):
     class Own(mhrun.SGLD):
-        noise_gain = None
+        bias = mhrun.Bias()
 
     kernel = mhrun.Unadjusted(Own(), 100)
     trace = of_logistic(kernel, step_size=1e-3, precondition="dense", steps=10, warmup=0)

@@ -56,12 +56,12 @@ def step_of_dynamics(
     """Return the step size of a dynamics and its minibatch size, if that is open.
 
     On a quadratic posterior of curvature H with gradient noise of covariance V, the variance is too large by the
-    relative error e (b H + c V / T) / 2, with b and c the dynamics' `curvature_gain` and `noise_gain`. An open step
+    relative error e (b H + c V / T) / 2, with b and c the dynamics' `bias.steps` and `bias.noise`. An open step
     size e makes its largest eigenvalue 10 %: at most a tenth of the stability bound 2 / lambda_max(H). Of a step size
     that is given the error is in `facts`. Where draws judged the scale the step is shorter if the mean of a coordinate
     would be off by more than 0.15 standard deviations, see `mhrun.engine.mean_bias.biases_of_means`. A thermostat
     removes the part of that error which all directions have alike, and has a bias of its kinetic energy,
-    `small_step_bias`: the two are bounds then; and the step is no longer than the dynamics' `largest_step`.
+    `bias.in_small_steps`: the two are bounds then; and the step is no longer than the dynamics' `largest_step`.
 
     Args:
         method: whose kernel is a dynamics.
@@ -76,7 +76,7 @@ def step_of_dynamics(
     assert isinstance(kernel, Unadjusted)
     given = None if method.plan.is_open else method.plan.at_collected_steps()[0].amax(0)
     m = _minibatch(method.target) if kernel.m_is_open else None
-    if kernel.dynamics.noise_gain is None:
+    if kernel.dynamics.bias.noise is None:
         assert given is not None  # else the pilot refuses the method
         return DynamicsStep(
             given, m, {"why": f"nothing is known of the bias of {type(kernel.dynamics).__name__} at it."}
@@ -102,7 +102,7 @@ def step_of_dynamics(
         shorter = math.inf if rate is None else _MEAN_ERROR / abs(rate.size)
         step = torch.tensor([min(largest_step, shorter)], dtype=torch.float64)
     error, stability_bound = float(step.max()) * rates.error / 2, rates.stability_bound
-    bias = kernel.dynamics.small_step_bias
+    bias = kernel.dynamics.bias.in_small_steps
     size_in_words = f"between {-bias:.0%} too small and" if bias < 0 else "about"
     facts: dict[str, Any] = {
         "stability_bound": stability_bound,
@@ -156,22 +156,22 @@ def _error_rates(
         if target.surrogate is not None:
             points = _around(start.theta, scale, temperature, method.seed)
         root, share = root_of_covariance(surface, points, scale), of_minibatch(target, m)
-    gain = (dynamics.noise_gain or 0.0) / temperature
+    gain = (dynamics.bias.noise or 0.0) / temperature
     squares = 1.0 if scale is None else float(scale.metric.diagonal().mean())
     average = share * float(root.square().sum()) / target.dim + isotropic * squares
     if start.curvature is not None:
         curvature = start.curvature.double()
         metric = torch.eye(target.dim, dtype=torch.float64) if scale is None else scale.metric
-        total = dynamics.curvature_gain * curvature + gain * (share * root.T @ root + isotropic * metric)
+        total = dynamics.bias.steps * curvature + gain * (share * root.T @ root + isotropic * metric)
         error = float(torch.linalg.eigvalsh(total).max())
         largest = float(torch.linalg.eigvalsh(curvature).max())
     else:
         largest = largest_curvature(surface, place)
         noise = share * largest_eigenvalue(root) + isotropic
-        error = dynamics.curvature_gain * largest + gain * noise
+        error = dynamics.bias.steps * largest + gain * noise
     return _ErrorRates(
         error,
-        dynamics.curvature_gain * largest,
+        dynamics.bias.steps * largest,
         2 / largest if largest > 0 else math.inf,
         2 * _TAKEN_OFF / (gain * known) if known else math.inf,
         gain * average,
@@ -213,17 +213,17 @@ def _judged(
     """Return the draws that judged the scale with their gradients; None without."""
     assert isinstance(method.kernel, Unadjusted)
     dynamics, scale, draws = method.kernel.dynamics, start.scale, start.draws
-    if draws is None or dynamics.mean_gain is None:
+    if draws is None or dynamics.bias.means is None:
         return None
     draws = draws[:, :: max(1, math.ceil(draws[..., 0].numel() / _JUDGED))]
     points = draws.reshape(-1, draws.shape[-1]).to(start.theta)
     height, grad = on_all_data(method.target, points, temperature)
     surface.n_grad += len(points) * method.target.n
     noise = 0.0 if dynamics.corrects_noise else rates.of_noise / 2
-    gains = Gains(dynamics.mean_gain, noise, dynamics.holds_kinetic_energy)
+    gains = Gains(dynamics.bias.means, noise, dynamics.bias.thermostat)
     grad = grad if scale is None else scale.pull(grad)
     names = coordinate_names(method.target.model)
-    return _Judged(draws, height, grad, gains, dynamics.small_step_bias, temperature, names)
+    return _Judged(draws, height, grad, gains, dynamics.bias.in_small_steps, temperature, names)
 
 
 def _minibatch(target: Target) -> int:

@@ -67,7 +67,7 @@ def _reason(method: Method) -> str | None:
     dynamics = kernel.dynamics
     if dynamics is not None and dynamics.known_noise and method.precondition in _WITH_SCALE:
         return UNSCALED_NOISE
-    if dynamics is not None and method.plan.is_open and dynamics.noise_gain is None:
+    if dynamics is not None and method.plan.is_open and dynamics.bias.noise is None:
         return f"no rule finds the step size of {type(dynamics).__name__}; give a number, not auto."
     if method.plan.is_open and tuple(getattr(method.target.model, "batch_norms", ())):
         return (
