@@ -22,7 +22,7 @@ from mhrun.data import Dataset
 from mhrun.errors import UserError
 from mhrun.models.explained import explained
 from mhrun.models.function import FunctionModel, Named
-from mhrun.models.parameters import constant_coordinates
+from mhrun.models.parameters import constant_coordinates, parameters_of
 from mhrun.models.weights import Weights
 from mhrun.random import derive_key
 from mhrun.target import Target
@@ -95,16 +95,47 @@ class Simulated(NamedTuple):
 
 
 def refuses(model: Model) -> str | None:
-    """Return why a model cannot be calibrated, or None."""
-    if not isinstance(model, FunctionModel | Weights):
-        return f"{type(model).__name__} has no priors to draw from; write it as functions with parameters."
-    return model.refuses_simulation()
+    """Return why a model cannot be calibrated, or None.
+
+    A function's model and a built-in regression draw from their declared priors. A class of another model needs
+    ``sample_prior(count) -> theta (count, D)`` and ``simulate(theta (D,), rows) -> fields``.
+    """
+    if isinstance(model, FunctionModel | Weights):
+        return model.refuses_simulation()
+    wanted = {"sample_prior": "sample_prior(count)", "simulate": "simulate(theta, rows)"}
+    if missing := [text for name, text in wanted.items() if not callable(getattr(model, name, None))]:
+        return (
+            f"{type(model).__name__} has no {' and no '.join(missing)}, by which parameters and data are drawn; add "
+            f"{'them' if missing[1:] else 'it'}, or write the model as functions with parameters."
+        )
+    return None
 
 
 def _values(model: Any, theta: Tensor) -> Array:
     """Return points (L, D) as draws have them (L, P)."""
-    points: Array = (theta if isinstance(model, Weights) else model.parameters.flat(theta)).numpy()
+    parameters = parameters_of(model)
+    points: Array = (theta if parameters is None else parameters.flat(theta)).numpy()
     return points
+
+
+def _prior_draws(model: Any, count: int, seed: int) -> Tensor:
+    """Return draws from the prior (count, D).
+
+    Raises:
+        UserError: `sample_prior` fails, or returns something else.
+    """
+    key = derive_key(seed, "calibration")
+    if isinstance(model, FunctionModel | Weights):
+        return model.draw_prior(count, key, strict=True)
+    with torch.random.fork_rng(devices=[]), explained("sample_prior", {}):
+        torch.manual_seed(derive_key(key, "prior") >> 1)
+        theta = torch.as_tensor(model.sample_prior(count)).detach().double()
+    if theta.shape != (count, model.dim) or not theta.isfinite().all():
+        raise UserError(
+            f"sample_prior({count}) must return finite numbers of shape ({count}, {model.dim}), and returned "
+            + ("others." if theta.shape == (count, model.dim) else f"shape {tuple(theta.shape)}.")
+        )
+    return theta
 
 
 def simulated(model: Any, data: Dataset, replications: int, times: int, seed: int) -> Simulated:
@@ -115,8 +146,9 @@ def simulated(model: Any, data: Dataset, replications: int, times: int, seed: in
     """
     if (reason := refuses(model)) is not None:
         raise UserError(reason)
-    theta = model.draw_prior(replications, derive_key(seed, "calibration"), strict=True)
-    drawn_parameters = {} if isinstance(model, Weights) else model.parameters.values(theta)
+    theta = _prior_draws(model, replications, seed)
+    named = parameters_of(model) if isinstance(model, FunctionModel) else None
+    drawn_parameters = {} if named is None else named.values(theta)
     fields: dict[str, list[Tensor]] = {}
     with torch.random.fork_rng(devices=[]):
         for k in range(replications):
@@ -249,10 +281,11 @@ def unseen_width(replications: int, quantities: int) -> float:
 def _log_likelihoods(model: Any, simulation: Simulated, thinned: Array) -> tuple[Array, Array]:
     """Return the log-likelihood of each data set at its parameters (L,), and at the draws (L, R)."""
     at_truth, at_draws = [], []
+    parameters = parameters_of(model)
     for k, (true, draws) in enumerate(zip(simulation.truth, thinned, strict=True)):
         points = torch.from_numpy(np.vstack((true, draws)))
-        if not isinstance(model, Weights):
-            points = model.parameters.theta(model.parameters.named(points), "a draw")
+        if parameters is not None:
+            points = parameters.theta(parameters.named(points), "a draw")
         with torch.no_grad():
             log_lik = Target(model, simulation.data.one(k)).full_log_lik(points).numpy()
         at_truth.append(log_lik[0])

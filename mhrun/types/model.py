@@ -50,6 +50,8 @@ class Model(Protocol):
     - ``outcome_mean(theta, rows) -> (C, m)``: the mean of an outcome that is a number.
     - ``fit_warnings(theta (D,), data) -> list[str]``: lines on what the data contradict in the model, at the
       posterior mean.
+    - ``sample_prior(count) -> (count, D)`` and ``simulate(theta (D,), rows) -> fields``: draws from the prior, and data
+      at theta, for simulation-based calibration (`mhrun.check.calibration`).
     - ``reads_pixels``: whether bytes (uint8) of ``x`` are pixels, k for k/255, see `mhrun.Dataset`.
     - ``blocks``: the parts of theta, see `ParameterBlock`.
     - ``full_log_lik(data) -> Callable[[theta (C, D)], (C,)]``: the sum over all data.
@@ -76,6 +78,11 @@ class Model(Protocol):
     - ``prior_summary``: the prior in a line of text, which traces and `summary.json` keep.
     - ``parameters``: a `mhrun.models.parameters.Parameters`, if theta has unconstrained coordinates: traces then hold
       the named parameters, within their constraints, and `names` has a name for each of their numbers.
+    - ``start_rows``: above 1, `init` has a point for each of so many chains, and for no other number.
+    - ``log_lik_of_one(theta (D,), rows) -> (m,)``: log_lik before it is vectorised over chains, by which a term is
+      found that is outside of the support of its distribution.
+    - ``tells_classes``: False if `predict` is no probability of classes. ``takes_autocast``: whether its products may
+      be in bfloat16. ``batch_norms``: the layers that depend on the rest of a minibatch.
     - ``native(data, full=bool) -> NativeModel``: the pieces of a compiled CPU loop (see `mhrun.native`);
       `full` is True if the loop needs full-data sums. ``native_bounds(data, kind, surrogate) -> NativeBounds`` and
       ``native_lower_bound(data, sums, tuned=bool) -> NativeLowerBound`` are those of thinned and firefly kernels.

@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from mhrun.check.calibration import Replicates, bars, unseen_width
+from mhrun.check.calibration import Replicates, bars, calibrated, simulated, unseen_width
 from mhrun.check.results import FAILS, by_uniforms
 from mhrun.cli import replications
 from mhrun.cli.main import run
@@ -138,6 +138,75 @@ def test_a_built_in_regression_is_calibrated_and_wrong_outcomes_are_found(projec
     status, (found,) = checked(capsys, "experiment=counted")
     assert status == 1
     assert found["outcome"] == "fails"
+
+
+CLASS = """
+import torch
+
+
+class LogRate:
+    dim = 1
+    names = ("log_rate",)
+
+    def init(self, chains, draws):
+        return torch.zeros(chains, 1, dtype=torch.float64)
+
+    def log_prior(self, theta):  # the rate is Exponential(1)
+        return theta[:, 0] - theta[:, 0].exp()
+
+    def log_lik(self, theta, rows):
+        return theta - theta.exp() * rows["y"]
+
+    def sample_prior(self, count):
+        return torch.empty(count, 1).exponential_().log()
+
+    def simulate(self, theta, rows):
+        return {"y": torch.empty_like(rows["y"]).exponential_() / theta.exp()}
+
+
+class Short(LogRate):
+    def sample_prior(self, count):
+        return torch.zeros(count)
+
+
+class Silent:
+    dim, names = LogRate.dim, LogRate.names
+    init, log_prior, log_lik = LogRate.init, LogRate.log_prior, LogRate.log_lik
+"""
+
+
+def test_a_model_class_is_drawn_from_by_its_methods(project, capsys):
+    (project / "own.py").write_text(CLASS)
+    (project / "conf/model/line.yaml").write_text("_target_: own.LogRate\n")
+    (project / "rows.csv").write_text("x,y\n1,0.3\n2,1.5\n")
+    words = ["methods.full.schedules.step_size.start=1.5", "steps=200", "warmup=100", "replications=20"]
+    status, (found,) = checked(capsys, *words)
+    assert (status, found["outcome"]) == (0, "holds"), found
+    for name, message in (
+        (
+            "Short",
+            r"sample_prior\(20\) must return finite numbers of shape \(20, 1\), and returned shape \(20,\)",
+        ),
+        ("Silent", r"Silent has no sample_prior\(count\) and no simulate\(theta, rows\)"),
+    ):
+        words[-1] = f"model._target_=own.{name}"
+        assert run(["check", "--project", ".", "experiment=mine", "replications=20", *words]) == 2
+        error = capsys.readouterr().err
+        assert re.search(message, error), error
+        assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(("jacobian", "outcome"), [(1, "holds"), (0, "fails")])
+def test_draws_under_the_density_of_the_rate_in_place_of_its_logarithm_fail(rng, jacobian, outcome):
+    """The posterior of the rate is Gamma(n + 1, 1 + sum y); without the Jacobian it is Gamma(n, 1 + sum y)."""
+    scope: dict[str, type] = {}
+    exec(CLASS, scope)
+    model, n, sets = scope["LogRate"](), 2, 1_000
+    given = simulated(model, Dataset.of({"y": np.ones(n)}), sets, 1, 0)
+    y = given.data.part(0, n)["y"].numpy()
+    rate = rng.gamma(n + jacobian, 1 / (1 + y.sum(1))[:, None, None], (sets, 1, 40))
+    found = calibrated("exact", model, given, np.log(rate)[..., None], lambda draws: float(draws.size), 1, 0)
+    assert found.verdict.outcome == outcome, found.verdict
 
 
 def test_a_right_model_holds(project, capsys):

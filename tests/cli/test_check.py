@@ -204,7 +204,7 @@ def test_the_command_refuses_in_a_line(capsys):
         (["barker"], "'barker' is not a dotted name"),
         (["model=logistic"], "check takes no model: parts are checked on targets with known distributions."),
         (["rule=barker", "+data=gmm"], "with its priors and methods: mhrun check experiment=NAME data=gmm."),
-        (["experiment=gmm_tied_means"], "TiedMeans has no priors to draw from"),
+        (["experiment=gmm_tied_means"], "TiedMeans has no sample_prior(count) and no simulate(theta, rows)"),
         (["rule=barker", "outputs=here"], "There is no setting 'outputs'. check has checks, seed"),
     ):
         assert run(["check", *words]) == 2
