@@ -43,8 +43,9 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield one line per warning, from the summary of a finished method."""
     totals, shape = summary["totals"], method.shape
     all_data = float(np.sum(totals["sum_all_data"])) / (shape.chains * shape.steps)
-    first = getattr(method.kernel.of_a_chain.rule, "m", None)  # minibatch of a test that grows it
-    if method.kernel.is_sequential and isinstance(first, int) and first >= method.target.n:
+    rule = method.kernel.of_a_chain.rule
+    first = None if rule is None else rule.first_batch
+    if method.kernel.is_sequential and first is not None and first >= method.target.n:
         yield (
             f"{method.name}: the first minibatch, m = {first:,}, is not smaller than n = {method.target.n:,}: each "
             "decision read all data. Lower m, or take more data."
@@ -210,7 +211,7 @@ def acceptance_range(method: Method) -> tuple[float, float] | None:
 
 def _in_other_units(method: Method) -> str:
     """Return what else may be wrong with the step size of a dynamics without a scale: it may be that of one with."""
-    dynamics = getattr(method.kernel.of_a_chain, "dynamics", None)
+    dynamics = method.kernel.of_a_chain.dynamics
     if dynamics is None or isinstance(dynamics, PreconditionedDynamics):
         return ""
     return ", or set precondition=dense or diagonal if it is from a pilot's scaled coordinates"

@@ -31,6 +31,11 @@ class Rule(ABC):
         return self.wants in (SUPPLY, ARRIVALS)
 
     @property
+    def first_batch(self) -> int | None:
+        """The minibatch of its first stage, if it chooses how many data it reads and starts at a given number."""
+        return None
+
+    @property
     def noise_limit(self) -> float:
         """The standard deviation of the log-ratio's minibatch noise above which a run warns.
 

@@ -98,8 +98,8 @@ class Austere(Rule):
         self._given = None if m is None or epsilon is None else Design(m, epsilon)
 
     @property
-    def m(self) -> int | None:
-        """The first minibatch, if it is given; None if a design chooses it."""
+    def first_batch(self) -> int | None:
+        """Return m if it is given, None if a design chooses it."""
         return None if self._given is None else self._given.m
 
     def acceptance_error(self, n: int, noise: float, rate: float) -> float:

@@ -133,6 +133,11 @@ class MHMinibatch(Rule):
         self._table = table(density, self.variance, lam, half_width_steps, terms)
 
     @property
+    def first_batch(self) -> int:
+        """Return m."""
+        return self.m
+
+    @property
     def skew_limit(self) -> float:
         """The (skewness of the terms) / sqrt(b) above which the error of the acceptance probability may exceed 0.01.
 

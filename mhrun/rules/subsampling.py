@@ -69,6 +69,11 @@ class MHSubLhd(Rule):
         self.bound = bound
         self.released = released
 
+    @property
+    def first_batch(self) -> int:
+        """Return m."""
+        return self.m
+
     def sizes(self, n: int) -> list[int]:
         """Return the sizes of the stages; with `released`, the last is below n."""
         sizes = [min(self.m, n)]

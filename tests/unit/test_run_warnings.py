@@ -211,7 +211,7 @@ def test_a_first_minibatch_of_all_data_is_named(rule):
         "the first minibatch, m = 50, is not smaller than n = 10: each decision read all data. Lower m, or take more "
         "data."
     )
-    assert lines.count(named) == (getattr(rule, "m", 0) == 50)
+    assert lines.count(named) == (rule.first_batch == 50)
     assert not (named in lines and any("its minibatches save little" in line for line in lines))
 
 

@@ -356,7 +356,7 @@ def test_mh_minibatch_accepts_as_barker_would(case):
         share = float(verdict.accepted.double().mean())
         error = math.sqrt(exact * (1 - exact) / chains)
         # 4.5 standard errors (7e-6), and 1e-3 for what is not normal in a mean of 100 or more terms.
-        assert abs(share - exact) < 4.5 * error + (0.0 if rule.m == N else 1e-3)
+        assert abs(share - exact) < 4.5 * error + (0.0 if rule.first_batch == N else 1e-3)
 
 
 @pytest.mark.parametrize("case", PAIRS)
