@@ -24,7 +24,8 @@ from mhrun.target import Target
 from mhrun.target.gradients import Gradients
 from mhrun.types import BUFFER, Model, Rows
 
-_ROWS = 5  # data that are evaluated alone and beside each other
+_ROWS = 5  # data that are evaluated alone
+_TOGETHER, _TOGETHER_OF_MODULE = 300, 30  # and beside each other: a large network takes long
 _DERIVATIVES = 20  # coordinates in which the gradient is compared with finite differences
 _ROUNDING = 1.0  # nats by which rounding may change the log-likelihood of all data
 _NEAR = 1e-3  # the same where rounding is measured
@@ -115,25 +116,47 @@ def _first(target: Target) -> Tensor:
 
 @torch.no_grad()
 def _check_rows(target: Target, theta: Tensor) -> None:
-    """Check that a log-likelihood is a function of its datum and theta alone."""
+    """Check that a log-likelihood is a function of its datum and theta alone.
+
+    Data are evaluated in one minibatch, in two parts of it, and the first of them alone: a quantile depends on the
+    minibatch only where it is large, and a standard deviation is NaN of one datum.
+    """
     if target.n < 2:
         return
-    index = _first(target)
-    together = target.model.log_lik(theta, target.data.rows(index))[0]
-    alone = torch.cat([target.model.log_lik(theta, target.data.rows(one[None, None]))[0] for one in index[0]])
-    if not together.isfinite().all() or not alone.isfinite().all():
-        return
-    apart = (together - alone).abs()
-    if (
-        apart <= _VALUES[together.dtype == torch.float64] * (1 + torch.maximum(together.abs(), alone.abs()))
-    ).all():
-        return
-    row = int(apart.argmax())
-    raise Refusal(
-        f"log_lik gives the datum in row {row} (counted from 0) {float(alone[row]):.6g} alone, and "
-        f"{float(together[row]):.6g} in a minibatch of {len(together)}. It must be a function of the datum and theta: "
-        "without a mean, a sum or a length over the minibatch, and without random numbers."
-    )
+    most = _TOGETHER_OF_MODULE if isinstance(target.model, ModuleModel) else _TOGETHER
+    places = torch.linspace(0, target.n - 1, min(target.n, most), dtype=torch.float64).round().long()
+    rows = torch.cat([torch.arange(min(target.n, _ROWS)), places]).unique().to(target.data.device)
+    is_third = torch.arange(len(rows), device=rows.device) % 3 == 0
+
+    def values(index: Tensor) -> Tensor:
+        return target.model.log_lik(theta, target.data.rows(index[None]))[0]
+
+    together = values(rows)
+    in_parts = torch.empty_like(together)
+    in_parts[is_third], in_parts[~is_third] = values(rows[is_third]), values(rows[~is_third])
+    with warnings.catch_warnings():  # a statistic of one datum may warn
+        warnings.simplefilter("ignore")
+        alone = torch.cat([values(one[None]) for one in rows[:_ROWS]])
+    size_of_part = torch.where(is_third, int(is_third.sum()), int((~is_third).sum()))
+    for found, sizes in ((alone, [1] * len(alone)), (in_parts, size_of_part.tolist())):
+        row = _differing(found, together[: len(found)])
+        if row is not None:
+            where = "alone" if sizes[row] == 1 else f"in a minibatch of {sizes[row]}"
+            raise Refusal(
+                f"log_lik gives the datum in row {int(rows[row])} (counted from 0) {float(found[row]):.6g} {where}, "
+                f"and {float(together[row]):.6g} in a minibatch of {len(rows)}. It must be a function of the datum and "
+                "theta: without a mean, a quantile, a sum or a length over the minibatch, and without random numbers. "
+                "Compute what needs all data before, and pass it with them."
+            )
+
+
+def _differing(found: Tensor, other: Tensor) -> int | None:
+    """Return where two evaluations of the same data differ most, by more than rounding; None if they do not."""
+    rounding = _VALUES[other.dtype == torch.float64] * (1 + torch.maximum(found.abs(), other.abs()))
+    apart = (found - other).abs() / rounding
+    apart = torch.where((found == other) | (found.isnan() & other.isnan()), 0.0, apart.nan_to_num(torch.inf))
+    worst = int(apart.argmax())
+    return worst if float(apart[worst]) > 1 else None
 
 
 @torch.no_grad()

@@ -210,10 +210,12 @@ def acceptance_range(method: Method) -> tuple[float, float] | None:
 
 
 def _in_other_units(method: Method) -> str:
-    """Return what else may be wrong with the step size of a dynamics without a scale: it may be that of one with."""
+    """Return what else may be wrong with the step size of a dynamics: its scale, or that it has none."""
     dynamics = method.kernel.of_a_chain.dynamics
-    if dynamics is None or isinstance(dynamics, PreconditionedDynamics):
+    if dynamics is None:
         return ""
+    if isinstance(dynamics, PreconditionedDynamics):
+        return ", or set precondition=none where the pilot's scale does not fit"
     return ", or set precondition=dense or diagonal if it is from a pilot's scaled coordinates"
 
 

@@ -95,8 +95,27 @@ def test_a_wrong_gradient_in_float32_is_refused_and_a_right_one_passes():
     ],
 )
 def test_a_log_likelihood_of_the_minibatch_is_refused(log_lik):
-    with pytest.raises(Refusal, match=r"alone, and .* in a minibatch of 5"):
+    with pytest.raises(Refusal, match=r"alone, and .* in a minibatch of \d+"):
         mhrun.sample(log_lik, DATA, mhrun.Unadjusted(mhrun.SGLD(), 10), start=[0.0], step_size=1e-3, steps=10)
+
+
+@pytest.mark.parametrize(
+    ("log_lik", "message"),
+    [  # of few data the quantile is the largest, and of one datum the deviation is no number
+        (
+            lambda theta, b: (
+                -0.5 * (torch.minimum(b.y, b.y.sort().values[int(0.9 * len(b.y))]) - theta[0]) ** 2
+            ),
+            r"in a minibatch of \d+, and .* in a minibatch of 30\d",
+        ),
+        (lambda theta, b: -0.5 * (b.y - theta[0] - b.y.std()) ** 2, "nan alone, and"),
+        (lambda theta, b: -0.5 * (b.y - theta[0] - 0.1 * (len(b.y) > 250)) ** 2, "alone, and"),
+    ],
+)
+def test_one_that_shows_in_large_minibatches_or_in_none_of_one_is_refused_too(log_lik, message):
+    data = {"y": np.random.default_rng(0).normal(size=2_000)}
+    with pytest.raises(Refusal, match=message):
+        mhrun.sample(log_lik, data, mhrun.Unadjusted(mhrun.SGLD(), 10), start=[0.0], step_size=1e-3, steps=10)
 
 
 def test_a_function_of_the_datum_passes():

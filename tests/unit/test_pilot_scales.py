@@ -315,3 +315,19 @@ def test_a_control_variate_far_from_its_mode_is_said_to_be_of_little_use(doubt, 
         "control_variate": surrogate,
     }
     assert ("takes little noise off where the draws are" in line("one", facts)) == said
+
+
+def test_a_dynamics_on_a_network_gets_no_scale_by_default():
+    """The curvature at a mode is small in some directions and large elsewhere on them: all chains were lost."""
+    torch.manual_seed(0)
+    x = torch.linspace(-1, 1, 60, dtype=torch.float64)[:, None]
+    data = {"x": x, "y": torch.sin(3 * x[:, 0]) + 0.2 * torch.randn(60)}
+    module = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    model = mhrun.ModuleModel(
+        module,
+        likelihood=lambda output, rows: Normal(output[:, 0], 0.2).log_prob(rows["y"]),
+        prior_variance=1.0,
+    )
+    trace = mhrun.sample(model, data, mhrun.Unadjusted(mhrun.SGHMC(), 30), seed=1, steps=300, warmup=300)
+    assert "scale" not in found(trace)
+    assert trace["sample_stats"]["valid"].to_numpy().all()

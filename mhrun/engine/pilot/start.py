@@ -24,6 +24,7 @@ from mhrun.kernels import ZigZag
 from mhrun.kernels.preconditioned import Scale
 from mhrun.models.parameters import coordinate_names
 from mhrun.random import Draws, Purpose, Streams
+from mhrun.target.function_space import is_network
 
 _LARGEST_CONDITION = 1e7  # condition number above which some directions have no curvature but for rounding
 # Of the log-ratio to a normal density, in nats; of posteriors that are nearly normal it is below 0.5.
@@ -144,6 +145,9 @@ def _kind_of_scale(method: Method, curvature: Tensor, *, proper: bool) -> str:
     if isinstance(kernel, ZigZag) or (kernel.dynamics is not None and kernel.dynamics.known_noise):
         return "none"
     if method.precondition in _AUTOMATIC:
+        # No test would reject a step that is far too long where a network's curvature is not that of its mode.
+        if kernel.dynamics is not None and is_network(method.target.model):
+            return "none"
         if method.target.dim <= _MOST_DENSE:
             return "dense"
         eigenvalues = torch.linalg.eigvalsh(standardised(curvature))
