@@ -22,7 +22,7 @@ from mhrun.models.function import Named
 from mhrun.models.module import ModuleModel
 from mhrun.models.parameters import parameters_of
 from mhrun.numbers import is_whole, whole_number
-from mhrun.store.draws import stopped_chains, validity
+from mhrun.store.draws import in_order_of_run, stopped_chains, validity
 from mhrun.store.netcdf import FIELDS, LAYERS, flat_draws
 from mhrun.target.fields import ambiguous_bytes
 from mhrun.types import Model, Rows
@@ -71,10 +71,15 @@ def predict(
 
     if not isinstance(trace, xr.DataTree) or "posterior" not in trace.children:
         raise UserError("predict needs a trace with draws, as mhrun.sample returns it; thin=None keeps none.")
+    if lacking := [name for name in ("chain", "draw") if name not in trace["posterior"].sizes]:
+        raise UserError(
+            f"the posterior has no dimension {lacking[0]}; keep it where you select: isel({lacking[0]}=[0])."
+        )
     every = whole_number("every", every, least=1)
     if not is_whole(seed) or not 0 <= seed < 1 << 63:
         raise UserError(f"seed = {seed!r} must be a whole number from 0 to 2^63 - 1.")
-    trace = rung(trace)
+    trace = rung(trace).copy()
+    trace["posterior"].dataset = in_order_of_run(trace["posterior"].to_dataset())
     data = Dataset.of(x)
     if isinstance(model, Model) and (reason := ambiguous_bytes(model, data)) is not None:
         raise UserError(reason)

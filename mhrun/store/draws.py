@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from mhrun.errors import UserError
-from mhrun.store.netcdf import THIN, THIN_STATS, WARMUP
+from mhrun.store.netcdf import LABELS, THIN, THIN_STATS, WARMUP
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -58,6 +59,29 @@ def validity(trace: xr.DataTree) -> npt.NDArray[np.bool_]:
         return np.ones(shape, bool)
     valid: npt.NDArray[np.bool_] = trace["sample_stats"]["valid"].to_numpy().astype(bool)
     return np.ones(shape, bool) if valid.all() else valid[:, places_of_draws(trace)]
+
+
+def in_order_of_run(posterior: xr.Dataset) -> xr.Dataset:
+    """Return the draws with their dimensions in the order of the run, which `sel` or `reindex` may have changed.
+
+    Labels that the run does not have stay behind the others; dimensions without labels are in the order of their
+    numbers.
+    """
+    labels = json.loads(posterior.attrs.get(LABELS, "{}"))
+    for name, coordinate in posterior.coords.items():
+        if coordinate.dims != (name,) or name in ("chain", "draw") or len(coordinate) < 2:
+            continue
+        present = coordinate.to_numpy().tolist()
+        if name in labels:
+            place = {label: number for number, label in enumerate(labels[name])}
+            order = sorted(range(len(present)), key=lambda k: place.get(present[k], len(place)))
+        elif coordinate.dtype.kind in "iu":
+            order = sorted(range(len(present)), key=present.__getitem__)
+        else:
+            continue
+        if order != list(range(len(order))):
+            posterior = posterior.isel({name: order})
+    return posterior.transpose("chain", "draw", ...)
 
 
 def _steps(trace: xr.DataTree, rows: Steps, thin: str) -> Steps:

@@ -28,6 +28,7 @@ Array = npt.NDArray[Any]
 TRACE = "trace.nc"
 WARMUP, THIN, THIN_STATS = "warmup", "thin", "thin_stats"  # attributes of a trace: which steps its rows are
 STEP_SIZE = "step_size"  # attribute of a trace: the step size of each chain in the last step
+LABELS = "labels"  # attribute of a posterior: the labels of each dimension in the order of the run, as JSON
 LAYERS = "layers"  # attribute of a trace: the layers of its torch module, as text
 FIELDS = "fields"  # attribute of a trace: the fields of the data that its model read
 KIND = "target"  # attribute of a trace: exact or approximate, see `mhrun.kernels.stationary.Samples.kind`

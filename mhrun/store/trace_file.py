@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ from mhrun.errors import UserError
 from mhrun.models.axes import Axis
 from mhrun.models.parameters import Parameters
 from mhrun.store.files import explain, remove
-from mhrun.store.netcdf import THIN, THIN_STATS, TRACE, WARMUP, Shape
+from mhrun.store.netcdf import LABELS, THIN, THIN_STATS, TRACE, WARMUP, Shape
 from mhrun.store.netcdf_file import Group, NetcdfFile
 
 Array = npt.NDArray[Any]
 
 _KINDS = ("posterior", "sample_stats")
+_LONGEST_ATTRIBUTE = 32_000  # characters; HDF5 has 64 KiB for all of an object
 _CHUNK = 1 << 17  # numbers in an HDF5 chunk, about a megabyte
 _REJECTED = 0.1  # share of rejections from which theta repeats often enough to be worth compressing
 
@@ -165,9 +167,12 @@ def _group(
     if kind == "posterior":
         if shape.layout is None:
             group.add_dimension("parameter", np.asarray(shape.parameters, dtype=object))
+            _keep_order(group, {"parameter": shape.parameters})
             _variable(group, "theta", "float64", ("chain", "draw", "parameter"), compress=repeats)
         else:
             group.set_attributes({"parameters": " ".join(shape.layout.shapes)})
+            all_axes = (axis for axes in shape.layout.dimensions.values() for axis in axes)
+            _keep_order(group, {axis.name: axis.labels for axis in all_axes if axis.labels is not None})
             for name, axes in shape.layout.dimensions.items():
                 for axis, size in zip(axes, shape.layout.shapes[name], strict=True):
                     _dimension(group, axis, size)
@@ -193,6 +198,13 @@ def _dimension(group: Group, axis: Axis, size: int) -> None:
     else:
         values = np.asarray(axis.labels, dtype=object if isinstance(axis.labels[0], str) else None)
     group.add_dimension(axis.name, values)
+
+
+def _keep_order(group: Group, labels: Mapping[str, Sequence[Any]]) -> None:
+    """Store the labels of dimensions as text too: `sel` and `reindex` change the order of coordinates."""
+    text = json.dumps({name: list(values) for name, values in labels.items()})
+    if labels and len(text) <= _LONGEST_ATTRIBUTE:
+        group.set_attributes({LABELS: text})
 
 
 def _written(theta: Array, layout: Parameters | None) -> dict[str, Array]:
