@@ -44,5 +44,9 @@ class Progress(Silent):
             )
             self._is_kept = True  # once
 
+    def note(self, message: str) -> None:
+        """Print it."""
+        self._print(message)
+
     def _print(self, line: str) -> None:
         print(f"mhrun: {line}", file=sys.stderr, flush=True)

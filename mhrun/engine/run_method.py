@@ -35,6 +35,7 @@ from mhrun.store.reference import prepare_reference
 from mhrun.store.sharing import DIGEST
 from mhrun.types import INFO_DTYPES, Record
 
+_LONG = 10.0  # seconds left in which a run whose chains have all stopped is heard of
 _SILENT_SECONDS = 1.0  # of compilation, before a line says so
 _CHUNK_SECONDS = 0.25  # seconds between updates of progress and checks for a stop
 _BLOCK_SHARE = 0.05  # largest share of the time spent on writing states
@@ -128,7 +129,7 @@ def _to_the_end(
 ) -> Position:
     """Run all steps from `position` on, with a block on disk every few seconds, and return the last position."""
     count, last_block, wait = 16, time.monotonic(), settings.block_seconds
-    total, since, accepted = method.shape.total, position.step, 0.0
+    total, since, accepted, have_stopped = method.shape.total, position.step, 0.0, False
     while position.step < total:
         began, before = time.monotonic(), position.step
         with after_step(before):
@@ -141,6 +142,15 @@ def _to_the_end(
             accepted / (position.step - since) if method.kernel.decides else None,
             *(int(writer.totals[k].sum()) for k in ("n_lik", "n_grad")),
         )
+
+        seconds_left = (total - position.step) * (time.monotonic() - began) / size
+        all_stopped = not method.kernel.decides and bool(record["diverging"][:, -1].all())
+        if all_stopped and not have_stopped and seconds_left > _LONG:
+            have_stopped = True
+            watcher.note(
+                f"{method.name}: all chains have become non-finite by step {position.step:,}, and the steps that are "
+                "left change nothing: stop the run and lower the step size."
+            )
 
         # The ends of chunks change no number, only progress and memory.
         now = time.monotonic()

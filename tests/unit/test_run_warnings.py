@@ -424,3 +424,21 @@ def test_a_tail_without_moments_is_named():
     assert "Report quantiles, or choose a prior with a lighter tail." in line
     assert not drawn_from("StudentT(4.0)")
     assert not drawn_from("LogNormal(0.0, 1.0)")
+
+
+@pytest.mark.parametrize(("step_size", "times"), [(1e3, 1), ([1e3, 1e-3], 0)])
+def test_a_long_run_whose_chains_have_all_stopped_is_heard_of_at_once(step_size, times, monkeypatch, capsys):
+    monkeypatch.setattr("mhrun.engine.run_method._LONG", -1.0)
+    data = torch.linspace(-1, 1, 100, dtype=torch.float64)
+    with pytest.warns(UserWarning, match="chains became non-finite"):
+        mhrun.sample(
+            lambda theta, x: -0.5 * (x - theta[0]) ** 2,
+            data,
+            mhrun.Unadjusted(mhrun.SGLD(), None),
+            start=[0.0],
+            step_size=Fixed(step_size=step_size),
+            chains=2,
+            steps=500,
+            warmup=0,
+        )
+    assert capsys.readouterr().err.count("all chains have become non-finite by step") == times
