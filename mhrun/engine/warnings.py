@@ -266,7 +266,7 @@ def draws_warnings(
     """
     name, shape = method.name, method.shape
     if draws.shape[1] >= LEAST_DRAWS and np.isfinite(draws).all() and not method.kernel.optimises:
-        yield from _precision_warnings(name, draws, names)
+        yield from precision_warnings(name, draws, names)
         if len(draws) == 1:
             yield (
                 f"{name}: R-hat compares the two halves of a single chain, which cannot show a mode that it never "
@@ -309,7 +309,7 @@ def _rounding_warnings(method: Method, draws: npt.NDArray[np.float64], names: Se
         )
 
 
-def _precision_warnings(method: str, draws: npt.NDArray[np.float64], names: Sequence[str]) -> Iterator[str]:
+def precision_warnings(method: str, draws: npt.NDArray[np.float64], names: Sequence[str]) -> Iterator[str]:
     """Yield a line on the largest R-hat and one on the least effective sample size, with the names of coordinates."""
     by_coordinate = diagnoses(draws)
 
