@@ -15,6 +15,7 @@ import kit
 import numpy as np
 import pytest
 import torch
+from threadpoolctl import threadpool_limits
 
 from mhrun.data import Dataset, files, images
 from mhrun.data.mixture import MixtureSample
@@ -25,6 +26,8 @@ from mhrun.report import build, comparison_page, sweep
 
 # Each worker is one of several processes: one thread each, and no processes for methods.
 torch.set_num_threads(1)
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of the processes that tests start
+threadpool_limits(int(os.environ["OPENBLAS_NUM_THREADS"]), user_api="blas")
 jobs._PAYS = float("inf")
 # A power cut here loses nothing that anybody wants.
 os.fsync = lambda fd: None
