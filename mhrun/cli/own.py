@@ -41,9 +41,9 @@ def own_words(
     lines = _intercept(target)
     if config["methods"]:
         return overrides, lines
-    from mhrun.engine.defaults import default_method, gradients_of
+    from mhrun.engine.defaults import default_of
 
-    name, reason = default_method(target, gradients_of(target))
+    name, reason = default_of(target)
     return [*overrides, f"+method@methods.{name}={name}"], [*lines, f"no method was named: {reason}."]
 
 

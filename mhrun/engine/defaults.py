@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from mhrun.dynamics.sghmc import SGHMC
 from mhrun.dynamics.sgld import SGLD
 from mhrun.engine.limits import most_scaled
+from mhrun.engine.step_functions import coordinate_with_steps
 from mhrun.errors import UserError
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.pairing.full import Full
@@ -22,10 +25,12 @@ _DATA = 200_000  # up to which a method on all data is the default
 # Above so many parameters, what it is up to: numbers in all data, which a gradient reads, and data times parameters,
 # which it computes of them if each datum has a feature for each parameter.
 _PARAMETERS, _NUMBERS, _FEATURES = 200, 5_000_000, 20_000_000
+_WALKED = 20  # parameters up to which a random walk is taken where gradients do not see one of them
+_ASIDE = 0.1  # of the size of a coordinate
 _TRIED = 5  # data of which a gradient is tried
 
 
-def default_method(target: Target, has_gradients: bool) -> tuple[str, str]:
+def default_method(target: Target, has_gradients: bool, with_steps: str | None = None) -> tuple[str, str]:
     """Return the name of the default method for a target, and why it is that, as one line.
 
     - Up to 200,000 data and 200 parameters: Hamiltonian Monte Carlo with an acceptance test on all data. Exact. Also up
@@ -35,13 +40,20 @@ def default_method(target: Target, has_gradients: bool) -> tuple[str, str]:
       linear regression of 250,000 rows it has 70 times as many effective draws as SGHMC in half the time.
     - More data and more than 200 parameters, or more parameters than that: SGHMC on minibatches, without an acceptance
       test.
-    - Without gradients: a random walk with an acceptance test on all data. Exact, and slow on many data.
+    - Without gradients: a random walk with an acceptance test on all data. Exact, and slow on many data. Also where
+      gradients do not see a parameter among few, `with_steps`, with which the log-likelihood changes in steps.
     """
     size = f"n = {target.n:,} and D = {target.dim:,}"
     if not has_gradients:
         return (
             RANDOM_WALK,
             f"a random walk with an acceptance test on all data: exact, for {size} without gradients",
+        )
+    if with_steps is not None and target.n <= _DATA and target.dim <= _WALKED:
+        return (
+            RANDOM_WALK,
+            f"a random walk with an acceptance test on all data: exact, for {size}; log_lik changes with {with_steps} "
+            "in steps, which gradients do not see",
         )
     numbers = sum(field.numel() for field in target.data.fields.values())
     wide = target.dim > _PARAMETERS and (
@@ -74,6 +86,23 @@ def default_kernel(name: str) -> Kernel:
         return Unadjusted(SGHMC() if name == STOCHASTIC_GRADIENT else SGLD(), m=AUTO)
     proposal = HamiltonianProposal() if name == HMC else RandomWalk()
     return MetropolisHastings(proposal, Full(), Metropolis())
+
+
+def default_of(target: Target) -> tuple[str, str]:
+    """Return `default_method` for what the model's gradients are.
+
+    Raises:
+        UserError: the log-likelihood fails at the model's first point.
+    """
+    has_gradients = gradients_of(target)
+    steps = coordinate_with_steps(target, _beside_first_point(target)) if has_gradients else None
+    return default_method(target, has_gradients, steps)
+
+
+def _beside_first_point(target: Target) -> Tensor:
+    """Return a point (1, D) near the first one, where zeros may hide steps."""
+    theta = first_point(target.model, target.device)[:1].to(target.device)
+    return theta + _ASIDE * (1 + theta.abs())
 
 
 def gradients_of(target: Target) -> bool:

@@ -27,9 +27,8 @@ from mhrun.engine.assemble import assembled, check_kind
 from mhrun.engine.defaults import (
     default_counts,
     default_kernel,
-    default_method,
+    default_of,
     default_surrogate,
-    gradients_of,
 )
 from mhrun.engine.fit import fit_warnings
 from mhrun.engine.method import Method, model_attributes
@@ -173,7 +172,7 @@ def sample(
     target = with_surrogate(surrogate=surrogate)
     name, reason = None, ""
     if kernel is None:
-        name, reason = default_method(target, gradients_of(target))
+        name, reason = default_of(target)
         kernel = default_kernel(name)
         if surrogate == "none" and (surrogate := default_surrogate(name)) != "none":
             target = with_surrogate(surrogate=surrogate)

@@ -31,21 +31,29 @@ def warn_of_steps(target: Target, theta: Tensor) -> None:
     """
     if not isinstance(target.model, FunctionModel) or target.model in _warned:
         return
-    try:
-        place = _first(target, theta.double())
-    except (
-        Exception
-    ):  # of a model that is not for float64, or for these points; what else fails does so in the run
-        return
-    if place is not None:
+    name = coordinate_with_steps(target, theta)
+    if name is not None:
         _warned.add(target.model)
         warnings.warn(
-            f"log_lik changes with {coordinate_names(target.model)[place]} in steps, and has no gradient in it: moves "
+            f"log_lik changes with {name} in steps, and has no gradient in it: moves "
             "by gradients do not see it. Take random walks (mcmc), or make the steps smooth, such as "
             "torch.sigmoid((t - change) / width) for t > change.",
             UserWarning,
             stacklevel=2,
         )
+
+
+def coordinate_with_steps(target: Target, theta: Tensor) -> str | None:
+    """Return the name of the first coordinate of a function with steps and without a gradient, see `warn_of_steps`."""
+    if not isinstance(target.model, FunctionModel):
+        return None
+    try:
+        place = _first(target, theta.double())
+    except (
+        Exception
+    ):  # of a model that is not for float64, or for these points; what else fails does so in the run
+        return None
+    return None if place is None else coordinate_names(target.model)[place]
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ from torch import nn
 
 import mhrun
 from mhrun.data import Dataset
+from mhrun.engine.defaults import default_of
 from mhrun.engine.model_checks import _check_derivatives, check_model
 from mhrun.errors import Refusal
 from mhrun.models.function import FunctionModel
@@ -395,3 +396,6 @@ def test_a_parameter_in_which_a_function_has_steps_is_named(settings, warns, tak
     lines = [str(one.message) for one in caught]
     assert len(lines) == (warns and takes_gradients)
     assert all("changes with theta[0] in steps, and has no gradient in it" in line for line in lines)
+    name, why = default_of(target)
+    assert name == ("mcmc" if warns else "hmc")
+    assert ("log_lik changes with theta[0] in steps, which gradients do not see" in why) == warns
