@@ -1,14 +1,17 @@
-"""What a rule of the user's declares, and checks deny."""
+"""What a part of the user's declares, and checks deny."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from mhrun.check.results import FAILS, CheckResult
 from mhrun.check.subject import Subject
-from mhrun.kernels.stationary import own_parts
+from mhrun.kernels.stationary import TARGET, own_parts
+from mhrun.parts import Kernel, Pairing, Proposal, Rule
 
-_ALL_DATA = ("invariance", "detailed balance", "Geweke's joint test")
+_INVARIANCE = ("invariance", "Geweke's joint test")
+_BALANCE = ("detailed balance",)
+_ALL_DATA = (*_INVARIANCE, *_BALANCE)
 _MINIBATCHES = ("with minibatches",)
 _DENIED_BY = {
     "keeps_ratio": (_ALL_DATA, "it has no detailed balance for the ratio that it receives"),
@@ -19,16 +22,47 @@ _DENIED_BY = {
 
 
 def denials(subject: Subject, verdicts: Sequence[CheckResult]) -> list[str]:
-    """Return a line for each attribute that a rule of the user's declares and that is not so.
+    """Return a line for each attribute that a part of the user's declares and that is not so.
 
     Without any where another part of the kernel is the user's too: it may be that one that fails.
     """
-    kernel = subject.make(subject.n, subject.m)
-    if subject.kind != "rule" or list(own_parts(kernel)) != [kernel.rule]:
+    own = list(own_parts(subject.make(subject.n, subject.m)))
+    if len(own) != 1:
         return []
     failed = [verdict.check for verdict in verdicts if verdict.outcome == FAILS and not verdict.crashed]
-    return [
-        f"{attribute} = True is declared and is not so: {meaning}. Leave it out, or fix the rule."
-        for attribute, (checks, meaning) in _DENIED_BY.items()
-        if getattr(kernel.rule, attribute) and any(check.startswith(checks) for check in failed)
-    ]
+    return list(_denied(own[0], failed))
+
+
+def _denied(part: object, failed: Sequence[str]) -> Iterator[str]:
+    """Yield the lines on the only part that is the user's, given the names of the checks that fail."""
+
+    def fails(checks: tuple[str, ...]) -> bool:
+        return any(name.startswith(checks) for name in failed)
+
+    if isinstance(part, Rule):
+        for attribute, (checks, meaning) in _DENIED_BY.items():
+            if getattr(part, attribute) and fails(checks):
+                yield f"{attribute} = True is declared and is not so: {meaning}. Leave it out, or fix the rule."
+    elif isinstance(part, Proposal):
+        if part.keeps_balance and fails(_ALL_DATA):
+            yield (
+                "keeps_balance = True, the default, is not so: its densities are not those of its moves. Set it to "
+                "False, or fix the proposal."
+            )
+    elif isinstance(part, Pairing):
+        if part.stationary == "tempered" and part.m is None and fails((*_ALL_DATA, *_MINIBATCHES)):
+            yield (
+                'stationary = "tempered" is declared and is not so: the target is not stationary. Leave it out, or fix '
+                "the pairing."
+            )
+    elif isinstance(part, Kernel):
+        if part.stationary == TARGET and fails((*_INVARIANCE, *_MINIBATCHES)):
+            yield (
+                f"stationary = {TARGET} is declared and is not so: the target is not stationary. Leave it out, or fix "
+                "the kernel."
+            )
+        elif part.reversible and fails(_BALANCE):  # else it may be reversible at another distribution
+            yield (
+                "reversible = True is declared and is not so: moves from one bin to another are not as many as back. "
+                "Leave it out, or fix the kernel."
+            )

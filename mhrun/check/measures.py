@@ -30,6 +30,7 @@ from mhrun.check.subject import Subject, of_the_target
 from mhrun.check.targets import DIM, Known, correlated, gaussian_mean
 from mhrun.compiled import compile_loop
 from mhrun.kernels import Unadjusted
+from mhrun.kernels.stationary import TARGET
 from mhrun.parts import Kernel
 from mhrun.random import Draws, Streams, derive_key
 from mhrun.target import Target
@@ -54,8 +55,8 @@ _SHARE = 0.25  # share of the steps in which chains reach their stationary distr
 def minibatches(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     """Variance and mean of the draws with minibatches, relative to the target's.
 
-    It is judged if the rule is `exact`, or the kernel declares its target and reads all data; and to 2 % if the rule
-    `corrects_noise`, with half as long steps too, where the noise differs. Else it is measured.
+    It is judged if the rule is `exact`, or the kernel declares its target as stationary, whatever it reads; and to 2 %
+    if the rule `corrects_noise`, with half as long steps too, where the noise differs. Else it is measured.
     """
     known = gaussian_mean(subject.n)
     target = subject.target(known)
@@ -108,9 +109,9 @@ def _with_minibatches(
     reads_all_data = kernel.decides and sizes >= subject.n
     if subject.kind == "proposal" and not reads_all_data:
         detail += "; with a correct proposal too, as Metropolis's rule reads minibatches here"
-    is_exact = kernel.rule is not None and kernel.rule.exact  # which it declares for every minibatch size
-    if reads_all_data and kernel.stationary == {"distribution": "tempered", "m": None}:
-        is_exact = True  # whatever its rule, if it has one: there is no minibatch noise
+    # A rule declares it for every minibatch size, and a kernel with the data that it reads. Reports then call a method
+    # exact, so that a bias is an error.
+    is_exact = (kernel.rule is not None and kernel.rule.exact) or kernel.stationary == TARGET
     if not (is_exact or tolerant):
         return CheckResult(check_name, MEASURED, detail, (ratio - 1) / error)
     return _by_excess(

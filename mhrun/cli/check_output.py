@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from mhrun.check.results import CheckResult
     from mhrun.check.subject import Subject
 
+_OF_RULES = (
+    "A rule that takes no account of minibatch noise is biased with minibatches: that is not judged. One that is meant "
+    "to be right with them has exact = True or corrects_noise = True on its class: then a bias fails."
+)
+_OF_KERNELS = (
+    "The bias with minibatches is not judged. A kernel that is meant to be right with them declares the target as its "
+    'stationary distribution, stationary = {"distribution": "tempered", "m": None}: then a bias fails.'
+)
+
 
 def show_table(verdicts: Sequence[CheckResult], subject: Subject, seconds: float) -> None:
     """Print the verdicts as a table, plain columns into a pipe, and a conclusion."""
@@ -37,12 +46,8 @@ def show_table(verdicts: Sequence[CheckResult], subject: Subject, seconds: float
     for line in (*_conclusion(verdicts, subject, seconds), *denials(subject, verdicts)):
         console.print(line, highlight=False)
     if _biased(verdicts, subject) and subject.kind != "dynamics":
-        console.print(
-            "A rule that takes no account of minibatch noise is biased with minibatches: that is not judged. One that "
-            "is meant to be right with them has exact = True or corrects_noise = True on its class: then a bias "
-            "fails.",
-            highlight=False,
-        )
+        has_rule = subject.make(subject.n, subject.m).rule is not None
+        console.print(_OF_RULES if has_rule else _OF_KERNELS, highlight=False)
 
 
 def _table(verdicts: Sequence[CheckResult]) -> Table:

@@ -12,6 +12,8 @@ EXACT, APPROXIMATE, OPTIMISER = "exact", "approximate", "optimiser"
 """The kinds of methods, see `Samples.kind`."""
 DECLARED = f"{EXACT} (declared)"
 """What reports call a method that is `EXACT` if what a part of the user's declares is so."""
+TARGET = {"distribution": "tempered", "m": None}
+"""The `stationary` of a kernel whose stationary distribution is the target, given all data."""
 
 
 class Samples(NamedTuple):
