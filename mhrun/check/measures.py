@@ -375,6 +375,7 @@ def _draws(
     trajectory = subject.follow(
         kernel, target, theta, steps, step, temperature, noise_temperature=noise * temperature, name=name
     )
+    subject.count_periods(trajectory)
     draws = trajectory.theta[first:].transpose(0, 1).numpy()
     ends = np.stack([theta, draws[:, -1]])
     if trajectory.infos[0].valid is not None:

@@ -19,7 +19,7 @@ from mhrun.check.results import (
     distance,
     unless_still,
 )
-from mhrun.check.subject import Subject, of_the_target
+from mhrun.check.subject import Subject, of_the_target, steps_about
 from mhrun.check.targets import (
     N_TOSSED,
     Known,
@@ -103,6 +103,9 @@ def _all_stay(subject: Subject, check_name: str, waiting: list[Known], base: flo
         verdict = _stays(subject, title, known, base)
         if verdict is not None:
             yield verdict
+            if verdict.outcome != NONE:
+                for period in subject.periods:  # which the trajectory has shown
+                    yield _stays(subject, title, known, base, period) or verdict
             continue
         alternative = positive()
         uses_alternative = not is_last and not subject.refuses_all(
@@ -115,8 +118,13 @@ def _all_stay(subject: Subject, check_name: str, waiting: list[Known], base: flo
             yield CheckResult(title, NO_POWER, _ACCEPTED_NOTHING if subject.kind == "rule" else _REFUSED)
 
 
-def _stays(subject: Subject, title: str, known: Known, base: float) -> CheckResult | None:
-    """Judge whether draws of a target at a temperature remain draws of it; None if every candidate is refused."""
+def _stays(
+    subject: Subject, title: str, known: Known, base: float, period: int | None = None
+) -> CheckResult | None:
+    """Judge whether draws of a target at a temperature remain draws of it; None if every candidate is refused.
+
+    With a period, every other step is one of those with that period, which come too rarely in the usual steps.
+    """
     if reason := reads_all(subject, known):
         return CheckResult(title, NONE, reason)
     kernel, target = subject.exact(known), subject.target(known)
@@ -128,7 +136,9 @@ def _stays(subject: Subject, title: str, known: Known, base: float) -> CheckResu
     steps = _STEPS * (1 if known.model.dim == 1 else 2) * subject.times(kernel, known, target)
     short = subject.shorter(chains)
     sizes = step * np.where(short, _SHORTER, 1.0)
-    trajectory = subject.follow(kernel, target, theta, steps, sizes, temperature, name=name)
+    numbers = None if period is None else steps_about(period, steps)
+    trajectory = subject.follow(kernel, target, theta, steps, sizes, temperature, name=name, numbers=numbers)
+    subject.count_periods(trajectory)
     ends = trajectory.theta[-1].numpy()
     if not trajectory.stat("accepted").any() and subject.refuses_all(kernel, known, target):
         return None
@@ -137,6 +147,8 @@ def _stays(subject: Subject, title: str, known: Known, base: float) -> CheckResu
     path = np.stack([known.uniforms(trajectory.theta[s].numpy(), temperature) for s in places])
     half = min((~short).sum(), short.sum())
     detail = f"{steps} steps of size {step:.2g} and {_SHORTER * step:.2g}, acceptance {share:.2f}"
+    if period is not None:
+        title, detail = f"{title}, period {period}", f"every other step one with period {period:,}, {detail}"
     verdict = by_paths(title, [path[:, ~short][:, :half], path[:, short][:, :half]], detail)
     cold = ~short & (temperature == base)
     scale = known.scale * base**0.5
@@ -202,11 +214,22 @@ def balance(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     rng = np.random.default_rng(derive_key(subject.seed, check_name))
     temperature, step = subject.temperatures(subject.chains), subject.step_for(kernel, known, target)
     sizes = step * np.where(subject.shorter(len(temperature)), _SHORTER, 1.0)
-    flows, moves = [], []
+    flows, moves, numbers = [], [], [1]
     long = ~subject.shorter(len(temperature)) & (temperature == 1)
     for round_ in range(_ROUNDS * subject.times(kernel, known, target)):
         theta = known.draw(rng, temperature)
-        trajectory = subject.follow(kernel, target, theta, 1, sizes, temperature, name=f"balance {round_}")
+        trajectory = subject.follow(
+            kernel,
+            target,
+            theta,
+            1,
+            sizes,
+            temperature,
+            name=f"balance {round_}",
+            first_step=numbers[round_ % len(numbers)],
+        )
+        subject.count_periods(trajectory)
+        numbers = [1, *(number for period in subject.periods for number in steps_about(period, 2))]
         ends = trajectory.theta[0].numpy()
         flows.append([_bins(known, place, temperature) for place in (theta, ends)])
         moves.append(np.stack([theta, ends])[:, long & (theta != ends).any(1)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from typing import NamedTuple
@@ -33,6 +33,8 @@ _STEPS = 2.0 ** np.arange(-24, 9)  # step sizes that are tried
 _RATE = 1e-2  # learning rate of a fit, whose draws are stable at any step size
 _TOGETHER = 1e-9  # standard deviations that chains may be apart by rounding
 _HEALTHY = (0.5, 2.0)  # of a dynamics: largest ratio of the variance to the target's
+_MOST_PERIODS = 4  # that are judged apart: they count among the comparisons of a page
+_LONGEST = 1 << 40  # of them: random numbers are numbered by steps below 2^52
 
 
 Check = Callable[["Subject"], Iterator[CheckResult]]
@@ -60,10 +62,55 @@ class ChainPaths(NamedTuple):
     theta: Tensor  # (K, C, D)
     infos: list[Info]
     state: State
+    periods: Mapping[
+        int, int
+    ]  # each period at which a kernel changes its step -> how many of those steps were run
 
     def stat(self, name: str) -> Tensor:
         """Return a statistic of all steps, (K, C)."""
         return torch.stack([getattr(info, name) for info in self.infos])
+
+
+class _RecordedDraws(Draws):
+    """Random numbers that record the periods for which a kernel requests them, see `Draws.due`.
+
+    Not those of the streams that it derives by `part` and `trial`, whose steps are counted otherwise.
+    """
+
+    def __init__(self, streams: Streams, ahead: int) -> None:
+        self.periods: dict[int, set[int]] = {}  # the steps that are special for each
+        super().__init__(streams, 0, ahead)
+
+    def due(self, every: int, last: bool = False) -> bool:
+        """Return whether a step is due, see `Draws.due`."""
+        is_due = super().due(every, last)
+        self._record(every, is_due)
+        return is_due
+
+    def coin(self, name: str, every: int) -> bool:
+        """Return a coin toss, see `Draws.coin`."""
+        self._record(every, self.step % every == 0)
+        return super().coin(name, every)
+
+    def parity(self, every: int) -> int:
+        """Return 0 and 1 alternately, see `Draws.parity`."""
+        self._record(every, self.step % every == 0)
+        return super().parity(every)
+
+    def _record(self, every: int, is_due: bool) -> None:
+        if every > 1 and self.step:  # a start is no step
+            steps = self.periods.setdefault(every, set())
+            if is_due:
+                steps.add(self.step)
+
+
+def steps_about(period: int, count: int) -> list[int]:
+    """Return `count` step numbers, alternately a multiple of a period and the next.
+
+    Every other one is due, whether steps are due at 1, 1 + period, ... or at period, 2 period, ... A kernel with an
+    invariant distribution keeps it in every step, so that it keeps it in any selection of steps.
+    """
+    return [(k // 2 + 1) * period + k % 2 for k in range(count)]
 
 
 def _key(kernel: Kernel, known: Known, target: Target, base: float) -> str:
@@ -99,6 +146,23 @@ class Subject:
     kind: str = "kernel"
     _steps: dict[str, float] = field(default_factory=dict)
     _limits: dict[str, float] = field(default_factory=dict)
+    _periods: dict[int, int] = field(default_factory=dict)
+
+    def count_periods(self, trajectory: ChainPaths) -> None:
+        """Record which periods a trajectory whose distribution is judged has, and how many of their steps."""
+        for period, steps in trajectory.periods.items():
+            self._periods[period] = max(steps, self._periods.get(period, 0))
+
+    @property
+    def periods(self) -> list[int]:
+        """The longest periods, above 2, at which the kernel changes its step: those whose steps are judged apart."""
+        usual = (period for period in self._periods if 2 < period <= _LONGEST)
+        return sorted(usual, reverse=True)[:_MOST_PERIODS]
+
+    @property
+    def unseen_periods(self) -> dict[int, int]:
+        """Periods -> how many of their steps any judged trajectory has, where that is once at most."""
+        return {period: steps for period, steps in sorted(self._periods.items()) if steps < 2}
 
     def exact(self, known: Known) -> Kernel:
         """Return the kernel that reads all data of a target."""
@@ -248,16 +312,18 @@ class Subject:
         name: str = "check",
         first_chain: int = 0,
         first_step: int = 1,
+        numbers: Sequence[int] | None = None,
         state: State | None = None,
         noise_temperature: Array | None = None,
     ) -> ChainPaths:
         """Move chains from theta (C, D), or from a state, and return their trajectories.
 
-        The noise has the temperature (C,) of the target, unless `noise_temperature` (C,) is another.
+        The noise has the temperature (C,) of the target, unless `noise_temperature` (C,) is another. Steps have the
+        `numbers`, or are numbered from `first_step` on.
         """
         chains = len(theta)
         streams = Streams(derive_key(self.seed, name), chains, first_chain=first_chain, compiled=available())
-        draws = Draws(streams, 0)
+        draws = _RecordedDraws(streams, ahead=64 if numbers is None else 2)
         t = torch.from_numpy(np.asarray(temperature, np.float64))
         size = torch.from_numpy(np.broadcast_to(np.asarray(step_size, np.float64), (chains,)).copy())
         noise = (
@@ -268,9 +334,10 @@ class Subject:
         with torch.no_grad():
             if state is None:
                 state = kernel.start(target, torch.from_numpy(np.array(theta)), draws)
-            for k in range(steps):
-                draws.step = first_step + k
+            for number in numbers or range(first_step, first_step + steps):
+                draws.step = number
                 state, info = kernel.step(target, state, control, draws)
                 thetas.append(state.evaluation.theta)
                 infos.append(info)
-        return ChainPaths(torch.stack(thetas), infos, state)
+        periods = {period: len(due) for period, due in draws.periods.items()}
+        return ChainPaths(torch.stack(thetas), infos, state, periods)

@@ -43,7 +43,7 @@ def show_table(verdicts: Sequence[CheckResult], subject: Subject, seconds: float
         widths = [max(len(row[k]) for row in rows) for k in range(2)]
         for check, outcome, detail in rows:
             print(f"{check:<{widths[0]}}  {outcome:<{widths[1]}}  {detail}")
-    for line in (*_conclusion(verdicts, subject, seconds), *denials(subject, verdicts)):
+    for line in (*_conclusion(verdicts, subject, seconds), *_not_run(subject), *denials(subject, verdicts)):
         console.print(line, highlight=False)
     if _biased(verdicts, subject) and subject.kind != "dynamics":
         has_rule = subject.make(subject.n, subject.m).rule is not None
@@ -80,6 +80,15 @@ def _conclusion(verdicts: Sequence[CheckResult], subject: Subject, seconds: floa
     alarms = f"{FALSE_ALARMS:.0e}".replace("e-0", "e-")
     chance = f"A correct kernel fails this page with probability {alarms}."
     return [f"{found} {seconds:.0f} s. {chance} Seed {subject.seed}.", _unseen(verdicts, subject)]
+
+
+def _not_run(subject: Subject) -> list[str]:
+    """Return a line for each period of which no run has more than one step: nothing shows whether those are right."""
+    return [
+        f"Steps with a period of {period:,} were run {'once' if steps else '0 times'} in a run at most, so that they "
+        "are not judged: check with a shorter period."
+        for period, steps in subject.unseen_periods.items()
+    ]
 
 
 def _biased(verdicts: Sequence[CheckResult], subject: Subject) -> list[str]:
@@ -133,6 +142,7 @@ def show_json(verdicts: Sequence[CheckResult], subject: Subject, seconds: float)
         "false_alarms": FALSE_ALARMS,
         "seconds": round(seconds, 1),
         "fails": sum(verdict.outcome == "fails" for verdict in verdicts),
+        "periods_not_judged": list(subject.unseen_periods),
         "no_power": sum(verdict.outcome == NO_POWER for verdict in verdicts),
         "checks": [{key: finite(value) for key, value in verdict._asdict().items()} for verdict in verdicts],
     }
