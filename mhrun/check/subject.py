@@ -217,7 +217,8 @@ class Subject:
 
         Moderate is 0.35, or 0.7 of the acceptance rate of the smallest step if that is less: a lazy rule, which
         rests with some probability whatever the move, would otherwise be checked at steps of almost 0. In several
-        dimensions it is 0.25, or 0.5 of that rate.
+        dimensions it is 0.25, or 0.5 of that rate. If a kernel accepts as many at the largest step size, as a slice
+        sampler does, it is a standard deviation of the target: at far longer steps errors may not show.
 
         Raises:
             UserError: it runs at no step size.
@@ -287,7 +288,7 @@ class Subject:
             if kernel.decides:
                 share = float(trajectory.stat("accepted").double().mean())
                 if share >= enough:
-                    return float(step)
+                    return float(step) if step < _STEPS[-1] else known.scale * base**0.5
                 if share > most:
                     best, most = float(step), share
             else:
