@@ -56,7 +56,12 @@ def show_result(folder: RunFolder, width: int | None = None) -> None:
         wide_console = Console(file=sys.stdout, width=_WHOLE) if piped else console
         wide_console.print(_table(methods, wide_console.width))
         for line in summary.footnotes:
-            _say(line, console)
+            if (
+                line == summary.declared
+            ):  # its commands are copied: a terminal folds them, without line breaks
+                print(line)
+            else:
+                _say(line, console)
     _warn(summary.warnings, console)
     print(flush=True)
 

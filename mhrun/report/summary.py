@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from mhrun.diagnostics.grid import Estimate
 from mhrun.kernels.stationary import APPROXIMATE, DECLARED, EXACT, OPTIMISER
+from mhrun.report.check_commands import check_commands
 from mhrun.report.claims import Judged
 from mhrun.report.declared import measure_of
 from mhrun.report.efficiency import (
@@ -174,26 +175,15 @@ def summarised(
 
 def _declared(run: Run) -> str:
     """Return a line with the command that tests what makes a method exact, where a part of the user's declares it."""
-    classes = {
-        target: None
+    commands = dict.fromkeys(
+        command
         for method in run.methods
         if run.kind_in_words(method) == DECLARED
-        for target in _own_classes(run.config["methods"][method]["kernel"])
-    }
-    commands = ", ".join(f"mhrun check {target}" for target in classes)
-    return f"{DECLARED}: {commands} test{'s' * (len(classes) == 1)} whether it is" * bool(classes)
-
-
-def _own_classes(node: Any) -> Iterator[str]:
-    """Yield the classes of a configured part that are not of this package; those within such a part are its own."""
-    if not isinstance(node, Mapping):
-        return
-    target = str(node.get("_target_", ""))
-    if target and not target.startswith("mhrun."):
-        yield target
-        return
-    for value in node.values():
-        yield from _own_classes(value)
+        for command in check_commands(run.config["methods"][method]["kernel"])
+    )
+    return f"{DECLARED}: {'; '.join(commands)} test{'s' * (len(commands) == 1)} whether it is" * bool(
+        commands
+    )
 
 
 def _approximate(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> str:

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import re
+import shlex
 import shutil
 from types import SimpleNamespace
 
@@ -539,15 +540,20 @@ def test_a_rule_of_the_users_own_is_exact_as_declared_in_every_table(tmp_path, m
     for name in ("MHRUN_TRUST", "MHRUN_FOLDERS"):
         monkeypatch.setenv(name, "")
     (tmp_path / "ownexact.py").write_text(
-        "from mhrun.rules.metropolis import Metropolis\nclass Mine(Metropolis):\n    pass\n"
+        "from mhrun.rules.metropolis import Metropolis\n"
+        "class Mine(Metropolis):\n"
+        "    def __init__(self, scale, names=()): self.scale, self.names = scale, names\n"
     )
     outputs = f"runtime.outputs={tmp_path / 'outputs'}"
     words = ["data=gaussian", "data.n=50", "model=gaussian_mean", "chains=2", "steps=300", outputs]
     words += ["+method@methods.mcmc=mcmc", "+method@methods.mine=mcmc", "runtime.threads=1"]
     words += ["methods.mine.kernel.rule._target_=ownexact.Mine"]
+    words += ["+methods.mine.kernel.rule.scale=1e-5", "+methods.mine.kernel.rule.names=[a b,'1']"]
     assert run(["--project", str(tmp_path), *words]) == 0
     out = capsys.readouterr().out
-    assert "\nexact (declared): mhrun check ownexact.Mine tests whether it is\n" in out
+    command = re.search(r"^exact \(declared\): (mhrun check .*) tests whether it is$", out, re.MULTILINE)[1]
+    found = ["--project", str(tmp_path), "ownexact.Mine", "scale=1.0e-05", "names=[a b, '1']"]
+    assert shlex.split(command) == ["mhrun", "check", *found]
     rows = [line for line in out.splitlines() if line.startswith("MCMC (")]
     assert ["exact (declared)" in row for row in rows if " exact " in row] == [False, True]
     assert run(["compare", "own", "--reference", "own:mcmc", "--json", outputs]) == 0
@@ -556,6 +562,8 @@ def test_a_rule_of_the_users_own_is_exact_as_declared_in_every_table(tmp_path, m
         "mcmc": "exact",
         "mine": "exact (declared)",
     }
+    assert run([*shlex.split(command)[1:], "checks=costs"]) == 0
+    assert "no check fails" in capsys.readouterr().out
 
 
 def test_an_approximate_method_that_agrees_is_named_with_its_expected_error():
