@@ -111,7 +111,11 @@ class Draws:
         return known
 
     def trial(self, name: str, rows: Tensor, number: int, trials: int) -> Draws:
-        """Return the numbers of stream `name` for chains `rows` (R,) and trial `number` of `trials` in this step."""
+        """Return the numbers of stream `name` for chains `rows` (R,) and trial `number` of `trials` in this step.
+
+        For loops of any length, as of a slice sampler: trials are numbered from 0, and `trials` is more than the
+        largest number.
+        """
         return Draws(self.streams.of(name, rows), self.step * trials + number, ahead=1)
 
     def again(self) -> Draws:
@@ -275,7 +279,10 @@ class Draws:
 
     def _check_unused(self, key: Hashable) -> None:
         if isinstance(key, tuple) and isinstance(key[1], int) and not 0 <= key[1] < USES:
-            raise RuntimeError(f"use = {key[1]} is out of range: it must be at least 0 and below {USES}.")
+            raise RuntimeError(
+                f"use = {key[1]} is out of range: it must be at least 0 and below {USES}. For a loop of any length "
+                "take the numbers from draws.trial(name, rows, number, trials)."
+            )
         if key in self._drawn:
             raise RuntimeError(f"{key} is drawn twice in one step: give each draw a different `use`.")
         self._drawn.add(key)

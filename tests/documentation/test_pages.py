@@ -117,6 +117,7 @@ def test_the_worked_example(tmp_path, monkeypatch, capsys):
         ["rule=confident", "checks=[costs,balance]"],
         ["ours.svrg.SVRG", "checks=[costs,resuming]"],
         ["ours.horowitz.GHMC", "checks=[invariance,costs,resuming,absurd]"],
+        ["method=cycle", "checks=[invariance,costs,resuming]", "chains=2000"],
     ):
         assert run(["check", "--project", "mine", *words]) == 0
     assert "no check fails" in capsys.readouterr().out
@@ -139,6 +140,13 @@ def test_the_reference_has_all_that_a_kernel_declares():
     required = {name for name, words in rows.items() if words.startswith("Required. ")}
     assert required == mhrun.Kernel.__abstractmethods__
     assert "`reversible = False`" in section
+
+
+def test_the_reference_has_what_steps_and_loops_draw_by():
+    """Periods, streams and loops of any length, which kernels need beside the numbers of a step."""
+    section = (DOCS / "reference/python.md").read_text().partition("<!-- made: members random.Draws ")[2]
+    rows = re.findall(r"^\| `(\w+)", section.partition("<!-- /made -->")[0], re.MULTILINE)
+    assert {"normal", "uniform", "index", "due", "part", "trial", "rewind"} <= set(rows)
 
 
 def test_the_pieces_of_the_worked_example_do_what_its_steps_do(tmp_path, monkeypatch, interpreted):

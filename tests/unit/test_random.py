@@ -455,6 +455,16 @@ def test_many_normals_follow_their_distribution_and_are_each_chain_s_own(compile
     assert not np.array_equal(draws.normal(Purpose.NOISE, count)[0].numpy(), drawn(1, 1)[0])
 
 
+def test_a_use_out_of_range_names_the_numbers_of_a_loop_of_any_length():
+    draws, rows = Draws(Streams(derive_key(15, "trial"), 6), 4), torch.tensor([0, 2])
+    with pytest.raises(
+        RuntimeError, match=r"use = 16 is out of range: .* take the numbers from draws\.trial\("
+    ):
+        draws.uniform(Purpose.PROPOSAL, use=16)
+    found = torch.stack([draws.trial("shrink", rows, k, 40).uniform(Purpose.PROPOSAL) for k in range(40)])
+    assert len(found.unique()) == 80
+
+
 def test_the_numbers_of_a_part_are_drawn_once_a_step_and_are_of_the_chains_asked_for():
     draws = Draws(Streams(derive_key(15, "part"), 6), 4)
     some, others = torch.tensor([0, 2]), torch.tensor([1, 2, 5])
