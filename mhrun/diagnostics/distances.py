@@ -10,16 +10,11 @@ from scipy.spatial.distance import cdist
 
 from mhrun.diagnostics.chains import ess
 from mhrun.diagnostics.grid import Estimate
+from mhrun.diagnostics.tails import HEAVY, tail_indices
 
 Array = npt.NDArray[np.floating]
 
 _POINTS = 4096  # points of each set from which the energy distance is computed
-
-
-HEAVY = 0.4
-"""Tail index above which means and standard deviations are not compared: that of Student's t with 2 degrees of freedom
-is 0.5, and is found to be 0.44 to 0.64 from 8,000 draws; with 3 it is 0.33, and 0.24 to 0.46."""
-_TAILED = 100  # draws of which a tail index is estimated
 
 
 class Shifts(NamedTuple):
@@ -57,8 +52,7 @@ def shifts(draws: Array, reference: Array) -> Shifts:
 
     Standard errors use the effective sample sizes of both sets: that of the draws for the mean, and that of their
     squared deviations for the spread. The error of a coordinate that never moves is NaN, and all is NaN in a coordinate
-    in which the reference never moves. The tail index is that of a generalised Pareto distribution, fitted to the
-    largest and to the smallest draws (Vehtari et al. 2024, section 3): the variance is infinite from 1/2 on.
+    in which the reference never moves.
     """
     moments, reference_moments = _moments(draws), _moments(reference)
     reference_moments.sd[reference_moments.sd == 0] = np.nan
@@ -72,25 +66,8 @@ def shifts(draws: Array, reference: Array) -> Shifts:
             * np.sqrt(
                 (moments.sd_se / moments.sd) ** 2 + (reference_moments.sd_se / reference_moments.sd) ** 2
             ),
-            np.fmin(_tail_indices(draws), _tail_indices(reference)),
+            np.fmin(tail_indices(draws), tail_indices(reference)),
         )
-
-
-def _tail_indices(draws: Array) -> Array:
-    """Return the larger tail index of each coordinate of draws (C, S, D), (D,); NaN where it is undefined."""
-    return np.array([tail_index(draws[..., d]) for d in range(draws.shape[-1])])
-
-
-def tail_index(draws: Array) -> float:
-    """Return the larger tail index of draws (C, S) of one quantity, see `shifts`; NaN where it is undefined."""
-    from arviz_stats.base import array_stats
-
-    if draws.size < _TAILED or not np.isfinite(draws).all() or np.ptp(draws) == 0:
-        return np.nan
-    try:
-        return float(array_stats.pareto_khat(draws, chain_axis=0, draw_axis=1))
-    except ValueError:  # all draws of a tail are equal, as of a chain that stands still at an extreme
-        return np.nan
 
 
 def own_error(reference: Array) -> tuple[float, float]:

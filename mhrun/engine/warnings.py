@@ -11,8 +11,8 @@ import torch
 
 from mhrun.data.no_data import has_no_data
 from mhrun.diagnostics.chains import ESS, LEAST_DRAWS, RHAT, diagnoses, is_apart
-from mhrun.diagnostics.distances import tail_index
 from mhrun.diagnostics.ladders import exchange_rates
+from mhrun.diagnostics.tails import heaviest
 from mhrun.engine.method import Method
 from mhrun.engine.noise_warnings import (
     decision_warnings,
@@ -33,9 +33,6 @@ _MUCH = 0.1  # share of decisions on all data above which a run warns
 _SETTLED = 1.0
 _GROUPED = 5  # parameters of the smallest model of groups: a mean, a spread, and three effects
 _RESOLVED = 30.0  # numbers of float32 within a standard deviation of draws, below which rounding is seen
-# Interquartile ranges from the median from which a tail is fitted, and the tail index above which it is said: that of
-# draws of Student's t with 2 degrees of freedom, whose variance is infinite, is found to be 0.44 to 0.64.
-_FAR_OUT, _HEAVIEST = 50.0, 0.7
 _RARE, _JUDGED = 0.01, 100  # share of exchanges below which a run warns, and the fewest proposed that show it
 
 
@@ -332,31 +329,18 @@ def precision_warnings(method: str, draws: npt.NDArray[np.float64], names: Seque
         low = min(sizes[worst], ESS - 1)  # 399.7 would be shown as 400
         yield f"{method}: ESS is {low:.3g}{of(worst)}, below {ESS:g}: means and quantiles are imprecise."
         return
-    if not is_apart(float(np.nan_to_num(rhats).max())):
-        yield from _tail_warnings(method, draws, names)
+    if not is_apart(float(np.nan_to_num(rhats).max())) and (heavy := heaviest(draws)) is not None:
+        yield (
+            f"{method}: the tail of {names[heavy[0]]} is heavy (index {heavy[1]:.2g}; from 0.5 on there is no "
+            "variance, and from 1 on no mean): means and standard deviations of draws say little of the posterior. "
+            "Report quantiles, or choose a prior with a lighter tail."
+        )
     if np.nanmin(tails) < ESS:
         worst = int(np.nanargmin(tails))
         low = min(tails[worst], ESS - 1)
         yield (
             f"{method}: tail ESS is {low:.3g}{of(worst)}, below {ESS:g}: standard deviations and the 5 % and "
             "95 % quantiles are imprecise. Raise steps."
-        )
-
-
-def _tail_warnings(method: str, draws: npt.NDArray[np.float64], names: Sequence[str]) -> Iterator[str]:
-    """Yield a line on the coordinate that is furthest out, if its tail is so heavy that it has no variance."""
-    middle, low, high = np.quantile(draws, (0.5, 0.25, 0.75), axis=(0, 1))
-    width = np.where(high > low, high - low, np.inf)
-    out = np.abs(draws - middle).max((0, 1)) / width
-    worst = int(out.argmax())
-    if not out[worst] > _FAR_OUT:
-        return
-    index = tail_index(draws[..., worst])
-    if index > _HEAVIEST:
-        yield (
-            f"{method}: the tail of {names[worst]} is heavy (index {index:.2g}; from 0.5 on there is no variance, and "
-            "from 1 on no mean): means and standard deviations of draws say little of the posterior. Report quantiles, "
-            "or choose a prior with a lighter tail."
         )
 
 

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import norm
 
-from mhrun.diagnostics.distances import HEAVY, Shifts
+from mhrun.diagnostics.distances import Shifts
+from mhrun.diagnostics.tails import HEAVY
 from mhrun.report.efficiency import ESS, RHAT, is_apart
 from mhrun.report.tables import shown
 
@@ -59,7 +60,7 @@ def agreement(
 
     Each mean is off by z = shift / error, each standard deviation by z = log ratio / its error. The method differs if
     any |z| is above the limit, and agrees if none is and a difference of `RELEVANT` would be: limit * error <= it.
-    Coordinates whose tails are too heavy for such errors (`mhrun.diagnostics.distances.HEAVY`) are not judged: the
+    Coordinates whose tails are too heavy for such errors (`mhrun.diagnostics.tails.HEAVY`) are not judged: the
     method differs by others, or there is no verdict.
 
     With a tolerance, the method agrees if every difference is within it, Monte Carlo error included: |shift| + limit *

@@ -20,6 +20,7 @@ from mhrun.diagnostics.chains import (
     valid_of_each,
     worth,
 )
+from mhrun.diagnostics.tails import heaviest
 from mhrun.errors import UserError
 from mhrun.kernels.stationary import OPTIMISER
 from mhrun.report.run import Run
@@ -215,9 +216,21 @@ def diagnosed(run: Run) -> dict[str, dict[str, Any]]:
         if isinstance(draws, str):
             records[method] = efficiency(run, method, None) | {"why": draws}
         else:
-            judge = _of_network if run.methods[method].get("network") else efficiency
+            judge = _of_network if run.methods[method].get("network") else _of_parameters
             records[method] = judge(run, method, draws)
     return records
+
+
+def _of_parameters(run: Run, method: str, draws: Draws) -> dict[str, Any]:
+    """Return `efficiency`, and as ``heavy_tail`` the name and the index of one, which neither R-hat nor ESS show."""
+    record = efficiency(run, method, draws)
+    if record["ess"] >= ESS and not is_apart(record["rhat"]):
+        names = run.parameter_names(method)
+        if len(names) != draws.shape[-1]:
+            names = [names[column] for column in columns_of(run, method, len(names), draws.shape[-1])]
+        if (heavy := heaviest(draws)) is not None:
+            record["heavy_tail"] = (names[heavy[0]], heavy[1])
+    return record
 
 
 def _of_network(run: Run, method: str, draws: Draws) -> dict[str, Any]:

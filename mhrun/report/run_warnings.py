@@ -23,6 +23,7 @@ def warnings_of(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> list[
     """
     diagnostics = {m: diagnosis for m, diagnosis in diagnostics.items() if run.kind(m) != OPTIMISER}
     lines = convergence_warnings(diagnostics, run.label)
+    lines += _tail_warnings(run, diagnostics)
     single = [m for m in diagnostics if run.methods[m]["chains"] == run.methods[m]["rungs"]]
     if single:
         lines.append(
@@ -57,6 +58,20 @@ def warnings_of(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> list[
     lines += _fit_warnings(run)
     lines += [str(line) for summary in run.methods.values() for line in summary.get("warnings") or []]
     return lines
+
+
+def _tail_warnings(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return a line for each parameter whose tail is heavy, with the index that it has in each method's draws."""
+    indices: dict[str, dict[str, float]] = {}
+    for m, diagnosis in diagnostics.items():
+        if "heavy_tail" in diagnosis:
+            name, index = diagnosis["heavy_tail"]
+            indices.setdefault(name, {})[m] = index
+    return [
+        f"The tail of {name} is heavy: {_named(run, list(of), of)}, with its index in brackets; from 0.5 on there is "
+        "no variance, and from 1 on no mean. Report quantiles, or choose a prior with a lighter tail."
+        for name, of in indices.items()
+    ]
 
 
 def _acceptance_warnings(run: Run) -> list[str]:

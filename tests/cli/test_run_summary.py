@@ -145,6 +145,11 @@ def test_warnings_name_the_worst_methods_first_and_count_the_rest():
     assert line.startswith("Tail ESS below 400: A (90). Standard deviations and the 5 % and 95 % quantiles")
     (line,) = warnings_of(FakeRun("a"), {"a": about(50.0) | {"ess_tail": 90.0}})
     assert line.startswith("ESS below 400: A (50).")
+    diagnostics = {m: about(500.0) | {"heavy_tail": ("v", 1.1)} for m in "ab"}
+    (line,) = warnings_of(FakeRun("a", "b"), diagnostics)
+    assert line.startswith(
+        "The tail of v is heavy: A (1.100), B (1.100), with its index in brackets; from 0.5 on there"
+    )
     for method in ({"chains": 1}, {"chains": 3, "rungs": 3}):  # one ladder is one chain
         (line,) = warnings_of(FakeRun("a", a=method), {"a": about(500.0)})
         assert line.startswith("One chain: A. R-hat compares its halves")
