@@ -79,7 +79,8 @@ mhrun compare RUN[:METHOD] ... [--reference RUN:METHOD [--tolerance SD]] [--equa
                            [--explain|--json|--csv] [runtime.outputs=FOLDER]
 
 Prints R-hat, effective sample size, cost, and distance from a reference, a line for each method, and writes a page.
-A run is a folder, an experiment (its newest complete run), or the beginning of a digest.
+A run is a folder, an experiment (its newest complete run, with --project the newest of that project), or the
+beginning of a digest.
 
   mhrun compare gmm_tied_means --reference gmm_tied_means:tempered_mcmc
   mhrun compare 30382649 4f1c22aa

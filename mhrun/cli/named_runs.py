@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from mhrun.errors import UserError, nearest
+from mhrun.paths import user_folders
 from mhrun.store.folder import RunFolder, runs
 from mhrun.store.netcdf import TRACE
+from mhrun.store.projects import shown
 
 
 def found_run(word: str, outputs: Path) -> tuple[RunFolder, str | None]:
@@ -16,10 +19,12 @@ def found_run(word: str, outputs: Path) -> tuple[RunFolder, str | None]:
     experiment's name and a slash before it.
 
     Raises:
-        UserError: no run, or several, match.
+        UserError: no run, or several, match, or the newest run of an experiment lacks the method and another has it.
     """
     for text, method in ((word, None), (word.rpartition(":")[0], word.rpartition(":")[2])):
         if text and (folder := run_at(text, outputs)) is not None:
+            if method and text == folder.experiment:
+                _check_method(method, folder, outputs)
             return folder, method or None
     for text in (word, word.rpartition(":")[0]):
         if text and (Path(text) / TRACE).is_file():
@@ -41,6 +46,9 @@ def found_run(word: str, outputs: Path) -> tuple[RunFolder, str | None]:
 def run_at(text: str, outputs: Path) -> RunFolder | None:
     """Return the run that a word names, see `found_run`, or None.
 
+    Projects from tables of one name share the name of their experiment: runs of the project on the command line come
+    before those of others.
+
     Raises:
         UserError: it is the beginning of several digests.
     """
@@ -50,8 +58,9 @@ def run_at(text: str, outputs: Path) -> RunFolder | None:
     experiment, _, digest = text.rpartition("/")
     folders = runs(outputs)
     if not experiment and (of_name := [r for r in folders if r.experiment == text]):
-        complete = [r for r in of_name if r.is_complete()]
-        return max(complete or of_name, key=lambda r: str((r.summary() or {}).get("finished") or ""))
+        folders_of_user = user_folders()
+        of_project = [r for r in of_name if folders_of_user and r.projects() == folders_of_user]
+        return _newest(of_project or of_name)
     matches = [r for r in folders if r.digest.startswith(digest) and experiment in ("", r.experiment)]
     if len(digest) < 4 or not matches:
         return None
@@ -60,3 +69,37 @@ def run_at(text: str, outputs: Path) -> RunFolder | None:
             f"'{text}' is the beginning of several runs: {', '.join(str(r.path) for r in matches)}."
         )
     return matches[0]
+
+
+def _newest(folders: Sequence[RunFolder]) -> RunFolder:
+    """Return the complete run that finished last, else the one that did."""
+    complete = [folder for folder in folders if folder.is_complete()]
+    return max(complete or folders, key=lambda folder: str((folder.summary() or {}).get("finished") or ""))
+
+
+def _check_method(method: str, newest: RunFolder, outputs: Path) -> None:
+    """Refuse a method that the newest run of an experiment lacks and another run has, perhaps that of another project.
+
+    Raises:
+        UserError: so it is.
+    """
+    methods = (newest.summary() or {}).get("methods", {})
+    if method in methods or not newest.is_complete():
+        return
+    others = [r for r in runs(outputs, newest.experiment) if r.is_complete()]
+    others = [r for r in others if method in (r.summary() or {}).get("methods", {})]
+    if not others:
+        return
+    other = _newest(others)
+    mine, its = newest.projects(), other.projects()
+    is_of_another = bool(mine and its) and mine != its
+    has = f"has no method '{method}'; it has {', '.join(methods)}."
+    if not is_of_another:
+        raise UserError(
+            f"{newest.path}, the newest run of {newest.experiment}, {has} {other.path} has {method}: give that folder "
+            f"in place of {newest.experiment}."
+        )
+    raise UserError(
+        f"{newest.path}, the newest run of {newest.experiment}, is of project {shown(mine)} and {has} {other.path} of "
+        f"project {shown(its)} has {method}: add --project {shown(its[:1])}, or give the folder."
+    )

@@ -21,7 +21,7 @@ from mhrun.paths import FOLDERS
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import parts_of
 from mhrun.store.netcdf import open_trace
-from mhrun.store.projects import Project
+from mhrun.store.projects import Project, shown
 from mhrun.store.projects import project as project_at
 from mhrun.store.sources import sources
 from mhrun.target import Target, target_of
@@ -162,14 +162,26 @@ class LoadedRun:
         try:
             digests = sources(self._config)
         except UserError as error:
+            self._refuse_another_project()
             hint = "" if self._own else " Give load the project of the run, project=DIR."
             raise UserError(f"{error}{hint}") from error
         changed = [name for name in recorded if digests.get(name) != recorded[name]]
         if changed:
+            self._refuse_another_project()
             raise UserError(
                 f"'{changed[0]}' is not as it was when the run was made; repeat the run."
                 if self._own
                 else f"'{changed[0]}' belongs to the run; give load its project, project=DIR."
+            )
+
+    def _refuse_another_project(self) -> None:
+        """Refuse a project that is not the run's: projects from tables of one name share their folder of runs."""
+        folders = self._folder.projects()
+        mine = None if self._own is None else self._own.folder
+        if mine is not None and folders and mine not in folders:
+            raise UserError(
+                f"{self._folder.path} is a run of project {shown(folders)}, not of {shown([mine])}; "
+                f"give load project={shown(folders[:1])!r}, or another run."
             )
 
     @contextmanager

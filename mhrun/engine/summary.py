@@ -18,6 +18,7 @@ from mhrun.engine.warnings import acceptance_range, explained_acceptance, valid_
 from mhrun.kernels import ReplicaExchange
 from mhrun.kernels.stationary import samples
 from mhrun.models.parameters import constant_coordinates
+from mhrun.paths import user_folders
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import FORMAT, RESULTS_VERSION
 from mhrun.store.netcdf import COLLECTED
@@ -38,6 +39,7 @@ def first_summary(config: Mapping[str, Any], folder: RunFolder) -> dict[str, Any
         "started": recorded.get("started") or time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "versions": versions(),
         "machine": machine(str(config["device"])),
+        "projects": [str(folder) for folder in user_folders()],
         "methods": {},
         "metrics": {},
         "claims": [],

@@ -182,6 +182,10 @@ class RunFolder:
         """Return whether the summary was truncated or changed."""
         return self.summary() is None and (self.path / "summary.json").exists()
 
+    def projects(self) -> list[Path]:
+        """Return the folders of the user's that the run was made with, empty without any or if they are unknown."""
+        return [Path(folder) for folder in (self.summary() or {}).get("projects", [])]
+
     def other_layout(self) -> str | None:
         """Return the version of mhrun that wrote the folder if its layout differs from the present one, else None."""
         summary = read_json(self.path / "summary.json") or {}  # other layouts may have no checksum
@@ -290,6 +294,10 @@ def _is_pointer(path: Path) -> bool:
         return False
 
 
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(entry, str) for entry in value)
+
+
 def _is_summary(record: Mapping[str, Any]) -> bool:
     """Return whether a JSON object has the form of a summary: all entries have the expected types."""
     methods, claims = record.get("methods", {}), record.get("claims", [])
@@ -300,6 +308,7 @@ def _is_summary(record: Mapping[str, Any]) -> bool:
         and all(isinstance(claim, dict) and isinstance(claim.get("verdict"), str) for claim in claims)
         and isinstance(record.get("metrics", {}), dict)
         and isinstance(record.get("sources", []), list)
+        and _is_texts(record.get("projects", []))
         and all(isinstance(record.get(name, {}), dict) for name in ("versions", "machine"))
         and all(
             isinstance(record.get(name, ""), str)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,6 +49,12 @@ def project(where: str) -> Project:
         if (CONF / path.parent.name / path.name).is_file():
             raise UserError(f"{path} has the name of one of mhrun's own configurations; rename it.")
     return found
+
+
+def shown(folders: Sequence[Path]) -> str:
+    """Return the folders of a project in words, as seen from the working directory."""
+    here = Path.cwd()
+    return " and ".join(str(f.relative_to(here) if f.is_relative_to(here) else f) for f in folders)
 
 
 def _shown(folder: Path, name: str) -> Path:

@@ -15,6 +15,7 @@ import mhrun
 from mhrun.cli.main import run
 from mhrun.data.table import Table
 from mhrun.errors import UserError
+from mhrun.store.folder import RunFolder
 
 FEW = ["scale=smoke", "runtime.report=false", "steps=30", "warmup=60"]
 
@@ -118,3 +119,29 @@ def test_the_tables_own_rows_are_prepared_as_they_were(tmp_path):
         kept = data._for_training(80)
         assert torch.equal(data.prepared(frame[kept]).fields["x"], data.load().fields["x"])
         assert torch.equal(data.prepared(str(tmp_path / "t.csv")).fields["x"][kept], data.load().fields["x"])
+
+
+def test_projects_from_tables_of_one_name_are_told_apart(clean, capsys):
+    rng = np.random.default_rng(2)
+    frame = pd.DataFrame({"x": rng.normal(size=60), "y": rng.integers(0, 2, 60)})
+    frame.to_csv("rows.csv", index=False)
+    for name, settings, methods in (
+        ("first", [], ["~methods.smh2", "~methods.mint", "~methods.mhminibatch", "~methods.sgld"]),
+        ("second", ["model=linear"], ["~methods.mcmc"]),
+    ):
+        assert run(["init", name, "--data", "rows.csv", *settings]) == 0
+        assert run(["--project", name, "rows", *FEW, *methods]) == 0
+        forget(clean)
+    assert RunFolder(Path("outputs/rows/latest").resolve()).projects() == [Path("second").resolve()]
+    capsys.readouterr()
+    assert run(["compare", "rows:mcmc"]) == 2
+    error = capsys.readouterr().err
+    assert "is of project second and has no method 'mcmc'; it has sgld." in error
+    assert "of project first has mcmc: add --project first, or give the folder." in error
+    assert run(["compare", "--project", "first", "rows", "--reference", "rows:mcmc"]) == 0
+    forget(clean)
+    with pytest.raises(
+        UserError, match="is a run of project second, not of first; give load project='second'"
+    ):
+        assert mhrun.load("outputs/rows/latest", project="first").model
+    assert mhrun.load("outputs/rows/latest", project="second").model
