@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -83,24 +83,33 @@ def _short(kind: torch.dtype) -> str:
     return str(kind).removeprefix("torch.")
 
 
+# A private function of torch, which another version may lack: then its warnings show. Python's filters would be slow to
+# change at each step, and are the user's.
+_WARNS_OF_FALLBACK: Callable[[bool], None] = getattr(
+    torch._C._functorch, "_set_vmap_fallback_warning_enabled", lambda _: None
+)
 _inside, _validates, _lock = 0, True, threading.Lock()
 
 
 @contextmanager
 def unvalidated() -> Iterator[None]:
-    """Switch off the validation of torch's distributions, which reads values, as vmap cannot.
+    """Switch off the validation of torch's distributions, which reads values, and warnings of vmap's speed.
 
     A scale that underflows to 0 at some point then gives a log-density that is not finite: the candidate is rejected,
     or the chain stops, where an error would end all chains. Data outside of the support are refused before a run, see
     `mhrun.engine.support`.
 
-    The switch is the process's: it is off while any thread is inside, and afterwards as it was.
+    torch warns at every call of an operation that vmap computes chain by chain, which is right, if slower.
+
+    The switches are the process's: they are off while any thread is inside. Validation is afterwards as it was, and the
+    warnings are on, because torch does not say whether they were.
     """
     global _inside, _validates
     kind = torch.distributions.Distribution
     with _lock:
         if not _inside:
             _validates, kind._validate_args = kind._validate_args, False
+            _WARNS_OF_FALLBACK(False)
         _inside += 1
     try:
         yield
@@ -109,3 +118,4 @@ def unvalidated() -> Iterator[None]:
             _inside -= 1
             if not _inside:
                 kind._validate_args = _validates
+                _WARNS_OF_FALLBACK(True)

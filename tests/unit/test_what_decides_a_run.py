@@ -16,6 +16,7 @@ from mhrun.data import Dataset
 from mhrun.engine.assemble import check_space
 from mhrun.errors import UserError
 from mhrun.models.explained import explained
+from mhrun.models.function import FunctionModel
 from mhrun.store.blocks import DONE
 from mhrun.store.reference import FILE
 from mhrun.store.sources import sources
@@ -128,3 +129,12 @@ def test_validation_of_distributions_is_as_before_when_threads_have_left():
     left.set()
     thread.join()
     assert kind._validate_args == before
+
+
+def test_torchs_warnings_of_slow_vmaps_do_not_show(recwarn):
+    """log_ndtr has no batching rule in torch: each call would warn, several times a step."""
+    model = FunctionModel(lambda theta, batch: torch.special.log_ndtr(theta[0] * batch.y), start=[1.0])
+    model.log_lik_and_grad(torch.ones(2, 1), {"y": torch.ones(1, 3)})
+    assert not [warning for warning in recwarn if "performance drop" in str(warning.message)]
+    torch.func.vmap(torch.special.log_ndtr)(torch.ones(2))  # the user's own call afterwards
+    assert [warning for warning in recwarn if "performance drop" in str(warning.message)]
