@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,13 +26,15 @@ from mhrun.kernels import ReplicaExchange
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.preconditioned import PreconditionedDynamics
 from mhrun.kernels.stationary import samples
+from mhrun.models.parameters import parameters_of
 from mhrun.numbers import rounded
+from mhrun.target import Target
 from mhrun.target.function_space import is_network
 
 _MUCH = 0.1  # share of decisions on all data above which a run warns
 # Difference of logit(acceptance) from the rate that tuning aimed at, above which it had not settled.
 _SETTLED = 1.0
-_GROUPED = 5  # parameters of the smallest model of groups: a mean, a spread, and three effects
+_GROUPS = 3  # in the smallest model of groups: a parameter for each
 _RESOLVED = 30.0  # numbers of float32 within a standard deviation of draws, below which rounding is seen
 _RARE, _JUDGED = 0.01, 100  # share of exchanges below which a run warns, and the fewest proposed that show it
 
@@ -174,8 +177,18 @@ def _trajectory_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator
             f"{method.name}: {count:,} of {method.shape.chains * method.shape.steps:,} trajectories diverged: the step "
             "size is too large where the density is narrow, or a log-likelihood is NaN or minus infinity where they "
             f"lead. Draws may lack that region{_or_enters_in_warnings(method)}. Aim at a higher acceptance rate."
-            f"{groups if method.target.dim >= _GROUPED and not is_network(method.target.model) else ''}"
+            f"{groups if _may_have_groups(method.target) else ''}"
         )
+
+
+def _may_have_groups(target: Target) -> bool:
+    """Return whether some parameters may be the effects of groups, and another their scale."""
+    if is_network(target.model):
+        return False
+    if (parameters := parameters_of(target.model)) is None:
+        return target.n > 1 and target.dim >= _GROUPS + 2
+    sizes = [math.prod(shape) for shape in parameters.shapes.values()]
+    return len(sizes) > 1 and max(sizes) >= _GROUPS
 
 
 def _nan_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:

@@ -437,3 +437,33 @@ def test_a_long_run_whose_chains_have_all_stopped_is_heard_of_at_once(step_size,
             warmup=0,
         )
     assert capsys.readouterr().err.count("all chains have become non-finite by step") == times
+
+
+_NAMED = {"tau": "HalfNormal(1.0)", "effects": {"shape": 4, "prior": "Normal(0, 1)"}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "may"),
+    [
+        ({"start": [0.1] * 6}, False),
+        ({"parameters": _NAMED}, True),  # standardised effects, or slopes
+        ({"parameters": {"a": "Normal(0, 1)", "b": 2}}, False),
+        (
+            {"parameters": _NAMED | {"effects": 4}, "log_prior": lambda t: -((t.effects / t.tau) ** 2).sum()},
+            True,
+        ),
+    ],
+)
+def test_the_two_forms_of_groups_are_named_where_a_model_may_have_groups(settings, may):
+    def density(theta):
+        every = (
+            torch.cat([value.reshape(-1) for value in theta.values()]) if isinstance(theta, dict) else theta
+        )
+        return -(every**8).sum()
+
+    hmc = mhrun.MetropolisHastings(mhrun.HamiltonianProposal(8), mhrun.Full(), mhrun.Metropolis())
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        mhrun.sample(density, None, hmc, step_size=2.0, steps=30, warmup=0, **settings)
+    (line,) = (str(one.message) for one in found if "trajectories diverged" in str(one.message))
+    assert ("In a model of groups" in line) == may
