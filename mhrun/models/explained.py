@@ -42,6 +42,11 @@ _READS = (  # parts of torch's errors where values are read under vmap, or by Nu
     ".numpy() is not supported",
 )
 
+_IN_PLACE = (  # parts of torch's errors where a tensor that all chains share gets a value of each
+    "vmap: inplace arithmetic",
+    "doesn't match the broadcast shape",
+)
+
 
 _IN_C = {
     torch.float32: "float",
@@ -59,6 +64,13 @@ def _remedy(message: str, arguments: Mapping[str, Tensor]) -> str:
         return (
             "reads the value of a tensor (if, float, .item() or NumPy), which chains that are computed together do "
             "not allow; use torch.where and torch's own functions"
+        )
+    if any(text in message for text in _IN_PLACE):
+        field = "y" if "y" in arguments else next((name for name in arguments if name != "theta"), "y")
+        return (
+            "changes in place a tensor that all chains share. Data must not be changed: write "
+            f"{field} = batch.{field} - a, not batch.{field}.sub_(a). "
+            "In place of filling a tensor of zeros, use torch.stack or torch.where"
         )
     if "randomness" in message and "vmap" in message:
         return "draws random numbers; a log-likelihood is a function of its arguments alone"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -267,7 +268,8 @@ class FunctionModel:
         any_field = next(iter(rows.values()))
         shared = len(any_field) == 1
         arguments = {"theta": theta[0], **{name: field[0] for name, field in rows.items()}}
-        with explained(_called("log_lik", self._log_lik), arguments), unchanged(rows, "log_lik"):
+        what = _called("log_lik", self._log_lik)
+        with explained(what, arguments), unchanged(rows, f"{what}{_place(self._log_lik)}"):
             if self._batched:
                 value = self._log_lik(theta, rows["x"] if self._single else Named(rows))
             else:
@@ -342,3 +344,9 @@ def _called(what: str, function: Callable[..., Any]) -> str:
     """Return what a user's function is, with its name where that is another."""
     name = getattr(function, "__name__", what)
     return what if name in (what, "<lambda>") else f"{what} ({name})"
+
+
+def _place(function: Callable[..., Any]) -> str:
+    """Return file and first line of a user's function, empty if it has none."""
+    code = getattr(function, "__code__", None)
+    return "" if code is None else f" ({Path(code.co_filename).name}, line {code.co_firstlineno})"

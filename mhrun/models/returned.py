@@ -50,5 +50,6 @@ def unchanged(rows: Mapping[str, Tensor], what: str) -> Iterator[None]:
     for name, field in rows.items():
         if field._version != versions[name]:
             raise UserError(
-                f"{what} changes the field {name} of the data in place; work on a copy made by clone()."
+                f"{what} changes the field {name} of the data in place, and data must not be changed: write "
+                f"{name} = batch.{name} - 1, not batch.{name}.sub_(1), or change a copy, batch.{name}.clone()."
             )

@@ -178,13 +178,26 @@ _READS = r"log_lik \(test_mistakes_in_python.py, line \d+\) reads the value of a
             lambda theta, batch: torch.distributions.Bernoulli(logits=theta[0]).log_prob(batch.b),
             r"subtracts with b, of type bool; write batch.b.double\(\)",
         ),
+        (
+            lambda theta, batch: batch.y.sub_(theta[0]),
+            r"line \d+\) changes in place a tensor .*\. Data must not be changed",
+        ),
+        (
+            lambda theta, batch: batch.y.sub_(1) * theta[0],
+            r"line \d+\) changes the field y .*write y = batch.y - 1",
+        ),
     ],
 )
 @pytest.mark.parametrize("proposal", [mhrun.RandomWalk, mhrun.LangevinProposal])
 @pytest.mark.filterwarnings("ignore:__array_wrap__")
 def test_the_usual_mistakes_of_a_log_likelihood_have_a_remedy(log_lik, words, proposal):
     kernel = mhrun.MetropolisHastings(proposal(), mhrun.Full(), mhrun.Metropolis())
-    data = {"x": np.ones((5, 2), np.float32), "k": np.ones((5, 2), np.int64), "b": np.ones(5, bool)}
+    data = {
+        "x": np.ones((5, 2), np.float32),
+        "k": np.ones((5, 2), np.int64),
+        "b": np.ones(5, bool),
+        "y": np.ones(5),
+    }
     with pytest.raises(UserError, match=words) as error:
         sampled(log_lik, data, kernel=kernel)
     assert "file a" not in str(error.value)
