@@ -77,7 +77,7 @@ def compare(
     rule = ""
     if name is not None:
         if why := _unusable(draws[name]):
-            raise UserError(f"{name} is no reference: {why}")
+            raise UserError(f"The reference{'' if name == REFERENCE else f' {name}'} cannot be used: {why}")
         rows, rule = _against(name, found, draws, names, worths, tolerance)
     for key, values in draws.items():
         rows.setdefault(key, {})
@@ -147,8 +147,11 @@ def _named_traces(traces: Any, reference: Any) -> tuple[dict[Any, Any], Any]:
 
 def _unusable(draws: Draws) -> str:
     """Return why draws (C, S, D) cannot be compared; empty if they can."""
-    if draws.shape[1] < LEAST_DRAWS:
-        return f"it has {draws.shape[1]} valid draws of one chain, and {LEAST_DRAWS} of each are needed."
+    chains, steps = draws.shape[:2]
+    if steps < LEAST_DRAWS <= chains:
+        return f"arrays are (chain, draw, ...): got {chains:,} chains of {steps} draws; transposed?"
+    if steps < LEAST_DRAWS:
+        return f"it has {steps} valid draws of one chain, and {LEAST_DRAWS} of each are needed."
     return "" if np.isfinite(draws).all() else "some of its draws are no finite numbers."
 
 

@@ -297,8 +297,13 @@ def test_draws_that_are_few_or_not_finite_have_no_verdict():
     assert list(found["verdict"]) == ["cannot tell", "cannot tell", "reference"]
     assert found.loc["broken", "why"] == "some of its draws are no finite numbers."
     assert found.loc["few", "why"] == "it has 5 valid draws of one chain, and 10 of each are needed."
-    with pytest.raises(UserError, match="reference is no reference: it has 5 valid draws"):
+    with pytest.raises(UserError, match="The reference cannot be used: it has 5 valid draws"):
         mhrun.compare({"mine": {"x": normal()}}, {"x": normal(draws=5)})
+    turned = {"x": normal().swapaxes(0, 1)}
+    words = r"arrays are \(chain, draw, \.\.\.\): got 2,000 chains of 4 draws; transposed\?"
+    with pytest.raises(UserError, match=words):
+        mhrun.compare({"mine": {"x": normal()}}, turned)
+    assert re.fullmatch(words, mhrun.compare({"mine": turned}, {"x": normal()}).loc["mine", "why"])
     apart = normal() + np.arange(4)[:, None, None]
     found = mhrun.compare({"mine": {"x": apart}}, {"x": normal(seed=1)})
     assert found.loc["mine", "verdict"] == "cannot tell"
