@@ -263,7 +263,7 @@ def _why(rate: float, aim: float) -> str:
 
 def _rounded(rate: float, aim: float, count: int) -> str:
     steps = f"{count} leapfrog step{'s' * (count > 1)}"
-    return f"acceptance {rate:.2f} with {steps} ({aim:.2f} before the trajectory was made of whole steps)"
+    return f"aimed at acceptance {aim:.2f}; {rate:.2f} after rounding the trajectory to {steps}"
 
 
 def _of_length(chains: PilotChains, length: float, count: int, step: Tensor) -> tuple[Tensor, float]:
