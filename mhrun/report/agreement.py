@@ -171,11 +171,12 @@ def rule_of(
     count = f" of {methods:,} method{'s' * (methods != 1)}" if methods else ""
     return (
         f"Means and standard deviations of {coordinates:,} coordinate{'s' * (coordinates != 1)}{count} against {of}. "
-        f"differs: at least one is more than {limit:.1f} Monte Carlo errors off{beyond}; if all are equal, that "
-        f"happens to any method with probability {FALSE_ALARM:g} at most. agrees: {agrees}. cannot tell: R-hat "
-        f"above {RHAT:g} or ESS below {ESS:g} on either side, errors too large to see such a difference, or tails too "
-        f"heavy for errors (tail index above {HEAVY:g}). differs "
-        f"(short run): so, but a difference is more than {short_limit:.1f} Monte Carlo errors, and R-hat is at most "
+        f"differs: at least one is more than {limit:.1f} Monte Carlo errors off{beyond}; if all methods "
+        f"sample the same distribution, the probability of any such verdict is at most {FALSE_ALARM:g}. "
+        f"agrees: {agrees}. cannot tell: R-hat above {RHAT:g} or ESS below {ESS:g} on either side, "
+        "errors too large to see such a difference, or tails too heavy for errors "
+        f"(tail index above {HEAVY:g}). differs (short run): so, but a difference is more than {short_limit:.1f} "
+        "Monte Carlo errors, and R-hat is at most "
         f"{SHORT_RHAT:g} and ESS at least {SHORT_ESS:g} on both sides. another distribution: the temperature, the "
         "model or the data are not the reference's"
     )

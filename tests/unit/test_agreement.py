@@ -145,7 +145,9 @@ def test_the_false_alarm_probability_is_shared_by_the_methods_that_can_be_judged
     assert words == ["agrees", "cannot tell", "another distribution"]
     assert judge(moved, NAMES, worths, "a: mcmc", LONG, {}).limit == pytest.approx(critical_value(12))
     assert "2 coordinates of 1 method against a: mcmc" in verdicts.rule
-    assert f"with probability {FALSE_ALARM:g} at most" in rule_of(1, 2, LIMIT, "a: mcmc")
+    assert f"the probability of any such verdict is at most {FALSE_ALARM:g}" in rule_of(
+        1, 2, LIMIT, "a: mcmc"
+    )
 
 
 @pytest.mark.parametrize(
