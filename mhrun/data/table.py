@@ -43,7 +43,7 @@ class Table:
         file: .csv, .tsv or .txt (also compressed), or .parquet (needs pyarrow); searched in the user's folders, then in
             the current folder.
         target: the column of y; None for a table without one.
-        features: the numerical columns; None for all others.
+        features: the numerical columns; None for all others. Those that are also in `categorical` are categories.
         categorical: the columns that are categories, as text or numbers.
         baselines: categorical column -> the value that has no indicator, with which the others are compared; of columns
             that are not named, the first in sorted order.
@@ -113,9 +113,10 @@ class Table:
             )
         self.file = file
         self.target = target
-        self.features = None if features is None else list(features)
-        self.exclude = list(exclude or ())
         self.categorical = list(categorical or ())
+        # A category has indicators, whether or not it is also named as a feature.
+        self.features = None if features is None else [f for f in features if f not in self.categorical]
+        self.exclude = list(exclude or ())
         self.baselines = dict(baselines or {})
         self.exposure = exposure
         self.groups = list(groups or ())

@@ -49,11 +49,6 @@ def check_roles(file: str, names: Sequence[str], roles: Mapping[str, Sequence[st
     if not repeated:
         return
     settings = [setting for setting, columns in roles.items() if repeated[0] in columns]
-    if settings == ["features", "categorical"]:
-        raise UserError(
-            f"{file}: '{repeated[0]}' is in features and in categorical; leave it out of features, "
-            "which are the numerical columns: x has its indicators after them."
-        )
     if len(settings) == 1:
         raise UserError(f"{file}: '{repeated[0]}' is in {settings[0]} twice; name it once.")
     words = " and ".join(_WORDS.get(setting, setting) for setting in settings)
