@@ -139,7 +139,7 @@ def _to_the_end(
         watcher.advance(
             method.name,
             position.step,
-            accepted / (position.step - since) if method.kernel.decides else None,
+            _accept_rate(method, position.step, writer, accepted / (position.step - since)),
             *(int(writer.totals[k].sum()) for k in ("n_lik", "n_grad")),
         )
 
@@ -170,6 +170,16 @@ def _to_the_end(
         if full:
             writer.convert()
     return position
+
+
+def _accept_rate(method: Method, step: int, writer: TraceWriter, since_start: float) -> float | None:
+    """Return the acceptance rate after burn-in, which tables have too, or during it the rate since this start."""
+    if not method.kernel.decides:
+        return None
+    after = step - method.shape.warmup
+    if after <= 0:
+        return since_start
+    return float(writer.totals["sum_accepted"].sum()) / (method.shape.chains * after)
 
 
 def _advanced(

@@ -12,9 +12,9 @@ class Watcher(Protocol):
         """A method starts, or resumes, after `step` steps."""
 
     def advance(self, method: str, step: int, accept_rate: float | None, n_lik: int, n_grad: int) -> None:
-        """Steps are done; counts are of all chains since the first step, the rate since this start.
+        """Steps are done; counts are of all chains since the first step.
 
-        The rate is None for a method without an acceptance test.
+        The rate is that after burn-in, or during it since this start; None for a method without an acceptance test.
         """
 
     def end(self, method: str) -> None:

@@ -325,13 +325,16 @@ def test_without_numba_the_plain_path_takes_over(outputs, monkeypatch):
 
 
 def test_blocks_are_written_while_the_run_goes(outputs):
-    seen = []
+    seen, rates = [], []
 
     class Progress(Silent):
         def advance(self, method: str, step: int, accept_rate: float | None, n_lik: int, n_grad: int) -> None:
             seen.append(len(list(outputs.rglob("blocks/*.npz"))))
+            if method == "mint":
+                rates.append(accept_rate)
 
-    run_experiment(config(outputs, *FEW, "executor=torch", "runtime.block_seconds=0"), Progress())
+    folder = run_experiment(config(outputs, *FEW, "executor=torch", "runtime.block_seconds=0"), Progress())
+    assert rates[-1] == folder.summary()["methods"]["mint"]["accept_rate"]  # after burn-in, as tables have it
     assert max(seen) >= 3
     assert not list(outputs.rglob("blocks/*.npz"))
 
