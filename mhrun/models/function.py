@@ -14,7 +14,7 @@ from torch import Tensor
 from mhrun.errors import Refusal, UserError
 from mhrun.models import autograd
 from mhrun.models.bounds import Constant, constant_bounds
-from mhrun.models.explained import explained
+from mhrun.models.explained import explained, unvalidated
 from mhrun.models.naming import named
 from mhrun.models.parameters import Parameters, start_values
 from mhrun.models.recorded import Replays
@@ -280,7 +280,25 @@ class FunctionModel:
         return (returned(value, (len(theta), any_field.shape[1]), "log_lik"),)
 
     def _log_lik_and_grad_of(self, theta: Tensor, rows: Rows) -> Sequence[Tensor]:
-        return autograd.log_lik_and_grad(lambda point: self._log_lik_of(point, rows)[0], theta)
+        return autograd.log_lik_and_grad(
+            lambda point: self._log_lik_of(point, rows)[0],
+            theta,
+            None if self._batched else lambda: self._ignores_theta(theta, rows),
+        )
+
+    def _ignores_theta(self, theta: Tensor, rows: Rows) -> bool:
+        """Return whether the log-likelihood depends on no parameter, as where the prior alone is sampled.
+
+        vmap follows every operation on theta, also those that gradients do not pass, such as detach, and refuses to
+        return a result of any as one for all chains.
+        """
+        fields = {name: field[0] for name, field in rows.items()}
+        try:
+            with unvalidated():
+                torch.func.vmap(self._one, in_dims=(0, None), out_dims=None)(self._given(theta), fields)
+        except ValueError:
+            return False
+        return True
 
     def _one(self, theta: Any, fields: dict[str, Tensor]) -> Tensor:
         return self._log_lik(self._received(theta), fields["x"] if self._single else Named(fields))

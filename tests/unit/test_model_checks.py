@@ -13,7 +13,7 @@ import mhrun
 from mhrun.data import Dataset
 from mhrun.engine.defaults import default_of
 from mhrun.engine.model_checks import _check_derivatives, check_model
-from mhrun.errors import Refusal
+from mhrun.errors import Refusal, UserError
 from mhrun.models.function import FunctionModel
 from mhrun.models.module import ModuleModel
 from mhrun.target import Target
@@ -120,7 +120,7 @@ def test_one_that_shows_in_large_minibatches_or_in_none_of_one_is_refused_too(lo
 
 
 def test_a_function_of_the_datum_passes():
-    model = mhrun.FunctionModel(lambda theta, b: -0.5 * (b.y - theta[0]) ** 2 / 1e-6, [0.0])
+    model = FunctionModel(lambda theta, b: -0.5 * (b.y - theta[0]) ** 2 / 1e-6, [0.0])
     check(model)
     check(model, {"y": DATA["y"][:1]})
 
@@ -144,7 +144,7 @@ def test_a_model_that_refuses_points_near_its_start_is_checked_there():
     check(Narrow())
     with pytest.raises(Refusal, match="gradient"):
         check(Narrow(-1.0))
-    check(mhrun.FunctionModel(log_lik, [0.501]))
+    check(FunctionModel(log_lik, [0.501]))
 
 
 def test_modules_are_functions_of_the_datum_but_for_batch_norm():
@@ -399,3 +399,18 @@ def test_a_parameter_in_which_a_function_has_steps_is_named(settings, warns, tak
     name, why = default_of(target)
     assert name == ("mcmc" if warns else "hmc")
     assert ("log_lik changes with theta[0] in steps, which gradients do not see" in why) == warns
+
+
+def test_a_likelihood_without_parameters_has_the_gradient_zero():
+    """The prior alone is sampled; what gradients do not pass, such as detach, is still a function of theta."""
+    rows = {"y": torch.ones(1, 3, dtype=torch.float64)}
+    theta = torch.ones(2, 1, dtype=torch.float64)
+    call = {"parameters": {"a": "Normal(0, 1)"}}
+    constant = FunctionModel(lambda theta, batch: torch.zeros_like(batch.y), **call)
+    values, grad = constant.log_lik_and_grad(theta, rows)
+    assert values.shape == (2, 3)
+    assert torch.equal(grad, torch.zeros(2, 1, dtype=torch.float64))
+    for hidden in (lambda a: 0 * a.detach(), lambda a: a.detach().round(), lambda a: (a > 0).double()):
+        model = FunctionModel(lambda theta, batch, hidden=hidden: hidden(theta.a) + 0 * batch.y, **call)
+        with pytest.raises(UserError, match="log_lik has no gradient"):
+            model.log_lik_and_grad(theta, rows)

@@ -327,7 +327,7 @@ def test_a_model_without_gradients_gets_a_step_size():
         warnings.simplefilter("ignore")
         trace = mhrun.sample(rough, DATA, full(), log_prior=prior, start=[0.0] * D, steps=400, warmup=400)
     assert found(trace)["why"].startswith(
-        "the model has no gradients, so that there is no scale; acceptance 0."
+        "the log-likelihood is not differentiable, or depends on no parameter, so that there is no scale; acceptance 0."
     )
     assert "scale" not in found(trace)
     assert found(trace)["settled"]

@@ -31,6 +31,7 @@ from mhrun.kernels.preconditioned import Scale
 from mhrun.random import derive_key
 from mhrun.target.function_space import is_network
 
+_WITHOUT_GRADIENTS = "the log-likelihood is not differentiable, or depends on no parameter"
 _SILENT, _BETWEEN = 15.0, 60.0  # seconds after which a pilot is first heard of, and between two lines
 _ZIG_ZAG = 1.0  # time between draws of the zig-zag sampler, in standard deviations
 
@@ -127,7 +128,7 @@ def _begun(
         if not method.kernel.decides:
             raise
         reason = f"the search for a mode failed ({str(error).rstrip('.')})"
-        reason = reason if gradients_of(method.target) else "the model has no gradients"
+        reason = reason if gradients_of(method.target) else _WITHOUT_GRADIENTS
         start, facts["why"] = ScaledStart(theta), f"{reason}, so that there is no scale; "
     if start.flat_along is not None:
         facts["flat_along"] = start.flat_along
