@@ -32,6 +32,7 @@ _NEAR = 1e-3  # the same where rounding is measured
 _AWAY = 0.1  # by what the start is left, where zeros may hide what is wrong
 # Relative differences that rounding does not make: of values of float64 and others, and of finite differences.
 _VALUES, _FINITE = {True: 1e-9, False: 1e-3}, {True: 1e-4, False: 0.1}
+_OF_FLOAT32 = 1e-5  # of sums of products of float32 numbers
 _STEPS = {True: 1e-5, False: 1e-2}  # of finite differences
 # The same where a part may not be differentiated: by what the two may differ, the least share of the part, and numbers
 # that are moved at most.
@@ -138,22 +139,27 @@ def _check_rows(target: Target, theta: Tensor) -> None:
         warnings.simplefilter("ignore")
         alone = torch.cat([values(one[None]) for one in rows[:_ROWS]])
     size_of_part = torch.where(is_third, int(is_third.sum()), int((~is_third).sum()))
+    fields = [field for field in target.data.rows(rows[:1][None]).values() if field.is_floating_point()]
+    rounding = _VALUES[together.dtype == torch.float64]
+    if any(
+        field.dtype != torch.float64 for field in fields
+    ):  # products of them are rounded, whatever is returned
+        rounding = max(rounding, _OF_FLOAT32)
     for found, sizes in ((alone, [1] * len(alone)), (in_parts, size_of_part.tolist())):
-        row = _differing(found, together[: len(found)])
+        row = _differing(found, together[: len(found)], rounding)
         if row is not None:
             where = "alone" if sizes[row] == 1 else f"in a minibatch of {sizes[row]}"
             raise Refusal(
-                f"log_lik gives the datum in row {int(rows[row])} (counted from 0) {float(found[row]):.6g} {where}, "
-                f"and {float(together[row]):.6g} in a minibatch of {len(rows)}. It must be a function of the datum and "
-                "theta: without a mean, a quantile, a sum or a length over the minibatch, and without random numbers. "
-                "Compute what needs all data before, and pass it with them."
+                f"log_lik gives the datum in row {int(rows[row])} (counted from 0) {float(found[row]):.10g} {where}, "
+                f"and {float(together[row]):.10g} in a minibatch of {len(rows)}. It must be a function of the datum "
+                "and theta: without a mean, a quantile, a sum or a length over the minibatch, and without random "
+                "numbers. Compute what needs all data before, and pass it with them."
             )
 
 
-def _differing(found: Tensor, other: Tensor) -> int | None:
-    """Return where two evaluations of the same data differ most, by more than rounding; None if they do not."""
-    rounding = _VALUES[other.dtype == torch.float64] * (1 + torch.maximum(found.abs(), other.abs()))
-    apart = (found - other).abs() / rounding
+def _differing(found: Tensor, other: Tensor, rounding: float) -> int | None:
+    """Return where two evaluations of the same data differ most, relatively by more than rounding; None if nowhere."""
+    apart = (found - other).abs() / (rounding * (1 + torch.maximum(found.abs(), other.abs())))
     apart = torch.where((found == other) | (found.isnan() & other.isnan()), 0.0, apart.nan_to_num(torch.inf))
     worst = int(apart.argmax())
     return worst if float(apart[worst]) > 1 else None

@@ -12,8 +12,10 @@ from mhrun.models.function import FunctionModel
 from mhrun.models.parameters import coordinate_names
 from mhrun.target import Target
 from mhrun.target.gradients import Gradients
+from mhrun.types import Rows
 
 _ROWS = 2_000  # data that are evaluated, at most
+_HALVINGS = 40  # of the distance between two points, down to rounding
 _TRIED = 20  # coordinates without a gradient that are moved, at most
 _warned: WeakSet[FunctionModel] = WeakSet()  # a method and its pilot check the same model
 _MOVES = (0.03, 0.3, 3.0)  # by what, in both directions; in the units of one and the coordinate's size
@@ -67,15 +69,30 @@ def _first(target: Target, theta: Tensor) -> int | None:
         sizes = (1 + theta[0, place].abs()) * torch.tensor(_MOVES, dtype=torch.float64, device=theta.device)
         moves = torch.zeros(2 * len(_MOVES), theta.shape[1], dtype=torch.float64, device=theta.device)
         moves[:, place] = torch.cat([sizes, -sizes])
-        changed = False
+        changed = None
         for moved in theta + moves:
             other, grad = gradients.log_lik_and_grad(moved[None], rows)
             if not bool(other.isfinite().all()):
                 continue
             if float(grad[0, place]) != 0:
                 break
-            changed |= bool((other != value).any())
+            if changed is None and bool((other != value).any()):
+                changed = moved[None]
         else:
-            if changed:
+            if changed is not None and not _is_slope(gradients, theta, changed, value, place, rows):
                 return place
     return None
+
+
+def _is_slope(gradients: Gradients, low: Tensor, high: Tensor, value: Tensor, place: int, rows: Rows) -> bool:
+    """Return whether there is a gradient between two points (1, D) of different values, of which neither has one.
+
+    A function that is clamped has it in the middle. Halving the distance to where the value changes finds it.
+    """
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        other, grad = gradients.log_lik_and_grad(middle, rows)
+        if float(grad[0, place]) != 0:
+            return True
+        low, high = (middle, high) if torch.equal(other, value) else (low, middle)
+    return False

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mhrun.build import check_attributes
 from mhrun.errors import Refusal, UserError
-from mhrun.parts import AUTO, Dynamics, Kernel, checked_minibatch_size
+from mhrun.parts import AUTO, Bias, Dynamics, Kernel, checked_minibatch_size
 from mhrun.priors import Prior as OwnPrior
 from mhrun.random import Draws
 from mhrun.target import Target
@@ -57,6 +57,10 @@ class Unadjusted(Kernel):
                 "mhrun.dynamics, and a new one derives from mhrun.parts.Dynamics."
             )
         check_attributes(dynamics)
+        if not isinstance(dynamics.bias, Bias):
+            raise Refusal(
+                f"bias of {type(dynamics).__name__} is {dynamics.bias!r}; declare bias = mhrun.Bias(noise=...)."
+            )
         self.dynamics = dynamics
         self.m = None if m is None else checked_minibatch_size(m)
         if m == AUTO:

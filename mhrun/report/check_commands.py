@@ -41,7 +41,7 @@ def _can_be_set(key: str, value: Any) -> bool:
 def _written(value: Any) -> str:
     """Return a value as one line of YAML."""
     text: str = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), sort_keys=False)
-    return text.removesuffix("\n").removesuffix("\n...")
+    return text.removesuffix("\n").removesuffix("\n...").replace("${", "\\${")  # no interpolation
 
 
 def _where(module: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 Steps = npt.NDArray[np.int64]
+_UNLABELLED = re.compile(r"_dim_\d+$")  # the name of a dimension that has none
 
 
 def steps_of_draws(trace: xr.DataTree) -> Steps:
@@ -64,8 +66,8 @@ def validity(trace: xr.DataTree) -> npt.NDArray[np.bool_]:
 def in_order_of_run(posterior: xr.Dataset) -> xr.Dataset:
     """Return the draws with their dimensions in the order of the run, which `sel` or `reindex` may have changed.
 
-    Labels that the run does not have stay behind the others; dimensions without labels are in the order of their
-    numbers.
+    Labels that the run does not have stay behind the others. Dimensions without labels, NAME_dim_0 and so on, are in
+    the order of their numbers. A dimension of whose labels the trace keeps no order stays as it is.
     """
     labels = json.loads(posterior.attrs.get(LABELS, "{}"))
     for name, coordinate in posterior.coords.items():
@@ -75,7 +77,7 @@ def in_order_of_run(posterior: xr.Dataset) -> xr.Dataset:
         if name in labels:
             place = {label: number for number, label in enumerate(labels[name])}
             order = sorted(range(len(present)), key=lambda k: place.get(present[k], len(place)))
-        elif coordinate.dtype.kind in "iu":
+        elif _UNLABELLED.search(str(name)) and coordinate.dtype.kind in "iu":
             order = sorted(range(len(present)), key=present.__getitem__)
         else:
             continue

@@ -202,9 +202,14 @@ def _dimension(group: Group, axis: Axis, size: int) -> None:
 
 def _keep_order(group: Group, labels: Mapping[str, Sequence[Any]]) -> None:
     """Store the labels of dimensions as text too: `sel` and `reindex` change the order of coordinates."""
-    text = json.dumps({name: list(values) for name, values in labels.items()})
-    if labels and len(text) <= _LONGEST_ATTRIBUTE:
-        group.set_attributes({LABELS: text})
+    kept: dict[str, list[Any]] = {}
+    for name, values in sorted(
+        labels.items(), key=lambda item: len(item[1])
+    ):  # not the longest, if all are too long
+        if len(json.dumps(kept | {name: list(values)})) <= _LONGEST_ATTRIBUTE:
+            kept[name] = list(values)
+    if kept:
+        group.set_attributes({LABELS: json.dumps(kept)})
 
 
 def _written(theta: Array, layout: Parameters | None) -> dict[str, Array]:

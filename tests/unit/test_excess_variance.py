@@ -12,6 +12,7 @@ import mhrun
 from mhrun.data import Dataset
 from mhrun.engine.excess_variance import excess_variance
 from mhrun.engine.method import Method
+from mhrun.errors import Refusal
 from mhrun.kernels import Unadjusted
 from mhrun.models.gaussian_location import GaussianLocation
 from mhrun.parts import Bias
@@ -93,6 +94,14 @@ def test_a_module_without_hidden_units_is_warned_of_and_a_network_is_not():
     largest = 2 * np.linalg.eigvalsh(np.cov(gradients.T)).max() * 50**2 / 2 * (1 - 2 / 50)
     assert of(linear) == pytest.approx(0.5 * 0.01 * largest, rel=1e-4)
     assert of(hidden) is None
+
+
+@pytest.mark.parametrize("bias", [1.0, (1.0,), {"noise": 1.0}])
+def test_a_bias_of_another_type_is_refused(bias):
+    dynamics = mhrun.SGLD()
+    dynamics.bias = bias
+    with pytest.raises(Refusal, match=r"bias of SGLD is .*; declare bias = mhrun.Bias\(noise=...\)"):
+        mhrun.Unadjusted(dynamics, 5)
 
 
 @pytest.mark.parametrize(("m", "gain", "warns"), [(5, None, True), (None, None, False), (5, 1.0, False)])

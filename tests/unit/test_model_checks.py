@@ -12,7 +12,8 @@ from torch import nn
 import mhrun
 from mhrun.data import Dataset
 from mhrun.engine.defaults import default_of
-from mhrun.engine.model_checks import _check_derivatives, check_model
+from mhrun.engine.model_checks import _check_derivatives, _check_rows, check_model
+from mhrun.engine.step_functions import coordinate_with_steps
 from mhrun.errors import Refusal, UserError
 from mhrun.models.function import FunctionModel
 from mhrun.models.module import ModuleModel
@@ -117,6 +118,24 @@ def test_one_that_shows_in_large_minibatches_or_in_none_of_one_is_refused_too(lo
     data = {"y": np.random.default_rng(0).normal(size=2_000)}
     with pytest.raises(Refusal, match=message):
         mhrun.sample(log_lik, data, mhrun.Unadjusted(mhrun.SGLD(), 10), start=[0.0], step_size=1e-3, steps=10)
+
+
+@pytest.mark.parametrize("edges", [(-1.0, 1.0), (1.0, 1.01)])
+def test_a_function_that_is_constant_where_a_number_is_clamped_has_no_steps(edges):
+    """There is no gradient at the start, nor where the search for steps goes."""
+    model = FunctionModel(lambda theta, b: -0.5 * (b.y - theta[0].clamp(*edges) * b.x[:, 0]) ** 2, [3.0])
+    target = Target(model, Dataset.of(DATA))
+    assert coordinate_with_steps(target, torch.tensor([[3.0]], dtype=torch.float64)) is None
+    assert default_of(target)[0] == "hmc"
+
+
+def test_rounding_of_float32_fields_is_no_dependence_on_the_minibatch():
+    x = np.random.default_rng(0).standard_normal((500, 50)).astype("float32")
+
+    def log_lik(theta, b):
+        return -0.5 * (b.x @ theta.float()).double() ** 2
+
+    _check_rows(Target(FunctionModel(log_lik, [1.0] * 50), Dataset.of({"x": x})), torch.rand(1, 50).double())
 
 
 def test_a_function_of_the_datum_passes():

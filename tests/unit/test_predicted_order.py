@@ -65,6 +65,33 @@ def test_labels_of_theta_are_put_back_in_order_too():
     assert mhrun.predict(trace.isel(parameter=[1, 0]), mean, DATA).equals(expected)
 
 
+@pytest.mark.parametrize(
+    "longest", [32_000, 10]
+)  # characters of labels that are kept: in the second case none
+def test_labels_that_are_numbers_are_no_places(longest, monkeypatch):
+    monkeypatch.setattr("mhrun.store.trace_file._LONGEST_ATTRIBUTE", longest)
+    parameters = {"w": {"dims": {"site": [3, 1]}, "prior": "Normal(0, 5)"}}
+
+    def mean(theta, rows):
+        return rows.x @ theta.w
+
+    with pytest.warns(UserWarning, match="R-hat"):
+        trace = mhrun.sample(
+            lambda theta, rows: Normal(rows.x @ theta.w, 1.0).log_prob(rows.y),
+            DATA,
+            WALK,
+            parameters=parameters,
+            **CALL,
+        )
+    expected = trace["posterior"]["w"].to_numpy().mean((0, 1)) @ DATA["x"].T
+    np.testing.assert_allclose(mhrun.predict(trace, mean, DATA), expected)
+    renamed = trace["posterior"].to_dataset().rename(site="place")
+    other = xr.DataTree.from_dict({"/": trace.dataset, "posterior": renamed})
+    np.testing.assert_allclose(mhrun.predict(other, mean, DATA), expected)
+    if longest > 10:
+        np.testing.assert_allclose(mhrun.predict(trace.sel(site=[1, 3]), mean, DATA), expected)
+
+
 @pytest.mark.parametrize("name", ["chain", "draw"])
 def test_a_trace_without_its_chains_or_draws_is_refused_in_a_line(named, name):
     with pytest.raises(mhrun.errors.UserError, match=rf"no dimension {name}; .*isel\({name}=\[0\]\)"):

@@ -68,7 +68,8 @@ def _reason(method: Method) -> str | None:
     if dynamics is not None and dynamics.known_noise and method.precondition in _WITH_SCALE:
         return UNSCALED_NOISE
     if dynamics is not None and method.plan.is_open and dynamics.bias.noise is None:
-        return f"no rule finds the step size of {type(dynamics).__name__}; give a number, not auto."
+        remedy = "" if dynamics.optimises else "declare bias = mhrun.Bias(noise=...) on the class, or "
+        return f"no rule finds the step size of {type(dynamics).__name__}; {remedy}give a number, not auto."
     if method.plan.is_open and tuple(getattr(method.target.model, "batch_norms", ())):
         return (
             "a pilot finds no step size for a network with BatchNorm, whose curvature grows without bound as weights "
