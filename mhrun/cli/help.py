@@ -125,6 +125,8 @@ Numerical features are standardised, and priors are printed.
   model=poisson       logistic, softmax, linear or poisson, in place of the one for the outcome's values
   categorical=[a,b]   columns that are categories; any setting of data=table, such as exposure=days or missing=drop
   groups=[a,b]        columns of groups, such as schools or patients: a multilevel model, in which each has an effect
+  form=centred        the effects as parameters themselves, or noncentred: standardised; without it, centred where
+                      groups differ clearly
   baselines.a=VALUE   the value of a category that the others are compared with; without it, the first in sorted order
 """,
     "check": f"""\

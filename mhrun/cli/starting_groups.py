@@ -6,17 +6,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from mhrun.cli.starting_forms import CENTRED, NONCENTRED, is_centred
 from mhrun.cli.starting_models import Fitted, part_text, place_of
 from mhrun.data.dataset import Dataset
 from mhrun.data.table_facts import features_of
 from mhrun.errors import UserError
 from mhrun.names import identifier
 
-# Information on the effect of a group, times its variance a priori (0.3^2 here), above which the effects themselves are
-# nearly independent of their spread a posteriori, so that chains move in them; below, in the standardised ones.
-_INFORMED, _TYPICAL = 1.0, 0.3
 # Dimensions of a trace, and parameters, besides those of groups.
 _TAKEN = ("chain", "draw", "step", "parameter", "feature", "intercept", "weights", "scale")
 
@@ -68,20 +64,21 @@ _KINDS = {
 }
 
 
-def multilevel(word: str, name: str, target: str, data: Dataset) -> Fitted:
+def multilevel(word: str, name: str, target: str, data: Dataset, form: str | None = None) -> Fitted:
     """Return the regression of a kind whose intercept differs between groups.
 
     The effects of the groups of a column are N(0, sd^2) a priori, and sd is a parameter. They are written in the form
-    that fits the data of a group: themselves where it has many (centred), else standardised (non-centred).
+    that fits the data: themselves where groups differ clearly (centred), else standardised (non-centred).
 
     Args:
         word: the kind of regression, of `mhrun.cli.starting_models.Regression`.
         name: of the model.
         target: the column of the outcome.
         data: the table as the regression reads it.
+        form: centred or noncentred, for all columns; None: by the data of each.
 
     Raises:
-        UserError: there is no multilevel regression of this kind.
+        UserError: there is no multilevel regression of this kind, or no such form.
     """
     if word not in _KINDS:
         raise UserError(f"groups goes with model={', '.join(map(str.lower, _KINDS))}, not with {word}.")
@@ -94,13 +91,13 @@ def multilevel(word: str, name: str, target: str, data: Dataset) -> Fitted:
     terms, formula, centred = ["theta.intercept"], ["intercept"], dict[str, str]()
     for (column, levels), word_of in zip(groups.items(), _identifiers(groups), strict=True):
         effects, sd = _parameters_of(word_of)
-        is_centred = _is_informed(word, data, column)
+        themselves = is_centred(form, word, data, column)
         parameters[sd] = kind.spread
-        parameters[effects] = {"dims": {word_of: levels}} | ({} if is_centred else {"prior": "Normal(0, 1)"})
-        scaled = "" if is_centred else f"theta.{sd} * "
+        parameters[effects] = {"dims": {word_of: levels}} | ({} if themselves else {"prior": "Normal(0, 1)"})
+        scaled = "" if themselves else f"theta.{sd} * "
         terms.append(f"{scaled}theta.{effects}[rows[{json.dumps(column)}]]")
-        formula.append(f"{'' if is_centred else f'{sd} * '}{effects}")
-        if is_centred:
+        formula.append(f"{'' if themselves else f'{sd} * '}{effects}")
+        if themselves:
             centred[effects] = sd
     terms += ["rows.x @ theta.weights"] * bool(features)
     formula += ["x.weights"] * bool(features)
@@ -114,7 +111,7 @@ def multilevel(word: str, name: str, target: str, data: Dataset) -> Fitted:
         mean=" + ".join(formula),
         rate=f"{exposure} * " if exposure else "",
     )
-    comments = [equation, *_comments(groups, centred)]
+    comments = [equation, *_comments(groups, centred, form)]
     times = " * rows.exposure" * bool(exposure)
     module = _MODULE.format(
         title=f"{kind.title}, whose intercept differs between groups of {' and of '.join(map(_in_docstring, groups))}.",
@@ -161,26 +158,25 @@ def _in_docstring(column: str) -> str:
     return column.replace("\\", "\\\\").replace('"', "'")
 
 
-def _is_informed(word: str, data: Dataset, column: str) -> bool:
-    """Return whether the data of the median group are enough for the centred form."""
-    y, codes = data.fields["y"].double().numpy(), data.fields[column].numpy()
-    rows = float(np.median(np.bincount(codes, minlength=len(data.facts["groups"][column]))))
-    share = (y > 0).mean()
-    each = {"linear": 1.0, "logistic": share * (1 - share), "Poisson": y.mean()}[word]
-    return bool(rows * each * _TYPICAL**2 > _INFORMED)
-
-
-def _comments(groups: Mapping[str, Sequence[str]], centred: Mapping[str, str]) -> list[str]:
+def _comments(groups: Mapping[str, Sequence[str]], centred: Mapping[str, str], form: str | None) -> list[str]:
     """Return comments on the forms of the effects."""
-    count = len(groups)
-    if not centred:
+    density = "log_prior has their density."
+    if form is not None:
         return [
-            "Effects are standardised (non-centred), which suits groups with few data.",
+            f"Effects are parameters themselves (centred); {density}"
+            if centred
+            else "Effects are standardised (non-centred)."
         ]
-    lines = [
-        "Effects of groups with many data are parameters themselves (centred); log_prior has their density.",
+    lines = [f"Effects of groups that differ clearly are parameters themselves (centred); {density}"] * bool(
+        centred
+    )
+    if len(centred) < len(groups):
+        lines.append("Effects of groups that do not differ clearly are standardised (non-centred).")
+    forms = [NONCENTRED] * bool(centred) + [CENTRED] * (len(centred) < len(groups))
+    return [
+        *lines,
+        f"mhrun init writes the other form with {' or '.join(f'form={other}' for other in forms)}.",
     ]
-    return lines + ["Those of groups with few data are standardised (non-centred)."] * (len(centred) < count)
 
 
 def _imports(kind: Kind, has_prior: bool) -> str:

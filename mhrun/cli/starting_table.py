@@ -46,6 +46,7 @@ _SET = {
     "intercept",
     "part",
 }  # by the template, not by the user
+_OF_MODEL = ("model", "form")  # settings of the model, not of the table
 
 
 class NewProject(NamedTuple):
@@ -66,15 +67,18 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> NewPr
     Args:
         file: the table.
         target: the column of the outcome; None: the last.
-        settings: KEY=VALUE, of `mhrun.data.table.Table`, or ``model``.
+        settings: KEY=VALUE, of `mhrun.data.table.Table`, or ``model``, or ``form`` of the effects of groups.
 
     Raises:
         UserError: a table, a column or a setting that does not fit.
     """
     file = file.resolve()
-    model = next((word.partition("=")[2] for word in settings if word.startswith("model=")), None)
+    model, form = (
+        next((word.partition("=")[2] for word in settings if word.startswith(f"{key}=")), None)
+        for key in _OF_MODEL
+    )
     table_settings = {"file": str(file)} | _table_settings(
-        [w for w in settings if not w.startswith("model=")]
+        [w for w in settings if w.partition("=")[0] not in _OF_MODEL]
     )
     call(Table, table_settings, "the table")  # checks the settings before the file is read
     target, levels = outcome_of(file, target, table_settings.get("separator"))
@@ -83,6 +87,8 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> NewPr
         raise UserError(f"exposure={table_settings['exposure']} goes with counts: add model=poisson.")
     table_settings |= {"target": target, **regression.table}
     groups = table_settings.get("groups")
+    if form is not None and not groups:
+        raise UserError(f"form={form} is that of the effects of groups: add groups=COLUMN.")
     if groups:
         table_settings.pop("intercept", None)  # a named parameter, and no column of x
     check_word(file.name, "the file")
@@ -105,7 +111,7 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> NewPr
         table_settings.pop("exclude", None)
     name, of_columns = _name(file), _columns(data.facts)
     fitted = (
-        multilevel(regression.word, name, target, data)
+        multilevel(regression.word, name, target, data, form)
         if groups
         else regression.fitted(name, target, data, levels)
     )

@@ -459,25 +459,26 @@ def test_all_columns_that_are_no_features_are_named_at_once_and_can_be_excluded(
 @pytest.mark.parametrize(
     ("outcome", "words", "rows", "forms"),
     [
-        ("number", [], 60, ("", "theta.rater_sd * ")),  # 30 rows of a school, 3 of a rater
-        ("flag", [], 60, ("theta.school_sd * ", "theta.rater_sd * ")),
+        ("number", [], 60, ("", "theta.rater_sd * ")),  # schools differ, raters do not
+        ("flag", [], 1_200, ("theta.school_sd * ", "theta.rater_sd * ")),  # many data, and no differences
         ("count", ["model=poisson", "exposure=days"], 60, ("", "theta.rater_sd * ")),
-        ("flag", [], 1_200, ("", "")),
+        ("flag", ["form=centred"], 60, ("", "")),
+        ("number", ["form=noncentred"], 60, ("theta.school_sd * ", "theta.rater_sd * ")),
     ],
 )
 def test_groups_give_a_multilevel_regression(capsys, outcome, words, rows, forms):
-    """Effects are themselves parameters where a group has many data, else standardised."""
+    """Effects are themselves parameters where groups differ clearly, else standardised, or as the user chooses."""
     outcomes = {
-        "number": numbers,
+        "number": lambda rng, rows: 4.0 * (np.arange(rows) % 2) + rng.normal(size=rows),
         "flag": lambda rng, rows: rng.choice(["yes", "no"], rows),
-        "count": lambda rng, rows: rng.poisson(1.5, rows),
+        "count": lambda rng, rows: rng.poisson(1.5 + 8.0 * (np.arange(rows) % 2)),
     }
     table(
         rows,
         y=outcomes[outcome],
         days=lambda rng, rows: rng.uniform(1, 2, rows),
         school=np.arange(rows) % 2,
-        rater=[f"r {i % 20}" for i in range(rows)],
+        rater=[f"r {i // 2 % 20}" for i in range(rows)],
     )
     words = ["--data", "my rows.csv", "--outcome", "y", "groups=[school,rater]", *words]
     assert run(["init", "mine", *words]) == 0
@@ -486,6 +487,8 @@ def test_groups_give_a_multilevel_regression(capsys, outcome, words, rows, forms
     assert "units   groups: 2 of school, 20 of rater" in said
     model = yaml.safe_load(Path("mine/conf/model/my_rows.yaml").read_text())
     assert model["parameters"]["rater_effects"]["dims"]["rater"][1] == "r 1"
+    chosen = any(word.startswith("form=") for word in words)
+    assert ("writes the other form with form=" in Path("mine/conf/model/my_rows.yaml").read_text()) != chosen
     code = Path("mine/my_rows_model.py").read_text()
     for form, column in zip(forms, ("school", "rater"), strict=True):
         assert f'        + {form}theta.{column}_effects[rows["{column}"]]\n' in code
@@ -515,6 +518,25 @@ def test_groups_give_a_multilevel_regression(capsys, outcome, words, rows, forms
     )
     np.testing.assert_allclose(written["log_lik"](named, Named(fields)), expected, rtol=1e-9)
     assert written["simulate"](named, Named(fields))["y"].shape == rows["y"].shape
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["groups=school", "form=centered"],
+            "form=centered is unknown; choose centred or noncentred. Did you mean",
+        ),
+        (
+            ["exclude=school", "form=centred"],
+            "form=centred is that of the effects of groups: add groups=COLUMN.",
+        ),
+    ],
+)
+def test_a_form_without_meaning_is_refused(capsys, words, message):
+    table(y=numbers, school=np.arange(60) % 2)
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y", *words]) == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow
