@@ -131,6 +131,7 @@ def test_the_moves_of_six_coordinates_are_compared_at_another_temperature_of_the
     assert verdict(dynamics(move)).outcome == outcome
 
 
+@pytest.mark.slow
 def test_the_ratio_of_a_compiled_proposal_is_compared_in_all_coordinates():
     part = with_pieces(mhrun.RandomWalk, NativeProposal((), walk, ratio_of_the_last))
     found = verdict(lambda n, m: mhrun.MetropolisHastings(part(), mhrun.Full(), mhrun.Metropolis()))

@@ -110,9 +110,7 @@ def test_the_loops_in_cpp_do_the_same(problem, ours, tmp_path, monkeypatch, caps
     assert abs(here["batch"] / there["batch"] - 1) < 0.1
 
 
-@pytest.mark.parametrize(
-    "name", ["tiny", *(pytest.param(n, marks=pytest.mark.slow) for n in ("cnn", "lstm"))]
-)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) for n in ("tiny", "cnn", "lstm")])
 def test_steps_on_modules_are_timed_beside_plain_training(name, monkeypatch):
     """With one round, a ratio of medians is a median of ratios."""
     monkeypatch.syspath_prepend(str(FOLDER))

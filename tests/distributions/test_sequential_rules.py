@@ -123,7 +123,12 @@ STATIONARY = {  # rule, c, variance of its stationary distribution, and what is 
 }
 
 
-@pytest.mark.parametrize("name", STATIONARY)
+SLOW = ("mh_minibatch, sequential", "per_step")  # like others
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in STATIONARY]
+)
 def test_a_chain_has_the_distribution_that_its_test_promises(name):
     rule, c, variance, slack = STATIONARY[name]
     draws, read = drawn(rule, c)

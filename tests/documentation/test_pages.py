@@ -404,6 +404,7 @@ def test_the_regression_tutorial(tmp_path, monkeypatch, capsys, unrendered):
     assert scope["odds"].mean() == pytest.approx(np.exp(-1), rel=0.4)  # the weight of x0 is -1, its sd 1
 
 
+@pytest.mark.slow
 def test_the_tutorial_on_cold_posteriors(tmp_path, monkeypatch, capsys, unrendered):
     """With fewer steps than on the page."""
     monkeypatch.setenv("MHRUN_TRUST", "")
@@ -438,13 +439,19 @@ def test_the_tutorial_on_a_million_rows(tmp_path, monkeypatch, capsys):
     page = "tutorials/million-rows.md"
     (rows,) = [text for title, text in blocks(page, "python") if title]
     exec(rows.replace("1_000_000", "500"), {})
-    table, arrays, comparison, subsample = [text for _, text in blocks(page, "bash")]
+    table, *_ = [text for _, text in blocks(page, "bash")]
     few = ["executor=torch", "steps=100", "warmup=50", "runtime.threads=1", "runtime.report=false"]
     assert run([*shlex.split(table)[1:], *few]) == 0, capsys.readouterr().err
     methods = json.loads(Path("outputs/own/latest/summary.json").read_text())["methods"]
     assert methods["mh_ss"]["reference_n_grad"] > 500
     assert methods["mcmc"]["likelihood_evals"] > 4 * 150 * 500
 
+
+@pytest.mark.slow
+def test_the_tutorial_on_ten_million_rows(tmp_path, monkeypatch, capsys):
+    """With fewer rows and steps than on the page."""
+    monkeypatch.chdir(tmp_path)
+    _, arrays, comparison, subsample = [text for _, text in blocks("tutorials/million-rows.md", "bash")]
     rng = np.random.default_rng(0)
     x = np.column_stack([np.ones(400), rng.standard_normal((400, 30))]).astype("float32")
     y = np.where(rng.random(400) < 1 / (1 + np.exp(-x[:, 1])), 1, -1).astype("int8")

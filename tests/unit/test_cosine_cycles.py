@@ -131,7 +131,7 @@ WORDS = [
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("executor", ["compiled", "torch"])
+@pytest.mark.parametrize("executor", [pytest.param("compiled", marks=pytest.mark.slow), "torch"])
 def test_a_trace_holds_what_is_collected_through_a_stop(tmp_path, executor):
     base = compose_config([*WORDS, f"executor={executor}", "thin=2"])
 

@@ -181,6 +181,7 @@ def test_a_dense_scale_that_is_wrong_in_size_is_changed_in_size():
     assert 5 < float(sizes[30:].mean()) < 80  # 22
 
 
+@pytest.mark.slow
 def test_a_dense_scale_that_is_wrong_in_some_directions_gives_way_to_a_diagonal_one():
     """Sixty coordinates, in three directions of which the mode is sharp: the curvature is 10 and the variance 3."""
     turn = torch.linalg.qr(torch.from_numpy(np.random.default_rng(3).normal(size=(60, 60)))).Q
