@@ -35,7 +35,7 @@ from mhrun.store.reference import prepare_reference
 from mhrun.store.sharing import DIGEST
 from mhrun.types import INFO_DTYPES, Record
 
-_LONG = 10.0  # seconds left in which a run whose chains have all stopped is heard of
+_LONG = 10.0  # seconds left, from which on a line says that all chains have stopped
 _SILENT_SECONDS = 1.0  # of compilation, before a line says so
 _CHUNK_SECONDS = 0.25  # seconds between updates of progress and checks for a stop
 _BLOCK_SHARE = 0.05  # largest share of the time spent on writing states

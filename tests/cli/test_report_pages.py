@@ -208,6 +208,7 @@ def test_numbers_and_verdicts_go_into_the_summary(reported):
     }
 
 
+@pytest.mark.slow
 def test_a_report_made_again_is_the_same(copied):
     before = {p.name: p.read_bytes() for p in copied.report.iterdir() if p.suffix in (".csv", ".md", ".png")}
     build_report(copied)

@@ -233,6 +233,7 @@ def the_sweep(tmp_path):
     return next((tmp_path / "outputs/gmm_tied_means/sweeps").iterdir())
 
 
+@pytest.mark.slow
 def test_a_sweep_waits_for_another_process_that_computes_it(tmp_path, capsys):
     """Both removed each other's records of jobs, and what they had done counted as lost."""
     words = [*WORDS, *BARE, "lam=0.2,0.3"]

@@ -76,10 +76,12 @@ def test_our_contender_is_a_program():
     assert answer("ours.py", "mint_100", 10_000, "torch", "memory")["batch"] == 100
 
 
+@pytest.mark.slow
 def test_the_torch_contender_answers():
     assert answer("torch_network.py", 500, most=1)["accepted"] == 1
 
 
+@pytest.mark.slow
 def test_contenders_of_mh_minibatch_agree(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(FOLDER)
     import run

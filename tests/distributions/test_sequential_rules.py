@@ -123,7 +123,7 @@ STATIONARY = {  # rule, c, variance of its stationary distribution, and what is 
 }
 
 
-SLOW = ("mh_minibatch, sequential", "per_step")  # like others
+SLOW = ("mh_minibatch, sequential", "per_step", "mhsublhd")
 
 
 @pytest.mark.parametrize(

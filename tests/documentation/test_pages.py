@@ -94,6 +94,7 @@ def test_commands_mean_something(page, line):
         assert compose_config(job, compare=False)["methods"] is not None
 
 
+@pytest.mark.slow
 def test_the_worked_example(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("MHRUN_TRUST", "")  # put back afterwards
     monkeypatch.setattr("mhrun.report.build.FIGURES", {})  # the page's own figure is drawn

@@ -144,6 +144,7 @@ def test_a_direction_is_written_as_a_sum():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kernel",
     [

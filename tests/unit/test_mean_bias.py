@@ -162,6 +162,7 @@ def bias_of_spread(trace):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_run_warns_where_a_parameter_governs_many():
     _, lines = groups(mhrun.SGLD(), steps=1_500, warmup=300, step_size=0.06)

@@ -74,6 +74,7 @@ def test_the_step_size_of_a_random_walk_is_what_theory_says():
     assert found(run(full()))["step_size"] == pytest.approx(2.38 / D**0.5, rel=0.35)
 
 
+@pytest.mark.slow
 def test_the_step_of_a_dynamics_is_stable_and_has_the_variance_it_promises():
     """Variances against the inverse of the Hessian at the mode; 1,600 effective draws: a standard error of 3.5 %."""
     counts = {"chains": 16, "steps": 20_000, "warmup": 1_000, "thin": 20}
