@@ -42,7 +42,7 @@ def compare_runs(words: Sequence[str]) -> int:
     compared = [found_run(name, outputs) for name in names]
     reference_run = _reference_run(reference, names, compared, outputs) if reference is not None else None
 
-    from mhrun.report.compare import least_evaluations
+    from mhrun.report.compared_draws import least_evaluations
     from mhrun.report.compared_rows import rows_of
     from mhrun.report.comparison_page import COLUMNS, DISTANCES, EXPLAINED, build_comparison, table
 

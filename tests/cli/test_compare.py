@@ -27,9 +27,10 @@ from mhrun.kernels import MetropolisHastings
 from mhrun.models.function import FunctionModel
 from mhrun.pairing.full import Full
 from mhrun.proposals.random_walk import RandomWalk
-from mhrun.report.compare import Comparison, _better, _doubts, _mentioned, _small_errors, compare
+from mhrun.report.compare import Comparison, compare
 from mhrun.report.compared_rows import Row, rows_of, run_names, unlike
 from mhrun.report.comparison_figures import figure
+from mhrun.report.comparison_notes import better, doubts, mentioned, small_errors
 from mhrun.report.comparison_page import finding, table
 from mhrun.report.convergence import convergence_warnings
 from mhrun.rules.metropolis import Metropolis
@@ -410,8 +411,8 @@ def test_the_temperature_of_draws_is_distinguished_only_where_it_differs(schedul
     ],
 )
 def test_a_reference_that_has_not_converged_is_marked(rhat, line):
-    assert line in _doubts("a: mcmc", rhat)[0]
-    assert _doubts("a: mcmc", 1.005) == []
+    assert line in doubts("a: mcmc", rhat)[0]
+    assert doubts("a: mcmc", 1.005) == []
 
 
 def test_what_a_verdict_has_said_is_not_said_again(there, capsys):
@@ -430,8 +431,8 @@ def test_what_a_verdict_has_said_is_not_said_again(there, capsys):
         },
         "ref": {"rhat": 1.001, "ess": 50.0, "verdict": "reference", "verdict_reason": ""},
     }
-    mentioned = _mentioned(rows, "ref", has_doubts=False)
-    assert convergence_warnings(rows, except_rhats=mentioned.rhats, except_sizes=mentioned.sizes) == [
+    named = mentioned(rows, "ref", has_doubts=False)
+    assert convergence_warnings(rows, except_rhats=named.rhats, except_sizes=named.sizes) == [
         "R-hat above 1.01: b (1.020). These chains have not converged.",
         "ESS below 400: b (302). Means and quantiles are imprecise.",
     ]
@@ -459,9 +460,9 @@ def test_a_better_reference_is_named():
         "hmc": {"rhat": 1.001, "ess": 900.0, "target": "exact"},
         "mala": {"rhat": 1.0005, "ess": 90.0, "target": "exact"},
     }
-    assert _better(rows, "mcmc") == " Take hmc as the reference: it is exact, and its R-hat is 1.001."
-    assert _better(rows, "hmc") == ""
-    assert "error. Take hmc" in _doubts("mcmc", 1.02, _better(rows, "mcmc"))[0]
+    assert better(rows, "mcmc") == " Take hmc as the reference: it is exact, and its R-hat is 1.001."
+    assert better(rows, "hmc") == ""
+    assert "error. Take hmc" in doubts("mcmc", 1.02, better(rows, "mcmc"))[0]
 
 
 def test_settings_of_the_computation_make_no_other_target():
@@ -530,9 +531,9 @@ def test_a_method_that_is_exact_by_declaration_is_compared_as_an_exact_one():
     assert finding(Comparison(rows, {}, [], None)).endswith(
         "the only exact (declared) method that converged."
     )
-    assert "Take a as the reference: it is exact (declared), and its R-hat" in _better(rows, "b")
+    assert "Take a as the reference: it is exact (declared), and its R-hat" in better(rows, "b")
     rows["c"] = {"target": "exact", "per_million": 50, **common, "rhat": 1.005}
-    assert "Take c as the reference: it is exact, and its R-hat" in _better(rows, "b")
+    assert "Take c as the reference: it is exact, and its R-hat" in better(rows, "b")
 
 
 @short_run
@@ -579,13 +580,13 @@ def test_an_approximate_method_that_agrees_is_named_with_its_expected_error():
     rows = [Row(Run(), name, f"own: {name}") for name in ("hmc", "sgld_cv", "mint", "sgld")]
     verdicts = {"hmc": "agrees", "sgld_cv": "agrees", "mint": "agrees", "sgld": "differs"}
     found = {f"own: {name}": {"verdict": verdict} for name, verdict in verdicts.items()}
-    (line,) = _small_errors(found, rows, 0.1)
+    (line,) = small_errors(found, rows, 0.1)
     assert line == (
         "Approximate, though they agree: own: sgld_cv (sd up to 5% too large by its settings if the "
         "posterior is normal), own: mint. A verdict "
         "does not see differences far below 0.1 sd."
     )
-    assert _small_errors(found, rows[::3], 0.1) == []
+    assert small_errors(found, rows[::3], 0.1) == []
 
 
 @short_run
