@@ -3,61 +3,44 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 import tempfile
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
-from mhrun.diagnostics.chains import (
-    LEAST_DRAWS,
-    diagnosed_coordinates,
-    some_coordinates,
-    valid_of_each,
-)
-from mhrun.diagnostics.ladders import rung
 from mhrun.engine.assemble import assembled, check_kind
+from mhrun.engine.call_folder import check_call, locked
+from mhrun.engine.call_settings import check_device, step_size_schedule, temperature_of_chains
 from mhrun.engine.defaults import (
     default_counts,
     default_kernel,
     default_of,
     default_surrogate,
 )
-from mhrun.engine.fit import fit_warnings
 from mhrun.engine.method import Method, model_attributes
-from mhrun.engine.pilot import pilot_warnings, piloted
+from mhrun.engine.pilot import piloted
 from mhrun.engine.progress import Progress
 from mhrun.engine.run_method import run_method
 from mhrun.engine.settings import Settings
 from mhrun.engine.starts import starts_of
+from mhrun.engine.trace_warnings import warn_of_trace
 from mhrun.engine.user_model import user_model
-from mhrun.engine.warnings import draws_warnings, warnings_of
 from mhrun.engine.watcher import Silent
 from mhrun.errors import UserError
-from mhrun.models.parameters import constant_coordinates, parameters_of
+from mhrun.models.parameters import parameters_of
 from mhrun.monitors import Monitor
-from mhrun.numbers import is_number, whole_number
+from mhrun.numbers import whole_number
 from mhrun.parts import AUTO, Kernel
 from mhrun.schedules import Schedule
 from mhrun.schedules.fixed import Fixed
-from mhrun.schedules.plan import is_auto
-from mhrun.schedules.tuned import Tuned
-from mhrun.store.draws import validity
-from mhrun.store.files import read_json, write_json
 from mhrun.store.fingerprint import fingerprint
-from mhrun.store.folder import RunFolder
 from mhrun.store.identity import FORMAT, RESULTS_VERSION
-from mhrun.store.netcdf import TRACE, flat_draws, open_trace
+from mhrun.store.netcdf import open_trace
 from mhrun.target import Target
-from mhrun.target.configured import unavailable
-from mhrun.target.function_space import Draws, is_network, predictions, that_vary
 from mhrun.target.precision import FP32
 from mhrun.types import Model
 
@@ -156,7 +139,7 @@ def sample(
         UserError: parts that do not go together, settings that have no meaning, or a folder that holds the
             trace of another call.
     """
-    _check_device(device, dtype)
+    check_device(device, dtype)
     threads = None if threads is None else whole_number("threads", threads, least=1, other="None")
     inputs = user_model(model, data, start=start, log_prior=log_prior, parameters=parameters)
     points = inputs.points
@@ -184,11 +167,11 @@ def sample(
     rungs = kernel.rungs
     chains = 4 * rungs if chains is None else chains
     schedules: dict[str, Schedule] = {
-        "temperature": Fixed(temperature=_temperatures(temperature, rungs, chains))
+        "temperature": Fixed(temperature=temperature_of_chains(temperature, rungs, chains))
     }
     if points is not None and len(points) not in (1, chains):
         raise UserError(f"start has {len(points)} rows for {chains} chains; give one row, or one per chain.")
-    schedules["step_size"] = _step_size(step_size, acceptance, kernel)
+    schedules["step_size"] = step_size_schedule(step_size, acceptance, kernel)
     starts = None if points is None else starts_of(points, target.dim, "start", parameters_of(inputs.model))
     method = assembled(
         "sample",
@@ -235,32 +218,12 @@ def sample(
             # Devices round differently, and a GPU has many normals from another generator (`Streams.many_normals`).
             target.device.type,
         )
-        with _locked(folder) as place:
-            _check_call(place, fingerprint(FORMAT, RESULTS_VERSION, *call))
+        with locked(folder) as place:
+            check_call(place, fingerprint(FORMAT, RESULTS_VERSION, *call))
             method, summary = _run(method, place, place, settings, attributes, progress)
             trace = open_trace(place)
-    _warn(method, summary, trace)
+    warn_of_trace(method, summary, trace)
     return trace
-
-
-def _check_device(device: str, dtype: Any) -> None:
-    """Refuse a device or a type of parameters that there is not."""
-    if str(device).split(":")[0] not in ("cpu", *["cuda"] * torch.cuda.is_available()):
-        raise UserError(unavailable(str(device)))
-    if isinstance(dtype, str) or dtype not in (torch.float64, torch.float32):
-        raise UserError(f"dtype = {dtype!r} must be torch.float64 or torch.float32.")
-
-
-@contextmanager
-def _locked(folder: str | Path) -> Iterator[Path]:
-    """Make a folder and keep other processes from writing to it."""
-    place = RunFolder(Path(folder))
-    try:
-        place.path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"folder = '{folder}' cannot be made: {error.strerror}; choose another.") from error
-    with place.held(lambda line: print(line, file=sys.stderr)):
-        yield place.path
 
 
 def _run(
@@ -281,68 +244,6 @@ def _run(
     return method, run_method(method, folder, settings, watcher, lambda: False, attributes)
 
 
-def _step_size(step_size: float | str | Schedule, acceptance: float | None, kernel: Kernel) -> Schedule:
-    """Return the schedule of the step size: found by a pilot, tuned in burn-in, fixed, or the one that is given."""
-    if is_auto(step_size):
-        aim = AUTO if acceptance is None else acceptance
-        return Tuned(AUTO, aim) if kernel.decides or acceptance is not None else Fixed(step_size=AUTO)
-    if _is_number(step_size):
-        if not 0 < float(step_size) < math.inf:
-            raise UserError(
-                f"step_size = {step_size} must be positive and finite, or auto: then a pilot finds it."
-            )
-        return (
-            Fixed(step_size=float(step_size)) if acceptance is None else Tuned(float(step_size), acceptance)
-        )
-    if not isinstance(step_size, Schedule):
-        raise UserError(f"step_size = {step_size!r} must be a number, auto, or a schedule.")
-    if acceptance is not None:
-        raise UserError("acceptance= tunes a number; leave it out where step_size is a schedule.")
-    return step_size
-
-
-def _temperatures(temperature: float | Sequence[float], rungs: int, chains: int) -> float | list[float]:
-    """Return the temperature of all chains, or of each, from that of the target or of each rung."""
-    if _is_number(temperature):
-        return _temperature(temperature)
-    several: Any = temperature
-    temperatures = list(several) if isinstance(several, Iterable) and not isinstance(several, str) else []
-    if not temperatures or not all(map(_is_number, temperatures)):
-        text = type(temperature).__name__ if isinstance(temperature, Schedule) else repr(temperature)
-        raise UserError(
-            f"temperature = {text} must be a number, or with a ladder a list of one for each rung; "
-            "schedules of it go with mhrun's configurations."
-        )
-    temperatures = [_temperature(value) for value in temperatures]
-    if len(temperatures) != rungs:
-        raise UserError(
-            f"temperature has {len(temperatures)} values for {rungs} rung{'s' * (rungs > 1)}; give "
-            + (
-                "one for each."
-                if rungs > 1
-                else "a number, or a kernel with a ladder, mhrun.ReplicaExchange."
-            )
-        )
-    if chains % rungs:
-        raise UserError(f"chains = {chains} must be a multiple of the {rungs} rungs of a ladder.")
-    if temperatures != sorted(temperatures):
-        raise UserError(f"temperature = {temperatures} must increase: the first rung is the coldest.")
-    return temperatures * (chains // rungs)
-
-
-def _temperature(value: Any) -> float:
-    if not 0 < value < math.inf:
-        raise UserError(f"temperature = {value} must be positive and finite; 1 is the posterior's.")
-    return float(value)
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    """Return whether a value is a number, also one of NumPy's or a tensor (), and not true or false."""
-    if isinstance(value, torch.Tensor | np.ndarray):
-        return value.ndim == 0 and _is_number(value.item())
-    return is_number(value)
-
-
 def _print(line: str) -> None:
     print(f"mhrun: {line.removeprefix('sample: ')}", file=sys.stderr)
 
@@ -350,57 +251,3 @@ def _print(line: str) -> None:
 def _pilot_attribute(facts: Mapping[str, Any] | None) -> dict[str, str]:
     """Return what a pilot found as an attribute of the trace."""
     return {} if facts is None else {"pilot": json.dumps(facts, sort_keys=True)}
-
-
-def _warn(method: Method, summary: Mapping[str, Any], trace: xr.DataTree) -> None:
-    """Warn of everything that makes the draws doubtful."""
-    found = json.loads(trace.attrs["pilot"]) if "pilot" in trace.attrs else None
-    lines = [
-        *warnings_of(method, summary),
-        *pilot_warnings(method.name, found),
-        *fit_warnings(method, trace),
-    ]
-    if "posterior" in trace.children:
-        cold = rung(trace)
-        draws = flat_draws(cold["posterior"])
-        try:
-            draws = valid_of_each(draws, validity(cold))
-            reason = f"they need {LEAST_DRAWS} valid draws of each chain, and one has {draws.shape[1]}."
-        except UserError as error:
-            draws, reason = draws[:, :0], str(error)
-        if draws.shape[1] < LEAST_DRAWS and not method.kernel.optimises:
-            lines.append(f"R-hat and ESS are unknown: {reason}")
-        is_judged = draws.shape[1] >= LEAST_DRAWS and not method.kernel.optimises
-        values, names, line = _judged(method.target, draws, by_predictions=is_judged)
-        lines += draws_warnings(method, summary, values, names)
-        lines += [f"sample: {line}"] * (line is not None)
-    for line in lines:
-        warnings.warn(line.removeprefix("sample: "), UserWarning, stacklevel=3)
-
-
-def _judged(target: Target, draws: Draws, by_predictions: bool) -> tuple[Draws, Sequence[str], str | None]:
-    """Return what draws are judged by, some coordinates or predictions of a network, their names, and a warning."""
-    line = None
-    if by_predictions and is_network(target.model) and np.isfinite(draws).all():
-        try:
-            found = predictions(target.model, target.data, draws)
-            kept = that_vary(found)
-            return found.values[..., kept], [found.names[place] for place in kept], None
-        except UserError as error:
-            line = f"R-hat and ESS are those of weights, which say little of a network: {error}"
-    free = np.setdiff1d(np.arange(draws.shape[-1]), constant_coordinates(target.model))
-    places = free[some_coordinates(len(free), diagnosed_coordinates(len(free), *draws.shape[:2]))]
-    return draws[..., places], [target.model.names[place] for place in places], line
-
-
-def _check_call(folder: Path, settings: str) -> None:
-    """Refuse a folder that holds the trace of another call."""
-    note = folder / "call.json"
-    recorded = read_json(note)
-    if recorded is None and not any((folder / name).exists() for name in ("blocks", TRACE)):
-        write_json(note, {"fingerprint": settings})
-    elif recorded is None or recorded.get("fingerprint") != settings:
-        raise UserError(
-            f"'{folder}' holds the trace of another call, or of this one by another version of mhrun; choose "
-            "another folder."
-        )

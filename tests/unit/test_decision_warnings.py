@@ -36,8 +36,8 @@ def ran(monkeypatch, rule, temperature=1.0, steps=120):
         noises.append(full_noise(summary, N, method.shape.chains * method.shape.steps))
         return kept(method, summary, trace)
 
-    kept = engine._warn
-    monkeypatch.setattr(engine, "_warn", watched)
+    kept = engine.warn_of_trace
+    monkeypatch.setattr(engine, "warn_of_trace", watched)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         mhrun.sample(
