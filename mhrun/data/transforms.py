@@ -29,11 +29,14 @@ class Transforms:
         pad: images (channels, side, side) are shifted by up to this many pixels along each axis, with zeros outside,
             and mirrored with probability 1/2: a function of step, chain and place in the minibatch. 0: neither.
         permuted: share of the labels that are permuted among each other, anew in each pass of n // m steps.
+        pass_size: m, the data of a step. A minibatch of another size, such as that of an exchange, then has the labels
+            of the step's pass too. None: the size of each minibatch.
     """
 
     n: int
     pad: int = 0
     permuted: float = 0.0
+    pass_size: int | None = None
 
     def index(self, index: Tensor, draws: Draws, start: int = 0, rows: Tensor | None = None) -> Tensor:
         """Return row numbers (C, m) with the transforms of this step.
@@ -50,7 +53,7 @@ class Transforms:
             code = draws.choices(self.codes, index.shape[1], start=start, rows=rows, common=common)
         source = index
         if self.permuted:
-            source = draws.shuffled_share(self.n, self.permuted, index.shape[1])[index]
+            source = draws.shuffled_share(self.n, self.permuted, self.pass_size or index.shape[1])[index]
         return index + self.n * (1 + source + self.n * code)
 
     @property

@@ -133,7 +133,9 @@ def assembled(
     if monitor is not None:
         check_kind("monitor", monitor, Monitor, f"{where}monitor")
         monitor = monitor.bind(plan.collected, warmup, warmup + steps)
-    target = target.with_ratio_in(ratio_precision(kernel, target, plan))
+    target = target.with_ratio_in(ratio_precision(kernel, target, plan)).with_passes_of(
+        kernel.of_a_chain.pass_size
+    )
     method = Method(name, kernel, target, plan, shape, seed, dtype, starts, monitor, precondition)
     method.check()
     if (refusal := pilot.refusal(method)) is not None:

@@ -113,6 +113,11 @@ class MetropolisHastings(Kernel):
         return {"distribution": distribution, "m": self.pairing.m}
 
     @property
+    def pass_size(self) -> int | None:
+        """The minibatch size, or that with which a sequential test begins."""
+        return self.rule.first_batch if self.pairing.m is None else self.pairing.m
+
+    @property
     def is_sequential(self) -> bool:
         """Whether the rule chooses the number of data read."""
         return self.rule.wants_terms

@@ -56,6 +56,11 @@ class PlanarFlow(Kernel):
         refused = target.batches.refuses(self.m) if self.m is not None else None
         return refused or target.refuses_surrogate(type(self).__name__)
 
+    @property
+    def pass_size(self) -> int | None:
+        """The minibatch size; None where all data are read."""
+        return self.m
+
     def reads(self, target: Target) -> int:
         """Return the data behind a training step, those of each of its points counted."""
         return (self.m if self.m is not None else target.n) * self.size

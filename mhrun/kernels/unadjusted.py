@@ -99,6 +99,11 @@ class Unadjusted(Kernel):
             )
         return super().refuses_ladder()
 
+    @property
+    def pass_size(self) -> int | None:
+        """The minibatch size; None where all data are read."""
+        return self.m
+
     def reads(self, target: Target) -> int:
         """Return the minibatch size."""
         return self.m if self.m is not None else target.n

@@ -102,6 +102,14 @@ class Kernel(ABC):
         """
         return 1.0
 
+    @property
+    def pass_size(self) -> int | None:
+        """How many data of a pass over all data a step reads: after n // pass_size steps labels are permuted anew.
+
+        None: as many as each minibatch that it draws has. See `mhrun.data.transforms.Transforms`.
+        """
+        return None
+
     @abstractmethod
     def reads(self, target: Target) -> int:
         """Return how many data a step of one chain reads, for plans and cost estimates."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any, Protocol, runtime_checkable
 
@@ -190,6 +191,15 @@ class Target:
             return self
         target = copy.copy(self)
         target.precision = self.precision._replace(ratio=precision)
+        return target
+
+    def with_passes_of(self, m: int | None) -> Target:
+        """Return this target, whose labels are permuted anew after n // m steps; itself if they are not permuted."""
+        if m is None or self.transforms is None or not self.transforms.permuted:
+            return self
+        target = copy.copy(self)
+        target.transforms = replace(self.transforms, pass_size=m)
+        target.batches = Batches(self.n, self.replacement, self.common_batch, target.transforms)
         return target
 
     @property

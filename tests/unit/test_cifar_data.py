@@ -18,9 +18,11 @@ from mhrun.data import Dataset, cifar, files
 from mhrun.data.cifar import CLASSES, Cifar
 from mhrun.data.images import Images
 from mhrun.data.transforms import Transforms, moved
+from mhrun.engine.assemble import assembled
 from mhrun.errors import Refusal, UserError
 from mhrun.models.module import ModuleModel
 from mhrun.random import Draws, Streams, derive_key
+from mhrun.schedules.fixed import Fixed
 from mhrun.target import Target
 from mhrun.types import Controls
 
@@ -204,6 +206,44 @@ def test_a_share_of_the_labels_is_permuted_anew_in_each_pass():
     assert torch.equal(
         target.data.rows(target.batches.piece(again, m))["y"][0], tables[1][again.piece(n, m)[0]]
     )
+
+
+def test_an_exchange_sees_the_labels_of_the_pass_that_gradients_see():
+    """Luo et al. (2020) permute labels at the beginning of an epoch: so do minibatches of any size."""
+    n, m = 40, 8
+    data = images(augment=0, permuted=0.5)
+    model = ModuleModel(nn.Sequential(nn.Flatten(), nn.Linear(192, 40)))
+    ladder = mhrun.ReplicaExchange(
+        mhrun.Unadjusted(mhrun.SGLD(), m=m), mhrun.Growing(), mhrun.MHMinibatch(10), 2, every=3
+    )
+    method = assembled(
+        "ladder",
+        ladder,
+        Target(model, data),
+        {"temperature": Fixed(temperature=[1.0, 2.0]), "step_size": Fixed(step_size=1e-3)},
+        {"chains": 2, "warmup": 0, "steps": 12, "thin": 1, "thin_stats": None, "seed": 1},
+        dtype=torch.float64,
+        starts=None,
+        monitor=None,
+    )
+    target, everyone, tables = method.target, torch.arange(2), []
+    for step in range(1, 16):  # three passes
+        draws, table = Draws(Streams(KEY, 2), step, ahead=1), torch.full((2, n), -1)
+        for index in (
+            target.batches.draw(draws, m),
+            target.batches.draw(Draws(Streams(KEY, 2), step, ahead=1), n),
+            target.batches.more(Draws(Streams(KEY, 2), step), 0, 10, everyone),
+            target.batches.more(Draws(Streams(KEY, 2), step), 10, n, everyone),
+        ):
+            labels = target.data.rows(index)["y"]
+            known = table.gather(1, index % n)
+            assert ((known == labels) | (known == -1)).all()
+            table.scatter_(1, index % n, labels)
+        tables.append(table[0])
+    assert all(torch.equal(tables[k], tables[k // 5 * 5]) for k in range(15))
+    assert not torch.equal(tables[0], tables[5])
+    assert not torch.equal(tables[5], tables[10])
+    assert Target(model, images()).with_passes_of(m).transforms.pass_size is None  # nothing is permuted
 
 
 def test_a_dynamics_on_augmented_images_is_that_on_the_same_images_by_hand():

@@ -64,6 +64,7 @@ def filled(method: Method, result: PilotResult) -> Method:
     return replace(
         method,
         kernel=kernel,
+        target=method.target.with_passes_of(kernel.of_a_chain.pass_size),
         plan=method.plan.filled(result.step_size, result.acceptance),
         starts=lambda chains, draws: points[torch.arange(chains) % len(points)],
         precondition=None,
