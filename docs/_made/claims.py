@@ -13,12 +13,13 @@ import yaml
 from parts import ROOT
 
 from mhrun.diagnostics.grid import Estimate
-from mhrun.report.claims import claims_of, in_words, without_run
+from mhrun.report.claims import CLOSE, claims_of, in_words, is_close, without_run
 from mhrun.report.tables import shown
 from mhrun.report.verdicts import (
     CLASSES,
     COUNTED,
     FAILED,
+    JUDGED,
     NOT_AT_SCALE,
     NOT_JUDGED,
     NOT_REPRODUCED,
@@ -181,7 +182,9 @@ def judged(claims: list[dict[str, Any]], found: Mapping[str, Any] | None) -> lis
     def row(claim: dict[str, Any]) -> dict[str, Any]:
         empty: dict[str, Any] = {"ours": None, "se": None, "holds": None}
         empty |= {"verdict": without_run(claim), "why": claim["not_judged"]}
-        return claim | {"rule": in_words(claim["rule"])} | results.get(claim["id"], empty)
+        found = results.get(claim["id"], empty)
+        close = found["verdict"] in JUDGED and is_close(claim["rule"], found["ours"], found["se"])
+        return claim | {"rule": in_words(claim["rule"]), "close": close} | found
 
     return [row(claim) for claim in claims]
 
@@ -232,6 +235,7 @@ def _row(row: Mapping[str, Any]) -> str:
         else ""
     )
     hint = " (its rule holds)" if row["verdict"] == NOT_AT_SCALE and row["holds"] else ""
+    hint += f"<br><span class='soft'>{CLOSE}</span>" if row["close"] else ""
     cells = (
         _text(row["artefact"]),
         _text(row["quantity"]) + note,

@@ -7,9 +7,10 @@ thumbnails of docs/images that gallery.yaml names, and then rewrites the numbers
 
 Runs are in no repository, so their verdicts are written down here, with the run that each is of. Of several complete
 runs with a paper's settings the one that finished last counts, whatever it found; claims are judged anew by the rules
-as they stand. What has no such run is left as it is, so that a machine with few runs forgets nothing, unless it is
-from another results version (`mhrun.store.identity.RESULTS_VERSION`): then it is removed, as its random numbers or
-distributions are no longer those of the code.
+as they stand. What has no such run is left, so that a machine with few runs forgets nothing: claims whose rules have
+changed are judged anew by the metrics that were written down. Results of another results version
+(`mhrun.store.identity.RESULTS_VERSION`) are removed, as their random numbers or distributions are no longer those of
+the code.
 """
 
 from __future__ import annotations
@@ -67,6 +68,9 @@ def main(outputs: Path) -> None:
             )
             for kind, there in found.items()
         }
+        new["experiments"] = {
+            name: _judged_again(paper, name, run) for name, run in new["experiments"].items()
+        }
         path.write_text(json.dumps(new, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
         print(f"{path.relative_to(ROOT)}: {', '.join([*new['experiments'], *new['sweeps']]) or 'no run yet'}")
     last = {
@@ -81,6 +85,30 @@ def main(outputs: Path) -> None:
             path.unlink()
     write_durations(list(last))
     gallery.take({experiment: folder.path / "report" for experiment, folder in last.items()})
+
+
+def _judged_again(paper: str, experiment: str, run: dict[str, Any]) -> dict[str, Any]:
+    """Return what a run found, with those claims judged by its written metrics whose rule is not what it was."""
+    path = RESULTS / "metrics" / f"{experiment}.json"
+    recorded = json.loads(path.read_text()) if path.exists() else {}
+    if recorded.get("run") != run["run"]:
+        return run
+    metrics = {
+        name: Estimate(*(math.nan if part is None else part for part in value))
+        if isinstance(value, list)
+        else math.nan
+        if value is None
+        else value
+        for name, value in recorded["metrics"].items()
+    }
+    config = {"experiment": experiment, "report": {"paper": paper}, "runtime": {"departures": []}}
+    before = {claim["id"]: claim for claim in run["claims"]}
+    claims = []
+    for claim in _as_dicts(judge_all(config, metrics)):
+        old = before.get(claim["id"])
+        stands = old is not None and all(old[key] == claim[key] for key in ("rule", "verdict", "why"))
+        claims.append(old if stands else claim)
+    return run | {"claims": claims}
 
 
 def write_durations(collected: Sequence[str]) -> None:

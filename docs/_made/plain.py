@@ -17,6 +17,7 @@ import parts
 from values import MISSING, quoted
 
 from mhrun.diagnostics.grid import Estimate
+from mhrun.report.claims import CLOSE
 from mhrun.report.tables import shown
 from mhrun.report.verdicts import NOT_AT_SCALE
 
@@ -45,6 +46,7 @@ def _claim(row: Mapping[str, Any]) -> str:
     ours, revised = row["ours"], row.get("revised")
     value = Estimate(ours, row["se"]) if ours is not None and row["se"] is not None else ours
     hint = " (its rule holds)" if row["verdict"] == NOT_AT_SCALE and row["holds"] else ""
+    hint += f", {CLOSE}" if row["close"] else ""
     cells = (
         row["artefact"],
         row["quantity"] + (f" ({row['note']})" if row.get("note") else ""),

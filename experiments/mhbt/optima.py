@@ -20,7 +20,7 @@ from .gaussian import variance_ratio
 # x ~ 2/3 N(theta, 1) + 1/3 N(-theta, 1), theta = 2: a global optimum near 2 and a local one near -2.
 SHARE, TRUE = 2 / 3, 2.0
 GRID = np.linspace(-4.0, 4.0, 801)
-DELTA = 3.0  # over sqrt(c): delta_n, with what is constant in it
+DELTA = 3.0  # over sqrt(c): delta_n = sqrt(3 margin / (Q_0 c))
 REMARK = 0.45  # c_n = m^0.45, "close to but smaller than sqrt(m)", in Remark 1
 _CHUNK = 1000  # minibatches at once
 
@@ -63,12 +63,18 @@ def log_densities(values: Array, means: Array, c: float) -> LogDensities:
     return LogDensities(c * mean, c * mean + logsumexp(c * (means - mean), axis=0) - math.log(len(means)))
 
 
-def population_optima() -> list[float]:
-    """Return the optima of the expected log-likelihood, by quadrature over x."""
+def population() -> Array:
+    """Return the expected log-likelihood on the grid, by quadrature over x."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     weights = weights / weights.sum()
     by_sign = [log_lik(GRID, sign * TRUE + nodes) for sign in (1, -1)]
-    mean = SHARE * weights @ by_sign[0] + (1 - SHARE) * weights @ by_sign[1]
+    mean: Array = SHARE * weights @ by_sign[0] + (1 - SHARE) * weights @ by_sign[1]
+    return mean
+
+
+def population_optima() -> list[float]:
+    """Return the optima of the expected log-likelihood."""
+    mean = population()
     inner = (mean[1:-1] > mean[:-2]) & (mean[1:-1] > mean[2:])
     return [float(theta) for theta in GRID[1:-1][inner]]
 
@@ -83,6 +89,28 @@ def margin(log_density: Array, optimum: float, delta: float) -> float:
     distance = np.abs(GRID - optimum)
     ball, rest = basin(optimum) & (distance <= delta), basin(optimum) & (distance > delta)
     return float(log_density[ball].max() - log_density[rest].max()) if rest.any() else float("nan")
+
+
+def margin_over_printed(log_density: Array, optimum: float, delta: float) -> float:
+    """Return the margin of an optimum over that of equation 4, log 1/(1 - 2t): the least over the radius delta_0.
+
+    At delta_n = DELTA / sqrt(c) the latter is DELTA^2 Q_0 / 3. Q_0 is the largest number for which
+    mu(optimum) - mu(theta) >= Q_0 (theta - optimum)^2 at all theta within delta_0 (Theorem 1; Assumption 3).
+    """
+    mean, at = population(), int(np.abs(GRID - optimum).argmin())
+    # The optimum between points of the grid, by the parabola through three of them: drops near it are small.
+    left, middle, right = mean[at - 1 : at + 2]
+    offset = 0.5 * (left - right) / (left - 2 * middle + right)
+    distance = np.abs(GRID - GRID[at] - offset * (GRID[1] - GRID[0]))
+    apart = np.flatnonzero(basin(optimum) & (np.arange(len(GRID)) != at))
+    apart = apart[distance[apart].argsort()]
+    drop = middle - 0.25 * (left - right) * offset - mean[apart]
+    curvature = np.minimum.accumulate(drop / distance[apart] ** 2)
+    outside = distance[apart] > delta
+    highest = np.maximum.accumulate(log_density[apart[outside]])
+    top = log_density[basin(optimum) & (distance <= delta)].max()
+    ratios = (top - highest) / (DELTA**2 / 3 * curvature[outside])
+    return float(ratios.min()) if len(ratios) else float("nan")
 
 
 def divergence(densities_of: LogDensities) -> float:
@@ -113,16 +141,18 @@ def metrics(run: Run) -> Metrics:
     """Return the metrics of the claims and tables."""
     config = run.config
     numbers: Metrics = {}
-    shifts, margins = [], []
+    shifts, margins, ratios = [], [], []
     for (_trial, c), densities_of in computed(run).items():
         delta = DELTA / math.sqrt(c)
         for optimum in population_optima():
             best = GRID[basin(optimum)][densities_of.stationary[basin(optimum)].argmax()]
             shifts.append(abs(best - optimum) / delta)
             margins.append(margin(densities_of.stationary, optimum, delta))
+            ratios.append(margin_over_printed(densities_of.stationary, optimum, delta))
     numbers["optima.count"] = float(len(population_optima()))
     numbers["optima.worst"] = float(max(shifts))
     numbers["optima.margin"] = float(np.nanmin(margins))
+    numbers["optima.margin_over_printed"] = float(np.nanmin(ratios))
     numbers |= _of_sizes(config)
     return numbers
 

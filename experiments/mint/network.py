@@ -12,7 +12,8 @@ from mhrun.report.metrics import Metrics, MetricTable, estimate, value
 from mhrun.report.plots import band, finished, levels, logarithmic, panels
 from mhrun.report.vocabulary import COLOURS, Array, Axes, Figure, Run, Style, by_rows, monitored
 
-# What the paper predicts with: the current parameters, the mean of all so far, or the mean of the probabilities.
+# What predicts: the current parameters, the mean of all so far, or the mean of the probabilities. It is the paper's for
+# MINT, CMINT and the optimisers; of SGLD and SGHMC it says nothing, and theirs is that of Chen et al. (2014).
 CURRENT, MEAN, ENSEMBLE = "", "_of_mean", "_of_ensemble"
 ESTIMATES: Mapping[str, str] = {
     "sgd": CURRENT,
@@ -50,7 +51,7 @@ def epochs(run: Run, method: str) -> Array:
 
 
 def errors(run: Run, method: str) -> Array:
-    """Return the errors on the test images in per cent, by the estimate that the paper uses: (C, L)."""
+    """Return the errors on the test images in per cent, by the method's own estimate: (C, L)."""
     return monitored(run, method, f"error{ESTIMATES[method]}")
 
 

@@ -18,7 +18,7 @@ from mhrun.build import trusted, trusted_object
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
 from mhrun.names import checked_name
-from mhrun.report.claims import Judged, judge_all, paper_of
+from mhrun.report.claims import CLOSE, Judged, judge_all, paper_of
 from mhrun.report.declared import experiment_function, finding_of
 from mhrun.report.fresh import page_digest
 from mhrun.report.guard import Guard
@@ -212,7 +212,9 @@ def claims_table(judged: list[Judged]) -> pd.DataFrame:
             "ours": claim.estimate,
             "rule": claim.rule,
             "holds": "too noisy to tell" if claim.noisy and claim.why else claim.holds,
-            "verdict": claim.verdict + (f" ({claim.why})" if claim.why else ""),
+            "verdict": claim.verdict
+            + (f", {CLOSE}" if claim.close else "")
+            + (f" ({claim.why})" if claim.why else ""),
         }
         for claim in judged
     }

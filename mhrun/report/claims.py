@@ -18,6 +18,7 @@ from mhrun.paths import CONF, EXPERIMENTS, claims_path, user_folders
 from mhrun.report.metrics import Metric, short_address
 from mhrun.report.verdicts import (
     FAILED,
+    JUDGED,
     NOT_AT_SCALE,
     NOT_JUDGED,
     NOT_REPRODUCED,
@@ -52,6 +53,7 @@ class Judged(NamedTuple):
     noisy: bool = (
         False  # whether the standard error exceeds the rule's tolerance, so that the rule can tell nothing
     )
+    close: bool = False  # whether our number is within a standard error of a limit of the rule
 
     @property
     def estimate(self) -> Estimate | float | None:
@@ -238,6 +240,7 @@ def _judge(claim: Mapping[str, Any], departure: str, metrics: Mapping[str, Metri
         note=claim.get("note", ""),
         revised=claim.get("revised", ""),
         noisy=is_noisy(claim["rule"], se),
+        close=verdict in JUDGED and is_close(claim["rule"], value, se),
     )
 
 
@@ -286,6 +289,20 @@ def is_noisy(rule: Mapping[str, Any], se: float | None) -> bool:
     """Return whether a standard error exceeds the tolerance of a rule: `at_most`, or half the width of `between`."""
     low, high = rule.get("between", (-math.inf, math.inf))
     return se is not None and se > min(rule.get("at_most", math.inf), (high - low) / 2)
+
+
+CLOSE = "within a standard error of the limit"
+"""What a verdict is called whose number might as well be on the other side, see `is_close`."""
+
+
+def is_close(rule: Mapping[str, Any], value: float | None, se: float | None) -> bool:
+    """Return whether a number is less than a standard error from a limit of a rule, so that chance decides."""
+    if value is None or not se:
+        return False
+    limits = [rule[key] for key in ("below", "above") if key in rule] + list(rule.get("between", ()))
+    if "near" in rule and "at_most" in rule:
+        limits += [rule["near"] - rule["at_most"], rule["near"] + rule["at_most"]]
+    return any(abs(value - limit) < se for limit in limits)
 
 
 def _nearly_equal(one: float, two: float, largest: float = 0.0) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jinja2
 import yaml
 
-from mhrun.report.claims import Judged
+from mhrun.report.claims import CLOSE, Judged
 from mhrun.report.evidence import Evidence
 from mhrun.report.picture import lighter
 from mhrun.report.run import Run
@@ -198,6 +198,7 @@ def claims_words(status: Evidence, claims: list[Judged]) -> dict[str, Any]:
         "status": status,
         "totals": count(claim.verdict for claim in claims),
         "classes": CLASSES,
+        "close": CLOSE,
         "common": list(reasons),
         "has_errors": any("±" in shown(claim.estimate) for claim in claims),
     }

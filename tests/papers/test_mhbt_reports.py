@@ -276,6 +276,11 @@ def test_optima_margins_and_divergences():
     places = optima.population_optima()
     assert len(places) == 2
     assert places == pytest.approx([-optima.TRUE, optima.TRUE], abs=0.1)
+    # Of the tempered density itself: 3 Q_0 nats are asked for, and 9 Q_0 there where delta_n is small.
+    for place in places:
+        ratio = optima.margin_over_printed(400 * optima.population(), place, optima.DELTA / 20)
+        assert ratio == pytest.approx(3.0, abs=0.5)
+        assert optima.margin_over_printed(4 * optima.population(), place, optima.DELTA / 20) < 0.04
     bump = -np.abs(optima.GRID - 1.0)
     assert optima.margin(bump, 1.0, 0.5) == pytest.approx(0.5, abs=0.011)
     one, other = stats.norm(0, 0.5), stats.norm(0.3, 0.6)

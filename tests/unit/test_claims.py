@@ -7,7 +7,7 @@ import pytest
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
 from mhrun.paths import EXPERIMENTS
-from mhrun.report.claims import claims_of, in_words, is_noisy, judge_all, read_claims, satisfied
+from mhrun.report.claims import claims_of, in_words, is_close, is_noisy, judge_all, read_claims, satisfied
 from mhrun.report.verdicts import JUDGED, NOT_AT_SCALE, count
 
 
@@ -51,6 +51,19 @@ def test_a_standard_error_beyond_the_tolerance_is_noise():
     assert not is_noisy({"near": 1, "standard_errors": 3}, 9.0)
     assert not is_noisy({"below": 1}, 9.0)
     assert not is_noisy({"near": 1, "at_most": 0.2}, None)
+
+
+def test_a_number_within_a_standard_error_of_a_limit_is_close():
+    """Chance decides such a verdict: 0.99001 +- 0.00046 is above 0.99."""
+    assert is_close({"above": 0.99}, 0.99001, 0.00046)
+    assert not is_close({"above": 0.99}, 0.991, 0.00046)
+    assert is_close({"below": 1}, 1.01, 0.02)
+    assert is_close({"between": [0.3, 0.4]}, 0.405, 0.01)
+    assert not is_close({"between": [0.3, 0.4]}, 0.35, 0.01)
+    assert is_close({"near": 3, "at_most": 0.5}, 2.49, 0.02)
+    assert not is_close({"near": 3, "standard_errors": 2}, 2.49, 0.02)
+    assert not is_close({"above": 0.99}, 0.99001, None)
+    assert not is_close({"above": 0.99}, None, None)
 
 
 @pytest.mark.parametrize("rule", [{}, {"bellow": 1}, {"near": 1}, {"at_most": 1}])
