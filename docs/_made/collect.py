@@ -91,7 +91,7 @@ def _judged_again(paper: str, experiment: str, run: dict[str, Any]) -> dict[str,
     """Return what a run found, with those claims judged by its written metrics whose rule is not what it was."""
     path = RESULTS / "metrics" / f"{experiment}.json"
     recorded = json.loads(path.read_text()) if path.exists() else {}
-    if recorded.get("run") != run["run"]:
+    if not recorded or recorded["run"] != run["run"]:
         return run
     metrics = {
         name: Estimate(*(math.nan if part is None else part for part in value))

@@ -178,6 +178,33 @@ def test_the_pieces_of_the_worked_example_do_what_its_steps_do(tmp_path, monkeyp
             assert np.allclose(value, records[1][field], rtol=1e-6, equal_nan=True), field
 
 
+def test_claims_without_their_run_are_judged_again_by_its_metrics(tmp_path, monkeypatch):
+    """A rule may change where there is no run; a verdict whose rule stands is left with all its digits."""
+    monkeypatch.syspath_prepend(DOCS / "_made")
+    import collect
+
+    def claim(name, ours, rule, verdict):
+        return {"id": name, "ours": ours, "se": None, "rule": rule, "verdict": verdict, "why": ""}
+
+    claims = [
+        claim("f5-100", 75.123456789, "between 50 and 60", "not reproduced"),
+        claim("gone", 1.0, "below 2", "reproduced"),
+    ]
+    run = {"run": "x", "claims": claims}
+    metrics = {"mcmc.seconds95_ratio": 75.1235, "absent": None}
+    (tmp_path / "metrics").mkdir()
+    (tmp_path / "metrics" / "mint_logistic.json").write_text(json.dumps({"run": "x", "metrics": metrics}))
+    monkeypatch.setattr(collect, "RESULTS", tmp_path)
+    again = {each["id"]: each for each in collect._judged_again("mint", "mint_logistic", run)["claims"]}
+    assert (again["f5-100"]["verdict"], again["f5-100"]["ours"]) == ("reproduced", 75.1235)
+    assert again["f5-100"]["rule"] == "between 20 and 1000"
+    assert "gone" not in again
+    stands = {"run": "x", "claims": [claim("f5-100", 75.123456789, "between 20 and 1000", "reproduced")]}
+    left = {each["id"]: each for each in collect._judged_again("mint", "mint_logistic", stands)["claims"]}
+    assert left["f5-100"]["ours"] == 75.123456789
+    assert collect._judged_again("mint", "mint_logistic", run | {"run": "y"}) == run | {"run": "y"}
+
+
 def test_results_are_of_the_last_run_with_the_papers_settings(tmp_path, monkeypatch):
     """Whatever it found: a run that reproduces does not stand in for a later one that does not."""
     monkeypatch.syspath_prepend(DOCS / "_made")
