@@ -84,7 +84,8 @@ def finished(figure: Figure, *, legend: str = "", axes: Iterable[Axes] | None = 
         if legend == "below":
             columns = max(1, min(len(handles), int(figure.get_figwidth() / _LEGEND_COLUMN)))
             position = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "ncol": columns}
-        figure.legend(list(handles.values()), list(handles), **(position | style))
+        # Long enough to tell dashes beside markers.
+        figure.legend(list(handles.values()), list(handles), **({"handlelength": 3.2} | position | style))
     return figure
 
 
