@@ -151,6 +151,8 @@ class EquiEnergy(Kernel):
             )
         if target.replacement or target.common_batch:
             return "EquiEnergy extends earlier minibatches; choose replacement=false and common_batch=false."
+        if target.transforms is not None:
+            return "EquiEnergy extends minibatches of earlier steps: leave out the transforms of the data."
         if reason := target.refuses_surrogate(type(self).__name__):
             return reason
         if self.rule.corrects_noise:

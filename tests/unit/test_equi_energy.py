@@ -13,6 +13,7 @@ from significance import assert_cells, assert_mean, differs_in_mean
 from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
+from mhrun.data.transforms import Transforms
 from mhrun.errors import Refusal
 from mhrun.exchanges import MADE, NEVER, REFUSED
 from mhrun.kernels import EquiEnergy
@@ -487,6 +488,8 @@ def test_targets_that_do_not_go_with_it_are_refused(rng):
         ({"energy_noise": 1.0}, "minibatch noise only"),
     ):
         assert message in kernel([20, 5], (0.0,)).refuses(Target(GaussianMean(), data, **words))
+    moved = Dataset(data.fields, transforms=Transforms(20, permuted=0.5))
+    assert "leave out the transforms" in kernel([20, 5], (0.0,)).refuses(Target(GaussianMean(), moved))
     assert "anchor has 1 numbers" in kernel([20, 5], (0.0,)).refuses(means())
     assert "more than the n = 20" in kernel([30, 5], (0.0,)).refuses(Target(GaussianMean(), data))
     assert "anchor lies where" in kernel([5, 5], (99.0, 0, 0, 0, 0)).refuses(means())
