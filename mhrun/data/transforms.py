@@ -30,7 +30,7 @@ class Transforms:
             and mirrored with probability 1/2: a function of step, chain and place in the minibatch. 0: neither.
         permuted: share of the labels that are permuted among each other, anew in each pass of n // m steps.
         pass_size: m, the data of a step. A minibatch of another size, such as that of an exchange, then has the labels
-            of the step's pass too. None: the size of each minibatch.
+            of the step's pass too. None: the size of each minibatch, or n where it grows: a pass is then one step.
     """
 
     n: int
@@ -45,7 +45,7 @@ class Transforms:
             index: the row numbers.
             draws: random numbers of the step.
             start: place of the first of them in the minibatch.
-            rows: the chains, if not all.
+            rows: the chains whose minibatch grows; None for all, and for a minibatch that is drawn at once.
         """
         code: Tensor | int = 0
         if self.pad:
@@ -53,7 +53,8 @@ class Transforms:
             code = draws.choices(self.codes, index.shape[1], start=start, rows=rows, common=common)
         source = index
         if self.permuted:
-            source = draws.shuffled_share(self.n, self.permuted, self.pass_size or index.shape[1])[index]
+            size = index.shape[1] if rows is None else self.n
+            source = draws.shuffled_share(self.n, self.permuted, self.pass_size or size)[index]
         return index + self.n * (1 + source + self.n * code)
 
     @property

@@ -36,6 +36,7 @@ class Draws:
         self._permutations = Permutations(streams)
         self._children: dict[str, Draws] = {}
         self._coins: dict[str, tuple[int, bool]] = {}
+        self._root: Draws = self  # the numbers of the whole step, if these are those of a part
         self.step = step
 
     @property
@@ -105,7 +106,7 @@ class Draws:
         if known is None or (
             self.on_host and not torch.equal(known.streams.numbers, self.streams.numbers[rows])
         ):
-            self._children[name] = known = Draws(self.streams.of(name, rows), step, self._ahead)
+            self._children[name] = known = self._derived(self.streams.of(name, rows), step, self._ahead)
         elif known.step != step:  # else what it drew in this step counts as drawn
             known.step = step
         return known
@@ -116,11 +117,17 @@ class Draws:
         For loops of any length, as of a slice sampler: trials are numbered from 0, and `trials` is more than the
         largest number.
         """
-        return Draws(self.streams.of(name, rows), self.step * trials + number, ahead=1)
+        return self._derived(self.streams.of(name, rows), self.step * trials + number, ahead=1)
 
     def again(self) -> Draws:
         """Return the numbers of this step again, for reproducing what another part has drawn."""
-        return Draws(self.streams, self.step, ahead=1)
+        return self._derived(self.streams, self.step, ahead=1)
+
+    def _derived(self, streams: Streams, step: int, ahead: int) -> Draws:
+        """Return other numbers for the same step: its permutation of labels is the same."""
+        derived = Draws(streams, step, ahead)
+        derived._root = self._root
+        return derived
 
     def of_steps(self, steps: Tensor, rows: Tensor, n: int, start: int, stop: int) -> Tensor:
         """Return elements start..stop of the minibatches of chains `rows` (R,) at `steps` (R,): (R, stop - start)."""
@@ -274,8 +281,11 @@ class Draws:
         return (words[:, start - 4 * first : start - 4 * first + m] * count) >> 32
 
     def shuffled_share(self, n: int, share: float, m: int) -> Tensor:
-        """Return, for each of n data, the datum whose label it has in this pass, see `Permutations.relabelled`."""
-        return self._permutations.relabelled(self.step, n, share, m)
+        """Return, for each of n data, the datum whose label it has in this pass, see `Permutations.relabelled`.
+
+        The numbers of a part or of a trial have the labels of the step that they belong to.
+        """
+        return self._root._permutations.relabelled(self._root.step, n, share, m)
 
     def _check_unused(self, key: Hashable) -> None:
         if isinstance(key, tuple) and isinstance(key[1], int) and not 0 <= key[1] < USES:

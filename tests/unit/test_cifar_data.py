@@ -6,6 +6,7 @@ import hashlib
 import io
 import tarfile
 import zipfile
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -244,6 +245,63 @@ def test_an_exchange_sees_the_labels_of_the_pass_that_gradients_see():
     assert not torch.equal(tables[0], tables[5])
     assert not torch.equal(tables[5], tables[10])
     assert Target(model, images()).with_passes_of(m).transforms.pass_size is None  # nothing is permuted
+
+
+def test_the_exchanges_of_a_ladder_have_the_labels_of_its_gradients(monkeypatch):
+    n, m = 40, 8
+    model = ModuleModel(nn.Sequential(nn.Flatten(), nn.Linear(192, 40)))
+    ladder = mhrun.ReplicaExchange(
+        mhrun.Unadjusted(mhrun.SGLD(), m=m), mhrun.Growing(), mhrun.MHMinibatch(10), 2
+    )
+    target = Target(model, images(augment=0, permuted=0.5)).with_passes_of(m)
+    ones, seen = torch.ones(2), []
+    rows = Transforms.rows
+    monkeypatch.setattr(
+        Transforms, "rows", lambda self, fields, index: seen.append(index) or rows(self, fields, index)
+    )
+    draws = Draws(Streams(KEY, 2), 0)
+    state = ladder.start(target, model.init(2, draws), draws)
+    for step in range(1, 11):
+        draws.step = step
+        seen.clear()
+        state, info = ladder.step(target, state, Controls(1e-3 * ones, torch.tensor([1.0, 2.0]), ones), draws)
+        index = torch.cat([found.flatten() for found in seen])
+        labels, row = rows(target.transforms, target.data.fields, index[None])["y"][0], index % n
+        table = torch.full((n,), -1).scatter(0, row, labels)
+        assert len(row) > 2 * m  # the exchange's data too
+        assert (info.exchange != 0).all()
+        assert torch.equal(table[row], labels)  # one label for each datum
+
+
+@pytest.mark.parametrize("derived", ["part", "trial", "again"])
+def test_the_numbers_of_a_part_have_the_labels_of_the_whole_step(derived):
+    draws, everyone = Draws(Streams(KEY, 2), 7), torch.arange(2)
+    part = {
+        "part": lambda: draws.part("part", everyone, 3),
+        "trial": lambda: draws.trial("trial", everyone, 4, 9),
+        "again": draws.again,
+    }[derived]()
+    expected = draws.shuffled_share(40, 0.5, 8)
+    assert torch.equal(part.shuffled_share(40, 0.5, 8), expected)
+    assert torch.equal(part.part("part of it", everyone).shuffled_share(40, 0.5, 8), expected)
+
+
+def test_labels_are_one_permutation_while_a_minibatch_grows_if_the_size_of_a_step_is_unknown():
+    n, everyone = 40, torch.arange(2)
+    target = Target(
+        ModuleModel(nn.Sequential(nn.Flatten(), nn.Linear(192, 40))), images(augment=0, permuted=0.5)
+    )
+    draws, tables = Draws(Streams(KEY, 2), 20), []
+    for step in (20, 21):
+        draws.step = step
+        sizes = (0, 4, 12, n)
+        parts = [target.batches.more(draws, start, stop, everyone) for start, stop in pairwise(sizes)]
+        index = torch.cat(parts, 1)
+        table = torch.full((2, n), -1).scatter(1, index % n, target.data.rows(index)["y"])
+        assert sorted(table[0].tolist()) == list(range(n))
+        assert torch.equal(table[0], table[1])
+        tables.append(table[0])
+    assert not torch.equal(*tables)  # a step reads up to all data: a pass
 
 
 def test_a_dynamics_on_augmented_images_is_that_on_the_same_images_by_hand():
