@@ -93,22 +93,24 @@ def _judged_again(paper: str, experiment: str, run: dict[str, Any]) -> dict[str,
     recorded = json.loads(path.read_text()) if path.exists() else {}
     if not recorded or recorded["run"] != run["run"]:
         return run
-    metrics = {
-        name: Estimate(*(math.nan if part is None else part for part in value))
-        if isinstance(value, list)
-        else math.nan
-        if value is None
-        else value
-        for name, value in recorded["metrics"].items()
-    }
     config = {"experiment": experiment, "report": {"paper": paper}, "runtime": {"departures": []}}
     before = {claim["id"]: claim for claim in run["claims"]}
     claims = []
-    for claim in _as_dicts(judge_all(config, metrics)):
+    for claim in _as_dicts(judge_all(config, _metrics(recorded["metrics"]))):
         old = before.get(claim["id"])
-        stands = old is not None and all(old[key] == claim[key] for key in ("rule", "verdict", "why"))
-        claims.append(old if stands else claim)
+        claims.append(claim if old is None or _is_judged_otherwise(old, claim) else old)
     return run | {"claims": claims}
+
+
+def _is_judged_otherwise(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Return whether a claim has another rule or metric, or is judged where it was not, or the other way round.
+
+    If only the verdict differs, that is by rounding: six figures may be beyond a limit that the metric itself is not.
+    """
+    both = {old["verdict"], new["verdict"]}
+    is_same_kind = len(both) == 1 or both == set(JUDGED) or both == {PASSED, FAILED}
+    is_same_number = all(_short(old[key]) == new[key] for key in ("ours", "se"))
+    return not (is_same_kind and is_same_number and old["rule"] == new["rule"] and old["why"] == new["why"])
 
 
 def write_durations(collected: Sequence[str]) -> None:
@@ -171,13 +173,11 @@ def _is_at_scale(folder: RunFolder) -> bool:
     """Return whether a run is current, and has the settings of its experiment at the paper's scale."""
     if not _is_current(folder) or (config := folder.config()).get("scale") != "paper":
         return False
-    summary = (config.get("runtime") or {}).get("departures")
-    if summary is None and not (config.get("report") or {}).get(
-        "paper"
-    ):  # an experiment of no paper notes none
+    noted = (config.get("runtime") or {}).get("departures")
+    if noted is None and not (config.get("report") or {}).get("paper"):  # of no paper: they are not noted
         reference = compose_config([f"experiment={folder.experiment}", "scale=paper"], compare=False)
-        return departures(config, reference) == []
-    return summary == []
+        noted = departures(config, reference)
+    return noted == []
 
 
 def _measured(folder: RunFolder) -> dict[str, Any]:
@@ -226,15 +226,19 @@ def _finished(folder: RunFolder) -> str:
 
 
 def _metrics(stored: Mapping[str, Any]) -> dict[str, Estimate | float]:
-    """Return metrics as they were before JSON, which has no word for what is not a number."""
-    return {
-        name: Estimate(*(math.nan if part is None else part for part in (value["value"], value["se"])))
-        if isinstance(value, Mapping)
-        else math.nan
-        if value is None
-        else value
-        for name, value in stored.items()
-    }
+    """Return metrics as they were before JSON, which has no word for what is not a number.
+
+    Those with a standard error are mappings in the summary of a run, and pairs in docs/results/metrics/.
+    """
+
+    def read(value: Any) -> Estimate | float:
+        if isinstance(value, Mapping):
+            value = [value["value"], value["se"]]
+        if isinstance(value, list):
+            return Estimate(*(math.nan if part is None else part for part in value))
+        return math.nan if value is None else value
+
+    return {name: read(value) for name, value in stored.items()}
 
 
 def _as_dicts(judged: list[Judged]) -> list[dict[str, Any]]:

@@ -195,13 +195,23 @@ def test_claims_without_their_run_are_judged_again_by_its_metrics(tmp_path, monk
     (tmp_path / "metrics").mkdir()
     (tmp_path / "metrics" / "mint_logistic.json").write_text(json.dumps({"run": "x", "metrics": metrics}))
     monkeypatch.setattr(collect, "RESULTS", tmp_path)
-    again = {each["id"]: each for each in collect._judged_again("mint", "mint_logistic", run)["claims"]}
+
+    def judged_again(run):
+        return {each["id"]: each for each in collect._judged_again("mint", "mint_logistic", run)["claims"]}
+
+    again = judged_again(run)
     assert (again["f5-100"]["verdict"], again["f5-100"]["ours"]) == ("reproduced", 75.1235)
     assert again["f5-100"]["rule"] == "between 20 and 1000"
     assert "gone" not in again
     stands = {"run": "x", "claims": [claim("f5-100", 75.123456789, "between 20 and 1000", "reproduced")]}
-    left = {each["id"]: each for each in collect._judged_again("mint", "mint_logistic", stands)["claims"]}
-    assert left["f5-100"]["ours"] == 75.123456789
+    assert judged_again(stands)["f5-100"]["ours"] == 75.123456789
+    # Six figures of 999.9999 are 1000, which a rule may exclude: a verdict by all digits stands.
+    stands["claims"] = [claim("f5-100", 75.123456789, "between 20 and 1000", "not reproduced")]
+    assert judged_again(stands)["f5-100"] == stands["claims"][0]
+    stands["claims"] = [claim("f5-100", 30.0, "between 20 and 1000", "reproduced")]  # of another metric
+    assert judged_again(stands)["f5-100"]["ours"] == 75.1235
+    stands["claims"] = [claim("f5-100", None, "between 20 and 1000", "not judged")]
+    assert judged_again(stands)["f5-100"]["verdict"] == "reproduced"
     assert collect._judged_again("mint", "mint_logistic", run | {"run": "y"}) == run | {"run": "y"}
 
 
