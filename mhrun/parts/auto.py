@@ -13,7 +13,7 @@ _UNKNOWN_M = 2  # stands for a minibatch size that is not known yet
 
 
 def checked_minibatch_size(m: Any) -> int:
-    """Return a minibatch size that is a number, or `AUTO_M` for ``auto``.
+    """Return a minibatch size that is a number, or for ``auto`` one that stands for it until a pilot has found one.
 
     Raises:
         Refusal: it is neither.

@@ -148,7 +148,7 @@ def judge_sweep(
 
 
 def paper_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return title, authors, year and place of the paper that a run reproduces."""
+    """Return title, authors, year and place of the paper that a run reproduces; None if it reproduces none."""
     declared = _claims_of_paper(config)
     return None if declared is None else dict(declared["paper"])
 

@@ -175,9 +175,7 @@ def _most_efficient(comparison: Comparison) -> str:
         for name, rate in rates.items()
         if not is_apart(all_rhats[name]) and is_finite(all_rhats[name])
     }
-    eligible = {
-        name: rate for name, rate in rated.items() if _is_right(comparison.rows[name], comparison.reference)
-    }
+    eligible = {name: rate for name, rate in rated.items() if _is_right(comparison.rows[name])}
     wrong = 0 < len(eligible) < len(rated)
     rated = eligible or rated
     targets = {str(comparison.rows[name].get("target")) for name in rated}
@@ -210,7 +208,7 @@ def _most_efficient(comparison: Comparison) -> str:
     return f"{start}, {ratio} times as many as the next of {len(rated)} that {condition}{rivals}."
 
 
-def _is_right(row: Mapping[str, Any], reference: str | None) -> bool:
+def _is_right(row: Mapping[str, Any]) -> bool:
     """Return whether a method is exact or agrees with the reference.
 
     One with another target, or a verdict that it differs, is not; without a reference, only exact methods are.
