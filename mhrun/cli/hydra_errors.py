@@ -75,28 +75,7 @@ def explained(
         return UserError(f"There is a {found[1] or found[2]} already: write {word[1:]}, without the +.")
     if found := re.search(r"Could not find '([^']+)'", text):
         group, _, choice = found[1].rpartition("/")
-        if needs := _INSTALLED.get(choice.split("_")[0]) if group == "hydra/launcher" else None:
-            return UserError(f"The launcher '{choice}' is not installed; pip install {needs}.")
-        for folder in folders:
-            beside = folder.parent / group / f"{choice}.yaml"
-            if folder.name == "conf" and beside.is_file():
-                return UserError(
-                    f"'{beside}' is not read, as the project has a folder conf; move it to '{folder / group}'."
-                )
-        choices = [p.stem for place in [CONF, *folders] for p in (place / group).glob("*.yaml")]
-        if group == "hydra/launcher":
-            choices += ["basic", "joblib", "submitit_local"]  # of Hydra, and of what is installed beside it
-        if not choices:
-            groups = sorted(
-                {p.name for place in [CONF, *folders] for p in place.glob("[!_.]*") if p.is_dir()}
-            )
-            return UserError(
-                f"There is no group '{group}' of {choice!r}.{nearest(group, groups)} The groups are "
-                f"{', '.join(groups)}."
-            )
-        return UserError(
-            f"There is no {group} '{choice}'.{nearest(choice, choices)} There are: {', '.join(sorted(choices))}."
-        )
+        return UserError(_no_choice(group, choice, folders))
     if found := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '([^=']+)=(.*?)'(?= |$)", text):
         key, values = found[1], found[2]
         list_hint = "" if "(" in values else f"; one list is {key}=[{values}]"
@@ -116,6 +95,28 @@ def explained(
             hint = _nearest_key(key, words, folders, name)
             return UserError(hint if hint.startswith("'") else f"There is no setting '{key}'.{hint}")
     return UserError(reason(error))
+
+
+def _no_choice(group: str, choice: str, folders: Sequence[Path]) -> str:
+    """Return why there is no part `choice` in a group, and which parts or groups there are."""
+    if needs := _INSTALLED.get(choice.split("_")[0]) if group == "hydra/launcher" else None:
+        return f"The launcher '{choice}' is not installed; pip install {needs}."
+    for folder in folders:
+        beside = folder.parent / group / f"{choice}.yaml"
+        if folder.name == "conf" and beside.is_file():
+            return f"'{beside}' is not read, as the project has a folder conf; move it to '{folder / group}'."
+    choices = [p.stem for place in [CONF, *folders] for p in (place / group).glob("*.yaml")]
+    if group == "hydra/launcher":
+        choices += ["basic", "joblib", "submitit_local"]  # of Hydra, and of what is installed beside it
+    if not choices:
+        groups = sorted({p.name for place in [CONF, *folders] for p in place.glob("[!_.]*") if p.is_dir()})
+        return (
+            f"There is no group '{group}' of {choice!r}.{nearest(group, groups)} The groups are "
+            f"{', '.join(groups)}."
+        )
+    return (
+        f"There is no {group} '{choice}'.{nearest(choice, choices)} There are: {', '.join(sorted(choices))}."
+    )
 
 
 def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path], name: str) -> str:
