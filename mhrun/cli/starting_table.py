@@ -94,14 +94,7 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> NewPr
     check_word(file.name, "the file")
     data = call(Table, table_settings, "the table").load()
     columns = features_of(data.facts)
-    of_groups = [label for labels in data.facts.get("groups", {}).values() for label in labels]
-    for word in (*columns, *map(str, levels), *of_groups):
-        check_word(word, f"{file.name}: the value")
-    if repeated := next((name for name in columns if columns.count(name) > 1), None):
-        raise UserError(
-            f"{file.name}: '{repeated}' is a column, and the indicator of a value of '{repeated.partition('=')[0]}'; "
-            "rename the column."
-        )
+    _check_names(file.name, columns, levels, data.facts)
     if not groups and ("x" not in data.fields or not columns):
         raise UserError(f"{file.name} has no column but '{target}'; a regression needs features.")
     table_settings["file"] = file.name
@@ -120,25 +113,9 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> NewPr
     steps = min(max(_STEPS, _WALK * fitted.dim), _MOST_STEPS) // (1 if has_bounds else 2)
     width = len(columns) + len(groups) if groups else fitted.dim  # numbers of a row
     methods = _methods(has_bounds, data.n, fitted.dim, width, may_walk=not groups)
-    hmc_steps = _HMC_OF_GROUPS if groups else _HMC
-    experiment = _EXPERIMENT.format(
-        name=name,
-        methods="\n".join(f"  - /method@methods.{method}: {method}" for method in methods),
-        title=flow(title),
-        kept=", ".join(methods),
-        own=_own_steps(methods, _BURN_OF_GROUPS if groups else _BURN),
-        **{
-            scale: flow(counts | ({"hmc_steps": hmc_steps[scale]} if "hmc" in methods else {}))
-            for scale, counts in {
-                "smoke": {"warmup": 100, "steps": 300},
-                "quick": {"warmup": 500, "steps": steps},
-                "long": {"warmup": 2000, "steps": 5 * _STEPS},
-            }.items()
-        },
-    )
     files = {
         f"conf/data/{name}.yaml": part_text([title], "table", table_settings),
-        f"conf/experiment/{name}.yaml": experiment,
+        f"conf/experiment/{name}.yaml": _experiment(name, title, methods, steps, has_groups=bool(groups)),
         **fitted.files,
     }
     is_count = model is None and levels[:3] == [0, 1, 2]  # the smallest values of the target
@@ -156,6 +133,20 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> NewPr
     ]
     exact = next((method for method in methods if method in _EXACT), None)
     return NewProject(name, files, lines, exact)
+
+
+def _check_names(
+    file_name: str, columns: Sequence[str], levels: Sequence[Any], facts: Mapping[str, Any]
+) -> None:
+    """Refuse features, values of the target and labels of groups that a configuration cannot name, or names twice."""
+    of_groups = [label for labels in facts.get("groups", {}).values() for label in labels]
+    for word in (*columns, *map(str, levels), *of_groups):
+        check_word(word, f"{file_name}: the value")
+    if repeated := next((name for name in columns if columns.count(name) > 1), None):
+        raise UserError(
+            f"{file_name}: '{repeated}' is a column, and the indicator of a value of '{repeated.partition('=')[0]}'; "
+            "rename the column."
+        )
 
 
 def _may_be_classes(levels: Sequence[Any]) -> bool:
@@ -239,6 +230,27 @@ def _methods(has_bounds: bool, n: int, dim: int, width: int, *, may_walk: bool) 
     follows = dim <= _SHORT or (dim <= _PILOTED and n * width <= _WORK)
     reference = "mcmc" if walks else "hmc" if follows else "mala"
     return [reference, *exact, "mint", "mhminibatch", dynamics] if has_bounds else [reference, dynamics]
+
+
+def _experiment(name: str, title: str, methods: Sequence[str], steps: int, *, has_groups: bool) -> str:
+    """Return the YAML of an experiment; `steps` are those at scale=quick."""
+    hmc_steps, burn = (_HMC_OF_GROUPS, _BURN_OF_GROUPS) if has_groups else (_HMC, _BURN)
+    counts_by_scale = {
+        "smoke": {"warmup": 100, "steps": 300},
+        "quick": {"warmup": 500, "steps": steps},
+        "long": {"warmup": 2000, "steps": 5 * _STEPS},
+    }
+    return _EXPERIMENT.format(
+        name=name,
+        methods="\n".join(f"  - /method@methods.{method}: {method}" for method in methods),
+        title=flow(title),
+        kept=", ".join(methods),
+        own=_own_steps(methods, burn),
+        **{
+            scale: flow(counts | ({"hmc_steps": hmc_steps[scale]} if "hmc" in methods else {}))
+            for scale, counts in counts_by_scale.items()
+        },
+    )
 
 
 def _own_steps(methods: Sequence[str], burn: int) -> str:
