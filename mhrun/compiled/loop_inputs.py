@@ -79,11 +79,19 @@ def constant_fields(steps: int, chains: int, **values: float) -> dict[str, npt.N
     }
 
 
-def alias_slots(target: Target) -> npt.NDArray[np.float64]:
-    """Return the alias table of the bounds' weights, (n, 3): cut, other datum and weight, together in memory."""
-    table, weights = target.bounded.table, target.bounded.bounds.weights
-    slots: npt.NDArray[np.float64] = torch.stack((table.cut, table.other.double(), weights), -1).numpy()
-    return slots
+class AliasTable(NamedTuple):
+    """The alias table of the bounds' weights."""
+
+    n: Any  # uint64
+    slots: Any  # (n, 3): cut, other datum and weight, together in memory
+    total: Any
+
+    @classmethod
+    def of(cls, target: Target) -> AliasTable:
+        """Return that of a target with bounds."""
+        table, weights = target.bounded.table, target.bounded.bounds.weights
+        slots = torch.stack((table.cut, table.other.double(), weights), -1).numpy()
+        return cls(np.uint64(target.n), slots, float(table.total))
 
 
 class LoopInputs(NamedTuple):

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mhrun.compiled.loop_inputs import ControlArrays, Stream, alias_slots, constant_fields, record_arrays
+from mhrun.compiled.loop_inputs import AliasTable, ControlArrays, Stream, constant_fields, record_arrays
 from mhrun.compiled.part_forms import forms_of
 from mhrun.kernels import MetropolisHastings
 from mhrun.native import (
@@ -35,14 +35,6 @@ u64 = np.uint64
 _TILE = 64  # arrivals held at once
 
 
-class Table(NamedTuple):
-    """The alias table of the bounds' weights."""
-
-    n: Any  # uint64
-    slots: Any  # (n, 3): cut, other datum and weight, together in memory
-    total: Any
-
-
 class Out(NamedTuple):
     """What is recorded of each step, (C, K, ...)."""
 
@@ -59,7 +51,7 @@ class Arguments(NamedTuple):
     """What the loop works on."""
 
     stream: Stream
-    table: Table
+    table: AliasTable
     chains: tuple[Any, Any]  # theta (C, D) and its log prior (C,), changed in place
     schedule: ControlArrays
     args: tuple[Any, Any, Any]  # of the model's, the proposal's and the rule's pieces
@@ -81,7 +73,7 @@ class ThinnedLoop:
     ) -> None:
         self._model, self._proposal, self._thinning = model, proposal, thinning
         self._target, self._key, self._threads = target, key, threads
-        self._slots: npt.NDArray[np.float64] | None = None
+        self._table: AliasTable | None = None
         moving = (proposal.propose, proposal.log_ratio)
         bounded = (model.log_prior, model.width, model.terms, model.size, model.known, model.total)
         pieces = (*moving, thinning.share, *bounded)
@@ -103,11 +95,11 @@ class ThinnedLoop:
         theta = state.evaluation.theta.double().numpy().copy()
         log_prior = state.evaluation.log_prior.double().numpy().copy()
         out = record_arrays(Out, steps, chains, theta.shape[1])
-        if self._slots is None:
-            self._slots = alias_slots(self._target)
+        if self._table is None:
+            self._table = AliasTable.of(self._target)
         arguments = Arguments(
             stream=Stream(split_key(self._key), u64(first_step)),
-            table=Table(u64(n), self._slots, float(self._target.bounded.table.total)),
+            table=self._table,
             chains=(theta, log_prior),
             schedule=ControlArrays.of(controls, self._target),
             args=(self._model.args, self._proposal.args, thinning.args),

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from mhrun.compiled.loop import register
-from mhrun.compiled.loop_inputs import ControlArrays, Stream, alias_slots, constant_fields, record_arrays
+from mhrun.compiled.loop_inputs import AliasTable, ControlArrays, Stream, constant_fields, record_arrays
 from mhrun.kernels import ZigZag
 from mhrun.kernels.zig_zag import MOST, VELOCITY, too_wide
 from mhrun.native import Draw, NativeBounds, Piece, compiled_once, over_chains, piece
@@ -33,14 +33,6 @@ class Known(NamedTuple):
     prior_curvature: Any
 
 
-class Table(NamedTuple):
-    """The alias table of the bounds' weights."""
-
-    n: Any  # uint64
-    slots: Any  # (n, 3): cut, other datum and weight, together in memory
-    total: Any
-
-
 class Out(NamedTuple):
     """What is recorded of each step, (C, K, ...)."""
 
@@ -55,7 +47,7 @@ class Arguments(NamedTuple):
     """What the loop works on."""
 
     stream: Stream
-    table: Table
+    table: AliasTable
     known: Known
     chains: tuple[
         Any, Any, Any
@@ -72,7 +64,7 @@ class ZigZagLoop:
         assert model.slope is not None
         assert model.remainder is not None
         self._model, self._target, self._key, self._threads = model, target, key, threads
-        self._slots: npt.NDArray[np.float64] | None = None
+        self._table: AliasTable | None = None
         pieces = (model.slope, model.remainder)
         self._loop = compiled_once(_loop, *pieces)
 
@@ -91,11 +83,11 @@ class ZigZagLoop:
         theta = state.evaluation.theta.double().numpy().copy()
         velocity, wide = state.aux[VELOCITY].numpy().copy(), np.zeros((chains, 2))
         out = record_arrays(Out, steps, chains, theta.shape[1])
-        if self._slots is None:
-            self._slots = alias_slots(target)
+        if self._table is None:
+            self._table = AliasTable.of(target)
         arguments = Arguments(
             stream=Stream(split_key(self._key), u64(first_step)),
-            table=Table(u64(target.n), self._slots, float(target.bounded.table.total)),
+            table=self._table,
             known=Known(*(np.ascontiguousarray(value.numpy()) for value in target.quadratic)),
             chains=(theta, velocity, wide),
             schedule=ControlArrays.of(controls, target),
