@@ -27,9 +27,9 @@ import refresh
 import yaml
 
 from mhrun.cli.compose import compose_config
-from mhrun.diagnostics.grid import Estimate
 from mhrun.paths import EXPERIMENTS, ROOT
 from mhrun.report.claims import Judged, judge_all
+from mhrun.report.metrics import from_json
 from mhrun.report.verdicts import FAILED, JUDGED, NOT_JUDGED, PASSED
 from mhrun.store.checksums import read_sealed
 from mhrun.store.folder import RunFolder, runs, sweeps
@@ -96,7 +96,7 @@ def _judged_again(paper: str, experiment: str, run: dict[str, Any]) -> dict[str,
     config = {"experiment": experiment, "report": {"paper": paper}, "runtime": {"departures": []}}
     before = {claim["id"]: claim for claim in run["claims"]}
     claims = []
-    for claim in _as_dicts(judge_all(config, _metrics(recorded["metrics"]))):
+    for claim in _as_dicts(judge_all(config, from_json(recorded["metrics"]))):
         old = before.get(claim["id"])
         claims.append(claim if old is None or _is_judged_otherwise(old, claim) else old)
     return run | {"claims": claims}
@@ -137,7 +137,7 @@ def _of_runs(outputs: Path) -> dict[tuple[str, str], dict[str, Any]]:
         paper = (config.get("report") or {}).get("paper")
         if paper and (config.get("runtime") or {}).get("departures") == []:
             summary = folder.summary() or {}
-            judged = judge_all(config, _metrics(summary.get("metrics") or {}))
+            judged = judge_all(config, from_json(summary.get("metrics") or {}))
             if judged:
                 found[str(paper), folder.experiment] = _run(folder, summary) | {"claims": _as_dicts(judged)}
     return found
@@ -223,22 +223,6 @@ def _run(folder: RunFolder, summary: Mapping[str, Any]) -> dict[str, Any]:
 
 def _finished(folder: RunFolder) -> str:
     return str((folder.summary() or {}).get("finished") or "")
-
-
-def _metrics(stored: Mapping[str, Any]) -> dict[str, Estimate | float]:
-    """Return metrics as they were before JSON, which has no word for what is not a number.
-
-    Those with a standard error are mappings in the summary of a run, and pairs in docs/results/metrics/.
-    """
-
-    def read(value: Any) -> Estimate | float:
-        if isinstance(value, Mapping):
-            value = [value["value"], value["se"]]
-        if isinstance(value, list):
-            return Estimate(*(math.nan if part is None else part for part in value))
-        return math.nan if value is None else value
-
-    return {name: read(value) for name, value in stored.items()}
 
 
 def _as_dicts(judged: list[Judged]) -> list[dict[str, Any]]:

@@ -15,14 +15,13 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from mhrun.build import trusted, trusted_object
-from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
 from mhrun.names import checked_name
 from mhrun.report.claims import CLOSE, Judged, judge_all, paper_of
 from mhrun.report.declared import experiment_function, finding_of
 from mhrun.report.fresh import page_digest
 from mhrun.report.guard import Guard
-from mhrun.report.metrics import MetricTable, long_table
+from mhrun.report.metrics import MetricTable, long_table, to_json
 from mhrun.report.monitored import has_monitor, with_monitored
 from mhrun.report.page import RESULTS, FigureOnPage, Sections, TableOnPage, write_page
 from mhrun.report.run import Run
@@ -143,7 +142,7 @@ def _build(folder: RunFolder) -> Built:
     stored_diagnostics = {"finished": run.summary.get("finished"), "methods": diagnoses, "finding": finding}
     summary |= {
         "diagnostics": stored_diagnostics,
-        "metrics": plain(metrics),
+        "metrics": to_json(metrics),
         "claims": [claim._asdict() for claim in judged],
     }
     folder.write_summary(summary if guard.failures else summary | {"report": mark})
@@ -347,11 +346,3 @@ def write_drawn(drawn: Mapping[str, bytes], path: Path) -> None:
     for kind in FORMATS:
         content = drawn[kind]
         write_whole(path.with_name(f"{path.name}.{kind}"), lambda file, data=content: file.write(data))  # type: ignore[misc]
-
-
-def plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metrics for JSON."""
-    return {
-        name: {"value": value.value, "se": value.se} if isinstance(value, Estimate) else value
-        for name, value in metrics.items()
-    }

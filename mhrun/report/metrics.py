@@ -145,6 +145,28 @@ def short_address(value: Any, where: str = "") -> str:
     raise UserError(f"{where}: {value!r} is not an address; write METHOD.METRIC or {{method:, metric:, x:}}.")
 
 
+def to_json(found: Mapping[str, Metric]) -> dict[str, Any]:
+    """Return metrics for JSON; one with a standard error is a mapping of ``value`` and ``se``."""
+    return {
+        name: {"value": number.value, "se": number.se} if isinstance(number, Estimate) else number
+        for name, number in found.items()
+    }
+
+
+def from_json(stored: Mapping[str, Any]) -> Metrics:
+    """Return metrics that `to_json` has made, or whose errors are in pairs (value, se); null is NaN."""
+
+    def read(number: Any) -> Metric:
+        if isinstance(number, Mapping):
+            number = [number["value"], number["se"]]
+        if isinstance(number, list):
+            return Estimate(*(math.nan if part is None else part for part in number))
+        plain: float = math.nan if number is None else number
+        return plain
+
+    return {name: read(number) for name, number in stored.items()}
+
+
 def value(found: Metric | None) -> float:
     """Return a number without its standard error; NaN for None."""
     if found is None:

@@ -22,6 +22,7 @@ from mhrun.report.efficiency import (
     unconverged,
 )
 from mhrun.report.evidence import Evidence, evidence_of
+from mhrun.report.metrics import from_json
 from mhrun.report.run import Run
 from mhrun.report.run_warnings import warnings_of
 from mhrun.report.tables import quoted, shown
@@ -113,17 +114,9 @@ def summary_of(run: Run | RunFolder) -> Summary:
     """
     run = run if isinstance(run, Run) else Run(run)
     judged = [Judged(**claim) for claim in run.summary.get("claims") or []]
-    metrics = {
-        name: Estimate(*(math.nan if x is None else x for x in (number["value"], number["se"])))
-        if isinstance(number, Mapping)
-        else math.nan
-        if number is None
-        else number
-        for name, number in (run.summary.get("metrics") or {}).items()
-    }
     return summarised(
         run,
-        metrics,
+        from_json(run.summary.get("metrics") or {}),
         judged,
         known_diagnostics(run),
         str((run.summary.get("diagnostics") or {}).get("finding") or ""),

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from mhrun.report.build import PAGE, Parts, caption_of, draw, plain, report_parts, write_drawn
+from mhrun.report.build import PAGE, Parts, caption_of, draw, report_parts, write_drawn
 from mhrun.report.claims import Judged, judge_sweep
 from mhrun.report.declared import measure_of
 from mhrun.report.evidence import evidence_of
 from mhrun.report.guard import Guard
+from mhrun.report.metrics import to_json
 from mhrun.report.page import FigureOnPage, TableOnPage, claims_words, template
 from mhrun.report.run import Run, labels
 from mhrun.report.style import method_styles, style
@@ -257,7 +258,7 @@ def _additions(place: Path, jobs: Sequence[Job], guard: Guard) -> Additions:
     )
     write_sealed(
         place / "summary.json",
-        {"metrics": plain(numbers), "claims": [claim._asdict() for claim in claims]},
+        {"metrics": to_json(numbers), "claims": [claim._asdict() for claim in claims]},
     )
     return Additions(
         claims,
