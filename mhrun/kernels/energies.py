@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from mhrun.errors import Refusal
+from mhrun.errors import Refusal, UserError
 from mhrun.random import Draws
 from mhrun.target import Target
-from mhrun.target.first_point import first_point
 from mhrun.target.gradients import likelihoods
+from mhrun.target.reference import find_reference
+
+_MOST_SEARCHED = 1_000  # parameters, whose Hessian the search for a mode takes
 
 
 class Energies:
@@ -20,7 +22,7 @@ class Energies:
 
     Args:
         sizes: minibatch sizes, one per rung.
-        anchor: reference point (D,) of the differences; None for the model's initial point.
+        anchor: reference point (D,) of the differences; None for the mode of the posterior.
         differences: estimate h by h(anchor) - (n/m) sum_i (l_i(theta) - l_i(anchor)) instead of
             -(n/m) sum_i l_i(theta).
         gradients: whether gradients are needed as well.
@@ -39,13 +41,10 @@ class Energies:
         """Return the anchor (D,), H_0 and the log-likelihood of all data there.
 
         Raises:
-            Refusal: H_0 is not finite.
+            Refusal: no anchor was given, and no mode found; or H_0 is not finite.
         """
         if self._memo is None or self._memo[0] is not target:
-            point = self.anchor
-            if point is None:
-                point = first_point(target.model, target.device)[0]
-            point = point.to(target.device)
+            point = (_mode(target) if self.anchor is None else self.anchor).to(target.device)
             total = float(target.full_log_lik(point[None]))
             lowest = -total - float(target.model.log_prior(point[None]))
             if not math.isfinite(lowest):
@@ -187,3 +186,18 @@ class Energies:
             spread = (two[m].double() - first).var(1) if m > 1 else torch.full_like(var[at], torch.nan)
             var[at] = (target.n / temperature[at]) ** 2 * spread / m * target.batches.error_share(m)
         return var
+
+
+def _mode(target: Target) -> Tensor:
+    """Return the mode of the posterior (D,), below whose energy nothing lies.
+
+    Raises:
+        Refusal: none was found, or the search would take too long.
+    """
+    advice = "give kernel.anchor a point of low energy: below that of the anchor the densities of the rungs are flat."
+    if target.dim > _MOST_SEARCHED:
+        raise Refusal(f"no mode is looked for in {target.dim:,} dimensions; {advice}")
+    try:
+        return find_reference(target.model, target.data).theta
+    except UserError as error:
+        raise Refusal(f"no mode of the posterior was found; {advice}") from error
