@@ -6,6 +6,7 @@ one, and sorts the draws anew for each statistic: a report on a gigabyte of draw
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
@@ -26,6 +27,7 @@ _VALUES = 1 << 18  # numbers in the blocks that are transformed at once
 _TAILS = (0.05, 0.95)  # the quantiles whose effective sample sizes are those of the tails
 _SQUARABLE = (1e-100, 1e100)  # sizes of numbers whose squares are far from the limits of float64
 _THINNED = 5000  # draws of a chain that R-hat is computed from
+_COUNTED = 4  # coordinates whose distinct values are counted: a move changes all of them
 _PARALLEL = 100_000  # draws from which coordinates are diagnosed in threads
 
 LEAST_DRAWS = 10
@@ -67,6 +69,22 @@ def worth(draws: npt.NDArray[np.float64]) -> dict[str, float]:
         "ess": float(np.min([coordinate.ess for coordinate in by_coordinate])),
         "ess_tail": float(np.min([coordinate.ess_tail for coordinate in by_coordinate])),
     }
+
+
+def few_points(draws: npt.NDArray[np.float64], ess: float) -> int | None:
+    """Return how many distinct points draws (C, S, D) have, if that is less than half of their effective sample size.
+
+    Autocorrelations do not show that a chain comes back to the same few points, as by jumps to stored ones between
+    which no other move is accepted. None: there are more.
+    """
+    if not math.isfinite(ess):
+        return None
+    counts = [
+        sum(len(np.unique(chain[:, d])) for chain in draws)
+        for d in some_coordinates(draws.shape[-1], _COUNTED)
+    ]
+    most = max(counts, default=0)
+    return most if most < ess / 2 else None
 
 
 def valid_of_each(draws: Draws, valid: npt.NDArray[np.bool_]) -> Draws:

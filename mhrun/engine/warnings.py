@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from mhrun.data.no_data import has_no_data
-from mhrun.diagnostics.chains import ESS, LEAST_DRAWS, RHAT, diagnoses, is_apart
+from mhrun.diagnostics.chains import ESS, LEAST_DRAWS, RHAT, diagnoses, few_points, is_apart
 from mhrun.diagnostics.ladders import exchange_rates
 from mhrun.diagnostics.tails import heaviest
 from mhrun.engine.method import Method
@@ -347,6 +347,11 @@ def precision_warnings(method: str, draws: npt.NDArray[np.float64], names: Seque
             f"{method}: the tail of {names[heavy[0]]} is heavy (index {heavy[1]:.2g}; from 0.5 on there is no "
             "variance, and from 1 on no mean): means and standard deviations of draws say little of the posterior. "
             "Report quantiles, or choose a prior with a lighter tail."
+        )
+    if (points := few_points(draws, float(np.nanmin(sizes)))) is not None:
+        yield (
+            f"{method}: only {points:,} of the draws are distinct, and their ESS says little: chains come back to the "
+            "same points, as by jumps between which no other move is accepted. Lower the step size."
         )
     if np.nanmin(tails) < ESS:
         worst = int(np.nanargmin(tails))

@@ -15,6 +15,7 @@ from mhrun.diagnostics.chains import (
     LEAST_DRAWS,
     RHAT,
     diagnosed_coordinates,
+    few_points,
     is_apart,
     some_coordinates,
     valid_of_each,
@@ -222,8 +223,14 @@ def diagnosed(run: Run) -> dict[str, dict[str, Any]]:
 
 
 def _of_parameters(run: Run, method: str, draws: Draws) -> dict[str, Any]:
-    """Return `efficiency`, and as ``heavy_tail`` the name and the index of one, which neither R-hat nor ESS show."""
+    """Return `efficiency`, and what neither R-hat nor ESS show.
+
+    As ``heavy_tail`` the name and the index of one, and as ``few_points`` how many of the draws are distinct, see
+    `few_points`.
+    """
     record = efficiency(run, method, draws)
+    if (points := few_points(draws, record["ess"])) is not None:
+        record["few_points"] = points
     if record["ess"] >= ESS and not is_apart(record["rhat"]):
         names = run.parameter_names(method)
         if len(names) != draws.shape[-1]:

@@ -24,6 +24,13 @@ def warnings_of(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> list[
     diagnostics = {m: diagnosis for m, diagnosis in diagnostics.items() if run.kind(m) != OPTIMISER}
     lines = convergence_warnings(diagnostics, run.label)
     lines += _tail_warnings(run, diagnostics)
+    if few := {
+        m: diagnosis["few_points"] for m, diagnosis in diagnostics.items() if "few_points" in diagnosis
+    }:
+        lines.append(
+            f"Few of the draws are distinct: {_named(run, list(few), few)}. Chains come back to the same points, as by "
+            "jumps between which no other move is accepted, and their ESS says little. Lower the step size."
+        )
     single = [m for m in diagnostics if run.methods[m]["chains"] == run.methods[m]["rungs"]]
     if single:
         lines.append(

@@ -406,6 +406,16 @@ def test_a_tempered_prior_is_named_as_a_cause_of_rare_exchanges(temper, prior, n
     assert ("temper the likelihood alone (temper=likelihood)" in line) == named
 
 
+def test_draws_that_come_back_to_a_few_points_are_named(rng):
+    """Autocorrelations of jumps among eight stored points are those of independent draws."""
+    same = rng.normal(size=(1, 8, 2)).repeat(4, 0)  # all chains are among the same points, so that R-hat is 1
+    jumping = np.stack([chain[rng.integers(8, size=1000)] for chain in same])
+    (line,) = [line for line in precision_warnings("m", jumping, ["u", "v"]) if "distinct" in line]
+    assert line.startswith("m: only 32 of the draws are distinct")
+    walk = np.repeat(rng.normal(size=(4, 500, 2)), 4, axis=1)  # a quarter of the moves accepted
+    assert not any("distinct" in line for line in precision_warnings("m", walk, ["u", "v"]))
+
+
 @pytest.mark.parametrize(
     ("distribution", "is_heavy"),
     [(stats.halfcauchy(scale=2), True), (stats.t(4), False), (stats.lognorm(1), False)],
