@@ -177,7 +177,7 @@ def _loop(propose: Piece, proposal_ratio: Piece, log_prior: Piece, gap_of: Piece
                         if gaps[place] == DARK:
                             n_tried += 1
                             new, rounding = gap_of(model, place, current)
-                            wrong += new < -rounding
+                            wrong += new < -rounding or new == -np.inf
                             new = max(new, LEAST)
                             if math.log(u) < _log_odds(new, beta) - log_share:
                                 changed[changes], new_gaps[changes] = place, new
@@ -193,7 +193,7 @@ def _loop(propose: Piece, proposal_ratio: Piece, log_prior: Piece, gap_of: Piece
                 for i in range(n):
                     if gaps[i] != DARK:
                         new, rounding = gap_of(model, i, candidate)
-                        wrong += new < -rounding
+                        wrong += new < -rounding or new == -np.inf
                         new = max(new, LEAST)
                         bright[count], bright_gaps[count] = i, new
                         count += 1

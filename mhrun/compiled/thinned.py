@@ -214,7 +214,7 @@ def _loop(
                                 t = beta * values[i]
                                 if abs(t) > b * (1 + SLACK):
                                     rounding = beta * ROUNDING * size_of(model, index[i], current, candidate)
-                                    wrong += abs(t) > b * (1 + SLACK) + rounding
+                                    wrong += abs(t) > b * (1 + SLACK) + rounding or abs(t) == np.inf
                                 if t != t or marks[i] * b < min(-t, b):
                                     log_ratio = -np.inf if t == t else np.nan
                                     size -= count - 1 - i  # later ones need not be read
@@ -225,7 +225,8 @@ def _loop(
                                 for i in range(count):
                                     rounding = beta * ROUNDING * size_of(model, index[i], current, candidate)
                                     b = span * sizes[i]
-                                    wrong += abs(beta * values[i]) > b * (1 + SLACK) + rounding
+                                    t = abs(beta * values[i])
+                                    wrong += t > b * (1 + SLACK) + rounding or t == np.inf
                             _steps(count, values, sizes, marks, beta, span, a, lifts)
                             for i in range(count):
                                 log_ratio += values[i]

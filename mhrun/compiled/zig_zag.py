@@ -230,7 +230,8 @@ def _loop(slope: Piece, remainder: Piece) -> Piece:
                         allowed = GRADIENT_ROUNDING * _norm_in_metric(root, log_lik_grad, scratch)
                         norm = _norm_in_metric(root, remainder_grad, scratch)
                         weight = slots[i, 2]
-                        wrong += not norm <= weight * slope(args, point) * (1 + SLACK) + allowed
+                        bounded = norm <= weight * slope(args, point) * (1 + SLACK) + allowed
+                        wrong += not (bounded and norm < np.inf)
                         share, sum_so_far = beta * total_weight / (weight * bound), 0.0
                         for d in range(dim):
                             sum_so_far += share * max(-v[d] * scratch[d], 0.0)

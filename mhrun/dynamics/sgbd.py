@@ -43,8 +43,8 @@ class SGBD(Dynamics):
         Refusal: an invalid setting.
     """
 
-    # To first order in e, from E tanh(s z g / 2T) with z normal: E z^4 = 3, and normal noise of g shrinks the log-odds
-    # by sqrt(1 + pi r / 8).
+    # From E tanh(s z g / 2T) with z normal: E z^4 = 3, and normal noise of g shrinks the log-odds by
+    # sqrt(1 + pi r / 8). To first order in e noise adds 3/2 e V / T; 3 pi / 8 is closer at the 10 % of pilots.
     bias = Bias(noise=3 * math.pi / 4, steps=3.0)  # noise: without the correction, which lowers it
 
     def __init__(self, known_noise: float | None = 0.0, decay: float = 0.99) -> None:

@@ -176,7 +176,8 @@ class ZigZag(Kernel):
         coordinate = torch.searchsorted(cumulative, uniform[:, None], right=True)[:, 0]
         turned = coordinate < target.dim
         velocity[chains[turned], coordinate[turned]] *= -1
-        return (~(gradient.norm(dim=-1) <= bound)).int()
+        norm = gradient.norm(dim=-1)
+        return (~((norm <= bound) & norm.isfinite())).int()
 
 
 def _datum(target: Target, marks: Any, chains: Tensor) -> tuple[Tensor, Tensor]:

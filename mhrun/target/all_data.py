@@ -115,7 +115,7 @@ class AllData:
         return log_lik - self._model.log_lik(origin, rows)
 
     def rounded_terms(self, origin: Tensor, candidate: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Return the terms, computed in float64, and what rounding may add to them, each (C, m)."""
+        """Return the terms, computed in float64, and what rounding may add to finite ones (else 0), each (C, m)."""
         exact = in_float64(self._model, rows)
         at_candidate = likelihoods(self._model.log_lik(candidate, exact)).double()
         at_origin = self._model.log_lik(origin, exact).double()
@@ -123,7 +123,7 @@ class AllData:
         if self._surrogate is not None:
             after, before = (self._surrogate.terms(theta, rows) for theta in (candidate, origin))
             terms, size = terms - (after - before), size + after.abs() + before.abs()
-        return terms, ROUNDING * size
+        return terms, (ROUNDING * size).nan_to_num(0.0, posinf=0.0)
 
     def _weighted(self, theta: Tensor) -> Iterable[tuple[Rows, Tensor | float]]:
         """Return all data in parts with weight 1, or the model's few weighted nodes."""

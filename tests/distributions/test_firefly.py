@@ -167,13 +167,17 @@ def test_uniforms_at_places_are_those_of_the_whole():
     )
 
 
-def test_a_bound_that_does_not_hold_is_counted():
+@pytest.mark.parametrize("is_zero", [False, True])
+def test_a_bound_that_does_not_hold_is_counted(is_zero):
+    """It lies above the likelihood by 1 %, or where the likelihood is 0."""
+
     class Wrong(Logistic):
         def log_lik(self, theta, rows):
-            return super().log_lik(theta, rows)
+            value = super().log_lik(theta, rows)
+            return torch.where(theta[:, :1].abs() > 0.2, -torch.inf, value) if is_zero else value
 
         def lower_bound(self, theta, rows, anchor):
-            return super().lower_bound(theta, rows, anchor) + 0.01
+            return super().lower_bound(theta, rows, anchor) + (0.0 if is_zero else 0.01)
 
     target = Target(Wrong(2, 2.0, "zeros"), Dataset.of({"x": X, "y": SIGNS}), surrogate=TUNED)
     kernel = Firefly(RandomWalk(), 0.5)

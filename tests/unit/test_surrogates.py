@@ -203,6 +203,25 @@ def test_a_bound_that_does_not_hold_stops_the_run(tmp_path):
 
 
 @short_run
+@pytest.mark.parametrize("rule", [TunaMH(1.0), SMH()])
+def test_a_likelihood_of_zero_exceeds_every_bound(rule):
+    """What rounding may add to an infinite term is infinite: it must make no room, or chains leave the support."""
+
+    def log_lik(theta, rows):
+        value = torch.cos(theta[:, :1] - rows["x"])
+        return torch.where(theta[:, :1].abs() > 0.5, -torch.inf, value)
+
+    def bounds(data, kind, reference):
+        return constant_bounds([1.0, None, None], data, kind, reference)
+
+    model = FunctionModel(log_lik, [0.0], batched=True, bounds=bounds)
+    kernel = MetropolisHastings(RandomWalk(), Thinned(), rule)
+    with pytest.raises(UserError, match="exceeded their bounds"):
+        mhrun.sample(model, {"x": X[:5, 0]}, kernel, step_size=0.5, steps=300, warmup=0, chains=4, start=[0.0],
+                     executor="torch")  # fmt: skip
+
+
+@short_run
 def test_the_reference_is_stored_with_a_run_and_its_cost_counted(tmp_path):
     model, data = MODELS["float64"]
     kernel = MetropolisHastings(RandomWalk(), Thinned(), SMH())
