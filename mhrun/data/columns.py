@@ -119,6 +119,8 @@ def mean_and_sd(values: Array, train: npt.NDArray[np.bool_], name: str, path: Pa
 def levels_of(column: Any, path: Path, baseline: Any = None) -> list[Any]:
     """Return the values of a column, each once, in sorted order, but for the baseline, if one is named: it is first.
 
+    Whole numbers are int, also of a column of floats.
+
     Raises:
         UserError: values that have no order, or the baseline is none of them.
     """
@@ -129,6 +131,9 @@ def levels_of(column: Any, path: Path, baseline: Any = None) -> list[Any]:
             f"{path.name}: column '{column.name}' holds {type(column.iloc[0]).__name__} values, which are no "
             "categories."
         ) from error
+    # A missing cell makes whole numbers float: their names are those that they have in a column without one.
+    if all(isinstance(level, float) and level.is_integer() for level in levels):
+        levels = [int(level) for level in levels]
     if baseline is None:
         return levels
     first = [level for level in levels if level == baseline or _is_word_of(str(baseline), level)]

@@ -378,4 +378,9 @@ def _of_text(features: Any) -> str:
     from pandas.api.types import is_numeric_dtype
 
     texts = [str(name) for name in features.columns if not is_numeric_dtype(features[name])]
-    return f" There is text in {', '.join(texts)}: categorical=[{','.join(texts)}]." if texts else ""
+    labels = [name for name in texts if is_label(features[name].nunique(), len(features))]  # such as dates
+    texts = [name for name in texts if name not in labels]
+    advice = f"categorical=[{','.join(texts)}]" if texts else ""
+    if labels:
+        advice += f"{', ' if texts else ''}exclude=[{','.join(labels)}]"
+    return f" There is text in {', '.join([*texts, *labels])}: {advice}." if advice else ""

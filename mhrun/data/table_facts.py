@@ -39,5 +39,6 @@ def features_of(facts: Mapping[str, Any]) -> list[str]:
 def weight_names(facts: Mapping[str, Any]) -> list[str]:
     """Return names for the weights of a regression: the columns of x, of which the constant is the intercept."""
     features = features_of(facts)
-    constant = "intercept" if "intercept" not in features else "1"
+    free = ("intercept", "1", *(f"intercept_{k}" for k in range(1, len(features) + 1)))
+    constant = next(name for name in free if name not in features)
     return [constant] * bool(facts["intercept"]) + features

@@ -49,6 +49,26 @@ def test_a_topped_up_energy_is_that_of_the_larger_minibatch(rng, differences):
         assert float(topped[row]) == pytest.approx(-gain - log_prior)
 
 
+def test_without_an_anchor_no_energy_lies_below_the_lowest_level(rng):
+    """The energy where the model has chains begin would make the coldest rung flat about the mode."""
+    x = rng.normal(5.0, 1.0, 40)
+    target = Target(GaussianMean(2.0), Dataset.of(x))
+    energies = Energies([10, 5], None, False, False)
+    mode = x.sum() / (40 + 1 / 2.0)
+    assert float(energies.point(target)[0]) == pytest.approx(mode, abs=1e-6)
+    at = torch.linspace(4.0, 6.0, 401, dtype=torch.float64)[:, None]
+    found = -(target.full_log_lik(at) + target.model.log_prior(at))
+    assert energies.lowest(target)[0] <= float(found.min()) + 1e-9
+
+    class Flat(GaussianMean):
+        def log_lik(self, theta, rows):
+            return 0.0 * super().log_lik(theta, rows)
+
+    with pytest.raises(Refusal, match="no mode of the posterior was found; give kernel.anchor"):
+        energies = Energies([10, 5], None, False, False)
+        energies.lowest(Target(Flat(None), Dataset.of(x)))
+
+
 def test_an_anchor_without_an_energy_is_refused():
     target = Target(Spiked(2.0), Dataset.of([0.0, 4.0]))
     assert np.isfinite(Energies([2], [0.1], False, False).lowest(target)).all()

@@ -157,6 +157,9 @@ def test_a_column_called_1_is_a_column(tmp_path):
         table = Table(str(tmp_path / "rows.csv"), target="y", intercept=intercept)
         assert weight_names(table.load().facts) == names
         assert table.prepared({"0": 1.0, "1": 2.0, "2": 0.5}).fields["x"].shape == (1, 3 + intercept)
+    (tmp_path / "rows.csv").write_text("1,intercept,y\n1.5,2,1\n0.2,1,-1\n0.9,3,1\n")
+    table = Table(str(tmp_path / "rows.csv"), target="y", intercept=True)
+    assert weight_names(table.load().facts) == ["intercept_1", "1", "intercept"]
 
 
 def test_a_folder_is_of_one_call(tmp_path, monkeypatch):
