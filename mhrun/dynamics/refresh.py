@@ -41,6 +41,29 @@ def refreshed(momentum: Tensor, variance: Tensor, every: int, draws: Draws) -> T
     return torch.where((variance > 0)[:, None], variance.sqrt()[:, None] * z, momentum)
 
 
+def temperature_of_theta(friction: float, noise: float, every: int) -> float:
+    """Return the variance of theta over the right one in the limit of small steps, with momenta drawn anew.
+
+    Of v' = (1 - s) v + e g + N(0, 2 a e T), theta' = theta + v', with momenta from N(0, e T) every K steps. Such
+    momenta get whole kicks from the first step on, where half of the first would be right. It is
+
+        ((1 - s)^2 b_K^2 + 2 a sum_r b_r^2) / (2 sum_r b_r),  b_r = 1 + ... + (1 - s)^(r - 1),  r = 1, ..., K,
+
+    the variance of the displacement in K steps over twice the drift: about 1 - 1/K if K s is small. Without new momenta
+    it is a / s.
+
+    Args:
+        friction: s, the friction that acts: SGHMC's own, or where a thermostat settles.
+        noise: a, of which the noise is made.
+        every: K; 0: momenta are never drawn anew.
+    """
+    if not every:
+        return noise / friction
+    sums = (1 - (1 - friction) ** np.arange(1, every + 1)) / friction
+    fresh = (1 - friction) * sums[-1]
+    return float((fresh**2 + 2 * noise * np.square(sums).sum()) / (2 * sums.sum()))
+
+
 @piece
 def refresh(momentum: Any, sd: Any, every: Any, draw: Any) -> None:
     """Redraw momenta (D,) from N(0, sd^2), in place, at steps 1, 1 + every, ..."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mhrun.dynamics.refresh import checked, refresh, refreshed
+from mhrun.dynamics.refresh import checked, refresh, refreshed, temperature_of_theta
 from mhrun.errors import Refusal
 from mhrun.native import NativeDynamics, piece
 from mhrun.native.philox import NOISE, fill_normals
@@ -29,7 +29,8 @@ class SGHMC(Dynamics):
     Args:
         friction: a, in (0, 1].
         noise_estimate: b, the part of the friction that compensates for gradient noise.
-        refresh: momenta are redrawn from N(0, e T) at steps 1, 1 + refresh, ...; None: never, momenta start at 0.
+        refresh: momenta are redrawn from N(0, e T) at steps 1, 1 + refresh, ..., which makes theta too narrow; None:
+            never, momenta start at 0.
 
     Raises:
         Refusal: an invalid setting.
@@ -51,8 +52,15 @@ class SGHMC(Dynamics):
 
     @property
     def bias(self) -> Bias:  # type: ignore[override]
-        """Gradient noise adds e V / 2 a to T. At curvature H the variance has 1 / (2 - a) times the excess of SGLD."""
-        return Bias(noise=1 / self.friction, means=1 / (2 - self.friction))
+        """Gradient noise adds e V / 2 a to T. At curvature H the variance has 1 / (2 - a) times the excess of SGLD.
+
+        Momenta that are drawn anew make it too small, see `temperature_of_theta`.
+        """
+        return Bias(
+            noise=1 / self.friction,
+            means=1 / (2 - self.friction),
+            in_small_steps=temperature_of_theta(self.friction, self.friction, self.refresh) - 1,
+        )
 
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
         """Return zero momenta (C, D)."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mhrun.dynamics.refresh import checked, due, refresh, refreshed
+from mhrun.dynamics.refresh import checked, due, refresh, refreshed, temperature_of_theta
 from mhrun.errors import Refusal
 from mhrun.native import NativeDynamics, piece
 from mhrun.native.philox import NOISE, fill_normals
@@ -96,8 +96,8 @@ class SGNHT(Dynamics):
         """On a ladder that of the first rung, the coldest.
 
         Gradient noise adds at most e V / 2 a to T in a direction: the thermostat removes its mean over coordinates. It
-        settles at s, where the variance is too small by s / 2, and steps shift means as those of SGHMC with the
-        friction s.
+        settles at s, where the variance is too small by s / 2, and by more with momenta that are drawn anew
+        (`temperature_of_theta`). Steps shift means as those of SGHMC with the friction s.
         """
         friction = float(self.friction[0])
         thermostat = stationary_thermostat(friction)
@@ -105,7 +105,7 @@ class SGNHT(Dynamics):
         return Bias(
             noise=1 / friction,
             means=1 / (2 - thermostat),
-            in_small_steps=-thermostat / 2 if holds else 0.0,
+            in_small_steps=temperature_of_theta(thermostat, friction, self.refresh) - 1 if holds else 0.0,
             thermostat=holds,
         )
 
