@@ -72,9 +72,15 @@ def run_at(text: str, outputs: Path) -> RunFolder | None:
 
 
 def _newest(folders: Sequence[RunFolder]) -> RunFolder:
-    """Return the complete run that finished last, else the one that did."""
+    """Return the complete run that finished last, else the one that did; of the same second by the time of its file."""
+
+    def ended(folder: RunFolder) -> tuple[str, int]:
+        file = folder.path / "summary.json"
+        written = file.stat().st_mtime_ns if file.is_file() else 0
+        return str((folder.summary() or {}).get("finished") or ""), written
+
     complete = [folder for folder in folders if folder.is_complete()]
-    return max(complete or folders, key=lambda folder: str((folder.summary() or {}).get("finished") or ""))
+    return max(complete or folders, key=ended)
 
 
 def _check_method(method: str, newest: RunFolder, outputs: Path) -> None:

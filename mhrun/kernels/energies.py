@@ -12,9 +12,7 @@ from mhrun.errors import Refusal, UserError
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.target.gradients import likelihoods
-from mhrun.target.reference import find_reference
-
-_MOST_SEARCHED = 1_000  # parameters, whose Hessian the search for a mode takes
+from mhrun.target.reference import low_energy
 
 
 class Energies:
@@ -22,7 +20,7 @@ class Energies:
 
     Args:
         sizes: minibatch sizes, one per rung.
-        anchor: reference point (D,) of the differences; None for the mode of the posterior.
+        anchor: reference point (D,) of the differences; None for one near a mode, see `low_energy`.
         differences: estimate h by h(anchor) - (n/m) sum_i (l_i(theta) - l_i(anchor)) instead of
             -(n/m) sum_i l_i(theta).
         gradients: whether gradients are needed as well.
@@ -41,10 +39,10 @@ class Energies:
         """Return the anchor (D,), H_0 and the log-likelihood of all data there.
 
         Raises:
-            Refusal: no anchor was given, and no mode found; or H_0 is not finite.
+            Refusal: no anchor was given, and none found; or H_0 is not finite.
         """
         if self._memo is None or self._memo[0] is not target:
-            point = (_mode(target) if self.anchor is None else self.anchor).to(target.device)
+            point = (_found(target) if self.anchor is None else self.anchor).to(target.device)
             total = float(target.full_log_lik(point[None]))
             lowest = -total - float(target.model.log_prior(point[None]))
             if not math.isfinite(lowest):
@@ -188,16 +186,16 @@ class Energies:
         return var
 
 
-def _mode(target: Target) -> Tensor:
-    """Return the mode of the posterior (D,), below whose energy nothing lies.
+def _found(target: Target) -> Tensor:
+    """Return a point (D,) with an energy that hardly any other is below.
 
     Raises:
-        Refusal: none was found, or the search would take too long.
+        Refusal: the search for it failed.
     """
-    advice = "give kernel.anchor a point of low energy: below that of the anchor the densities of the rungs are flat."
-    if target.dim > _MOST_SEARCHED:
-        raise Refusal(f"no mode is looked for in {target.dim:,} dimensions; {advice}")
     try:
-        return find_reference(target.model, target.data).theta
+        return low_energy(target.model, target.data)
     except UserError as error:
-        raise Refusal(f"no mode of the posterior was found; {advice}") from error
+        raise Refusal(
+            "no mode of the posterior was found; give kernel.anchor a point of low energy: below that of the anchor "
+            "the densities of the rungs are flat."
+        ) from error

@@ -55,8 +55,8 @@ class EquiEnergy(Kernel):
         rule: the rule that accepts or rejects.
         rungs: rungs of a ladder; the number of chains must be a multiple.
         sizes: minibatch sizes, one per rung, from the coldest to the hottest.
-        anchor: the point (D,) whose energy is H_0; None for the mode of the posterior, found on all data. Of several
-            modes give the highest: below H_0 the density of the coldest rung is flat.
+        anchor: the point (D,) whose energy is H_0; None for a mode that L-BFGS finds on all data. Of several modes
+            give the highest: below H_0 the density of the coldest rung is flat.
         spacing: c, (H_{k+1} - H_k) / T_k.
         jump: p_ee, the probability of a jump.
         capacity: entries of a bank.

@@ -25,6 +25,7 @@ _ROWS = 1 << 13
 _ITERATIONS = 500
 _NEWTON = 12  # steps on all data, at most
 _SINGULAR = 1e-13  # times D: eigenvalues of a standardised Hessian that are 0 but for rounding
+_OFF = 1e-3  # from where the model has chains begin
 _SCALINGS = 4  # searches in other units, at most
 # Posterior standard deviations from the mode at which no Newton step is needed, and at which a point is a reference.
 _CLOSE, _NEAR = 1e-2, 1.0
@@ -46,6 +47,23 @@ class Found(NamedTuple):
     gradient: Tensor  # (D,) of the sum of all log-likelihoods
     hessian: Tensor  # (D, D) of that sum
     n_grad: int  # per-datum gradients evaluated; a Hessian counts as D of them
+
+
+def low_energy(model: Model, data: Dataset) -> Tensor:
+    """Return a point (D,) of high posterior density: the end of L-BFGS from where the model has chains begin.
+
+    It begins a little off that point, which may be a saddle between two modes, and needs no curvature at its end.
+
+    Raises:
+        UserError: the log posterior is not finite where the search begins, or has no gradient.
+    """
+    theta = first_point(model, data.device).cpu().numpy()[0]
+    theta = theta + _OFF * np.random.default_rng(0).standard_normal(len(theta))
+    units = np.ones_like(theta)
+    with _differentiated():
+        for size in sorted({min(_FEW, data.n), data.n}):
+            theta = _search(_Energy(model, data, size), theta, units)
+    return torch.from_numpy(theta).to(data.device)
 
 
 def find_reference(model: Model, data: Dataset) -> Found:

@@ -60,13 +60,13 @@ def test_without_an_anchor_no_energy_lies_below_the_lowest_level(rng):
     found = -(target.full_log_lik(at) + target.model.log_prior(at))
     assert energies.lowest(target)[0] <= float(found.min()) + 1e-9
 
-    class Flat(GaussianMean):
+    class Impossible(GaussianMean):
         def log_lik(self, theta, rows):
-            return 0.0 * super().log_lik(theta, rows)
+            return super().log_lik(theta, rows) - torch.inf
 
-    energies, flat = Energies([10, 5], None, False, False), Target(Flat(None), Dataset.of(x))
+    energies, nowhere = Energies([10, 5], None, False, False), Target(Impossible(None), Dataset.of(x))
     with pytest.raises(Refusal, match=r"no mode of the posterior was found; give kernel\.anchor"):
-        energies.lowest(flat)
+        energies.lowest(nowhere)
 
 
 def test_an_anchor_without_an_energy_is_refused():
