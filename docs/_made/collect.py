@@ -173,11 +173,13 @@ def _is_at_scale(folder: RunFolder) -> bool:
     """Return whether a run is current, and has the settings of its experiment at the paper's scale."""
     if not _is_current(folder) or (config := folder.config()).get("scale") != "paper":
         return False
-    noted = (config.get("runtime") or {}).get("departures")
-    if noted is None and not (config.get("report") or {}).get("paper"):  # of no paper: they are not noted
+    recorded = (config.get("runtime") or {}).get("departures")
+    if recorded is None and not (config.get("report") or {}).get(
+        "paper"
+    ):  # without a paper none are recorded
         reference = compose_config([f"experiment={folder.experiment}", "scale=paper"], compare=False)
-        noted = departures(config, reference)
-    return noted == []
+        recorded = departures(config, reference)
+    return recorded == []
 
 
 def _measured(folder: RunFolder) -> dict[str, Any]:

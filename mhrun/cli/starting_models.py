@@ -50,7 +50,7 @@ def regression_of(chosen: str | None, target: str, levels: Sequence[Any]) -> Reg
     if name not in REGRESSIONS:
         raise UserError(
             f"model={name} is unknown; choose {', '.join(REGRESSIONS)}.{nearest(name, REGRESSIONS)} Other models are "
-            "yours to write: mhrun init DIR has an example, a robust regression."
+            "yours to write: mhrun init DIR writes an example, a robust regression."
         )
     if name == "logistic" and not binary:
         raise UserError(f"model=logistic is for two values, and '{target}' has more.")

@@ -276,7 +276,7 @@ def test_optima_margins_and_divergences():
     places = optima.population_optima()
     assert len(places) == 2
     assert places == pytest.approx([-optima.TRUE, optima.TRUE], abs=0.1)
-    # Of the tempered density itself: 3 Q_0 nats are asked for, and 9 Q_0 there where delta_n is small.
+    # Of the tempered density itself: equation 4 has 3 Q_0 nats, and this density 9 Q_0 where delta_n is small.
     for place in places:
         ratio = optima.margin_over_printed(400 * optima.population(), place, optima.DELTA / 20)
         assert ratio == pytest.approx(3.0, abs=0.5)
