@@ -251,14 +251,16 @@ CASES = {
             "methods.sghmc.schedules.step_size.step_size=5e-6",
         )
     ),
-    "gradient_noise_deep": Case(
+    "gradient_noise_recurrent": Case(
         (
-            "scales.smoke.tests.sizes=[16,32,64,128]",
-            "scales.smoke.tests.repeats=5",
-            "scales.smoke.recurrent.every=2",
-            "scales.smoke.residual.every=2",
+            "scales.smoke.sizes=[16,32,64,128]",
+            "scales.smoke.repeats=5",
+            "scales.smoke.every=2",
             *(f"{place}.name=mnist" for place in ("data", "monitor.data")),
         )
+    ),
+    "gradient_noise_residual": Case(
+        ("scales.smoke.sizes=[16,32,64,128]", "scales.smoke.repeats=5", "scales.smoke.every=2")
     ),
     "lemmas": Case(
         ("simulated=4000", "decisions=300", "sizes=[16,64,128]", "exact_sizes=[50,200]", "firsts=[4,64]"),
@@ -450,7 +452,7 @@ WITH_GENERAL_FIGURES = {"five_modes", "mhbt_gaussian", "mint_network", "worst_ca
 # and some that take long.
 AS_OTHERS = {
     *("arena_poisson", "arena_robust", "arena_softmax", "mh_ss_subsamples"),
-    *("cifar_residual", "cifar_rsgld", "fashion_lstm", "gradient_noise_deep"),
+    *("cifar_residual", "cifar_rsgld", "fashion_lstm", "gradient_noise_recurrent", "gradient_noise_residual"),
     *("logistic_ess_readings", "mint_network_moving", "out_of_distribution_t1"),
     *("arena_mixture", "arena_logistic_million", "bnn_truth_cnn", "exchange_step_sizes"),
     *("five_modes_variants", "logistic_ess_grid", "gaussian_grid", "compensation"),
