@@ -20,6 +20,7 @@ from mhrun.errors import UserError
 from mhrun.store.folder import RunFolder
 
 _SWEEP_SECONDS = 30.0  # seconds of the trials of all jobs of a sweep
+_BETWEEN = 10.0  # seconds between two lines on how many methods have been tried
 
 
 class _SetUp(NamedTuple):
@@ -192,7 +193,12 @@ def _planned(
             count += surrogate.n_grad
         if not steps_done(methods_folder / method.name):
             setups[method.name] = _SetUp(count, time.perf_counter() - before)
-    estimates = costs([(method, methods_folder / method.name) for method in methods], settings, trial_seconds)
+    estimates, told = list[Any](), time.monotonic()
+    for place, method in enumerate(methods):
+        if time.monotonic() > told + _BETWEEN:
+            told = time.monotonic()
+            print(f"{place} of {len(methods)} methods tried, next {method.name}", file=sys.stderr)
+        estimates += costs([(method, methods_folder / method.name)], settings, trial_seconds)
     unfinished = {cost.method for cost in estimates}
     separable_methods = separable(
         [method for method in methods if method.name in unfinished], settings.threads

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from mhrun.errors import UserError
 from mhrun.store.files import read_json, write_json
+from mhrun.store.fingerprint import fingerprint
 from mhrun.store.folder import RunFolder
+from mhrun.store.identity import FORMAT, RESULTS_VERSION
 from mhrun.store.netcdf import TRACE
 
 
@@ -25,14 +28,23 @@ def locked(folder: str | Path) -> Iterator[Path]:
         yield place.path
 
 
-def check_call(folder: Path, settings: str) -> None:
-    """Refuse a folder that holds the trace of another call."""
+def check_call(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Refuse a folder that holds the trace of another call, and name the settings that differ."""
     note = folder / "call.json"
+    version = fingerprint(FORMAT, RESULTS_VERSION)
+    digests = {name: fingerprint(value) for name, value in settings.items()}
     recorded = read_json(note)
     if recorded is None and not any((folder / name).exists() for name in ("blocks", TRACE)):
-        write_json(note, {"fingerprint": settings})
-    elif recorded is None or recorded.get("fingerprint") != settings:
+        write_json(note, {"version": version, "settings": digests})
+        return
+    before = (recorded or {}).get("settings")
+    if before is None or (recorded or {}).get("version") != version:
         raise UserError(
             f"'{folder}' holds the trace of another call, or of this one by another version of mhrun; choose "
+            "another folder."
+        )
+    if differing := [name for name, digest in digests.items() if before.get(name) != digest]:
+        raise UserError(
+            f"'{folder}' holds the trace of another call, with other values of: {', '.join(differing)}. Choose "
             "another folder."
         )

@@ -30,7 +30,9 @@ from mhrun.store.blocks import steps_done
 from mhrun.types import State
 
 _TRIED = 1.0  # seconds of a trial of a method
-_LONG = 30.0  # a first step that takes longer is not repeated: compiling and reading data take less
+# A first step, or an observation of a few chains, that takes longer is not repeated: compiling and reading data take
+# less, the former only in a compiled loop.
+_LONG, _LONG_COMPILED = 5.0, 30.0
 _FEW = 4  # chains that are observed for the time of an observation of all
 _WORTH = 60.0  # guessed duration in seconds above which a run is tried
 _COMPILED_FACTOR = 20.0  # a compiled loop is so many times faster than the guess, which is of torch
@@ -210,7 +212,7 @@ def _pace_of_steps(
         began = time.perf_counter()
         after, record = executor.advance(state, first, controls)
         spent = time.perf_counter() - began
-        if first_time and spent < _LONG:  # the first time may include compilation
+        if first_time and spent < (_LONG_COMPILED if executor.name == COMPILED else _LONG):
             spent, first_time = 0.0, False
             continue
         if size < count:
@@ -244,17 +246,20 @@ def _monitor_cost(method: Method, done: int, state: State) -> tuple[int, float]:
 def _observation_seconds(method: Method, monitor: Monitor, step: int, state: State) -> float:
     """Return the seconds of one run of the monitor after `step`.
 
-    Hundreds of networks on all test data take minutes: the time of a few, to which it is proportional, is enough.
+    Hundreds of networks on all test data take minutes: the time of one or a few, to which it is proportional, is
+    enough.
     """
     theta, valid, chains = method.target.points(state), state.aux.get("valid"), method.shape.chains
-    few = min(_FEW, chains)
-    seconds = (
-        _timed(method, monitor, step, theta[:few], None if valid is None else valid[:few]) * chains / few
-    )
-    if seconds > _LONG:
-        return seconds
-    # The first time may include reading the data
-    return min(_timed(method, monitor, step, theta, valid) for _ in range(2 if few == chains else 1))
+
+    def seconds(count: int) -> float:
+        some_valid = None if valid is None else valid[:count]
+        return _timed(method, monitor, step, theta[:count], some_valid)
+
+    is_slow = seconds(1) * chains > _LONG  # the first time may include reading the data
+    for count in (1, _FEW) if is_slow else (_FEW,):
+        if count < chains and (found := seconds(count) * chains / count) > _LONG:
+            return found
+    return seconds(chains)
 
 
 def _timed(method: Method, monitor: Monitor, step: int, theta: Tensor, valid: Tensor | None) -> float:

@@ -37,8 +37,6 @@ from mhrun.numbers import whole_number
 from mhrun.parts import AUTO, Kernel
 from mhrun.schedules import Schedule
 from mhrun.schedules.fixed import Fixed
-from mhrun.store.fingerprint import fingerprint
-from mhrun.store.identity import FORMAT, RESULTS_VERSION
 from mhrun.store.netcdf import open_trace
 from mhrun.target import Target
 from mhrun.target.precision import FP32
@@ -197,29 +195,32 @@ def sample(
             with open_trace(Path(temporary)) as opened:
                 trace = opened.load()
     else:
-        call = (
-            inputs.model if isinstance(model, torch.nn.Module) else model,
-            inputs.data.fields,
-            target.data.transforms,
-            log_prior,
-            kernel,
-            surrogate,
-            temper,
-            replacement,
-            precision,
-            method.plan.schedules,
-            method.precondition,
-            start,
-            parameters,
-            method.shape,
-            method.seed,
-            str(dtype),
-            method.monitor,
+        call = {
+            "model": inputs.model if isinstance(model, torch.nn.Module) else model,
+            "data": (inputs.data.fields, target.data.transforms),
+            "log_prior": log_prior,
+            "kernel": kernel,
+            "surrogate": surrogate,
+            "temper": temper,
+            "replacement": replacement,
+            "precision": precision,
+            "temperature": method.plan.schedules["temperature"],
+            "step_size or acceptance": method.plan.schedules["step_size"],
+            "precondition": method.precondition,
+            "start": start,
+            "parameters": (parameters, method.shape.parameters, method.shape.layout),
+            "chains": method.shape.chains,
+            "warmup": method.shape.warmup,
+            "steps": method.shape.steps,
+            "thin": (method.shape.thin, method.shape.thin_stats),
+            "seed": method.seed,
+            "dtype": str(dtype),
+            "monitor": method.monitor,
             # Devices round differently, and a GPU has many normals from another generator (`Streams.many_normals`).
-            target.device.type,
-        )
+            "device": target.device.type,
+        }
         with locked(folder) as place:
-            check_call(place, fingerprint(FORMAT, RESULTS_VERSION, *call))
+            check_call(place, call)
             method, summary = _run(method, place, place, settings, attributes, progress)
             trace = open_trace(place)
     warn_of_trace(method, summary, trace)

@@ -49,6 +49,8 @@ def is_heavy(method: Method) -> bool:
 def faster_threads(threads: int, step: Callable[[], object]) -> int:
     """Return `threads`, or 1 if steps are not clearly faster with so many, as beside other processes they are not.
 
+    If the first step takes more than 5 seconds, there is no comparison, which would take minutes.
+
     Args:
         threads: at most.
         step: runs a step. It is called a few times.
@@ -57,15 +59,16 @@ def faster_threads(threads: int, step: Callable[[], object]) -> int:
         return 1
     seconds = {1: float("inf"), threads: float("inf")}
     with limited(threads):
+        began = time.perf_counter()
         step()  # the first one prepares things
+        if time.perf_counter() - began > _LONG:
+            return threads
         for _ in range(_ROUNDS):
             for count in seconds:
                 torch.set_num_threads(count)
                 began = time.perf_counter()
                 step()
                 seconds[count] = min(seconds[count], time.perf_counter() - began)
-            if max(seconds.values()) > _LONG:
-                break
     return threads if seconds[threads] < _CLEARLY * seconds[1] else 1
 
 

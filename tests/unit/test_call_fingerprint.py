@@ -16,7 +16,6 @@ from mhrun.engine import sample
 from mhrun.errors import UserError
 from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.store.fingerprint import fingerprint
-from mhrun.store.identity import FORMAT
 
 
 def scaled(theta, x, by=1.0):
@@ -84,7 +83,6 @@ PROGRAM = """
 __name__ = "own"
 import numpy as np, torch
 from mhrun.store.fingerprint import fingerprint
-from mhrun.store.identity import FORMAT
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -143,14 +141,14 @@ def test_a_folder_is_of_one_likelihood(tmp_path):
 
 @pytest.fixture
 def described(tmp_path, monkeypatch):
-    """Return what the fingerprint of a call is computed from as a function of its settings, without its run."""
+    """Return the settings that a folder is compared by as a function of those of a call, without its run."""
     found = []
 
-    def kept(*call):
-        found.append(call)
+    def kept(folder, settings):
+        found.append(settings)
         raise InterruptedError
 
-    monkeypatch.setattr(sample, "fingerprint", kept)
+    monkeypatch.setattr(sample, "check_call", kept)
 
     def of(**change):
         kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(5), mhrun.Metropolis())
@@ -164,14 +162,23 @@ def described(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("change", [{"surrogate": "taylor1"}, {"precondition": "diagonal"}])
 def test_another_surrogate_or_scale_is_another_call(described, change):
-    assert fingerprint(*described()) == fingerprint(*described())
-    assert fingerprint(*described(**change)) != fingerprint(*described())
+    one, two, changed = described(), described(), described(**change)
+    assert fingerprint(one) == fingerprint(two)
+    assert [name for name in one if fingerprint(one[name]) != fingerprint(changed[name])] == list(change)
 
 
-def test_a_call_is_of_a_layout_and_a_kind_of_device(described):
-    call = described()
-    assert call[0] == FORMAT
-    assert "cpu" in call
+def test_a_call_is_of_a_kind_of_device(described):
+    assert described()["device"] == "cpu"
+
+
+@short_run
+def test_a_trace_of_another_version_is_another_call(tmp_path, monkeypatch):
+    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(5), mhrun.Metropolis())
+    call = {"start": [0.0], "step_size": 0.3, "steps": 20, "warmup": 0, "chains": 1, "folder": tmp_path}
+    mhrun.sample(normal, np.arange(9.0), kernel, **call)
+    monkeypatch.setattr("mhrun.engine.call_folder.FORMAT", 0)
+    with pytest.raises(UserError, match="another version of mhrun"):
+        mhrun.sample(normal, np.arange(9.0), kernel, **call)
 
 
 def normal(theta, x):

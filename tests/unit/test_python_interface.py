@@ -95,18 +95,19 @@ def test_a_folder_is_of_one_call(tmp_path, rng):
     first = mhrun.sample(gaussian, x, metropolis(mhrun.Shared(20)), **call)["posterior"]["theta"].to_numpy()
     again = mhrun.sample(gaussian, x, metropolis(mhrun.Shared(20)), **call)["posterior"]["theta"].to_numpy()
     assert (first == again).all()
-    for data, kernel, change in (
-        (x + 1, metropolis(mhrun.Shared(20)), {}),
-        (x, metropolis(mhrun.Shared(21)), {}),
-        (x, metropolis(mhrun.Stored(20)), {}),
-        (x, metropolis(mhrun.Shared(20)), {"seed": 1}),
-        (x, metropolis(mhrun.Shared(20)), {"steps": 90}),
-        (x, metropolis(mhrun.Shared(20)), {"step_size": 0.2}),
-        (x, metropolis(mhrun.Shared(20)), {"temperature": 2.0}),
+    for differing, data, kernel, change in (
+        ("data", x + 1, metropolis(mhrun.Shared(20)), {}),
+        ("kernel", x, metropolis(mhrun.Shared(21)), {}),
+        ("kernel", x, metropolis(mhrun.Stored(20)), {}),
+        ("seed", x, metropolis(mhrun.Shared(20)), {"seed": 1}),
+        ("steps", x, metropolis(mhrun.Shared(20)), {"steps": 90}),
+        ("step_size or acceptance", x, metropolis(mhrun.Shared(20)), {"step_size": 0.2}),
+        ("temperature, seed", x, metropolis(mhrun.Shared(20)), {"temperature": 2.0, "seed": 2}),
     ):
-        with pytest.raises(UserError, match="holds the trace of another call"):
+        words = f"holds the trace of another call, with other values of: {differing}. Choose"
+        with pytest.raises(UserError, match=re.escape(words)):
             mhrun.sample(gaussian, data, kernel, **(call | change))
-    with pytest.raises(UserError, match="another call"):
+    with pytest.raises(UserError, match="other values of: model"):
         mhrun.sample(lambda theta, b: -((b - theta[0]) ** 2), x, metropolis(mhrun.Shared(20)), **call)
 
 
