@@ -131,14 +131,6 @@ def test_more_threads_only_if_they_are_faster(seconds, expected, monkeypatch):
     assert torch.get_num_threads() == before
 
 
-def test_steps_of_many_seconds_are_not_compared(monkeypatch):
-    """Such as those of 120 recurrent networks, of which six more would take minutes."""
-    clock = [0.0]
-    monkeypatch.setattr("mhrun.engine.threads.time.perf_counter", lambda: clock[0])
-    assert faster_threads(8, lambda: clock.__setitem__(0, clock[0] + 6.0)) == 8
-    assert clock == [6.0]
-
-
 def test_threads_are_measured_once_and_kept_with_the_method(tmp_path, monkeypatch):
     """Sums over several threads round differently: a method that is resumed has those that it began with."""
     chosen = iter([2, 1])

@@ -112,6 +112,8 @@ def pilot_warnings(name: str, facts: Mapping[str, Any] | None) -> Iterator[str]:
         )
     if "flat_along" in facts:
         yield f"{name}: {improper(facts['flat_along'])}"
+    if "heavy" in facts:
+        yield f"{name}: {without_variance(**facts['heavy'])}"
 
 
 def _lower_aim(facts: Mapping[str, Any]) -> str:
@@ -128,6 +130,15 @@ def improper(direction: str) -> str:
     return (
         f"The log posterior does not fall off along {direction}: it may be improper, and chains wander without end. "
         "Give these parameters priors, or leave one of them out."
+    )
+
+
+def without_variance(name: str, power: float) -> str:
+    """Return what a tail without a variance means, as sentences."""
+    return (
+        f"Far out the posterior falls off only as {name}^-{power:.2g}, so that it has no variance: chains hardly get "
+        "there, and quantiles in the tails may be wrong though R-hat and ESS look right. Choose a prior with a lighter "
+        "tail."
     )
 
 

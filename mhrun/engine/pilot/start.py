@@ -10,6 +10,7 @@ from torch import Tensor
 from mhrun.engine.limits import most_scaled
 from mhrun.engine.method import Method
 from mhrun.engine.pilot.curvature import spectrum, standardised
+from mhrun.engine.pilot.heavy_tails import HeavyTail, heavy_tail
 from mhrun.engine.pilot.impropriety import direction_in_words, flat_direction
 from mhrun.engine.pilot.low_modes import Moved, without_low_modes
 from mhrun.engine.pilot.modes import (
@@ -47,6 +48,7 @@ class ScaledStart(NamedTuple):
     condition: float | None = None  # the condition number of the curvature that the scale is from
     doubt: str | None = None  # why the scale may be far off: "flat" or "skewed"
     flat_along: str | None = None  # a direction in which the log posterior does not fall off
+    heavy: HeavyTail | None = None  # a coordinate in which it falls off so slowly that it has no variance
     moved: Moved | None = None  # what became of ascents to modes that have hardly a share of the posterior
     draws: Tensor | None = None  # (C, S, D), float64, of the coldest trajectories that judged the scale
     # The same with a diagonal scale, where a dense one of many parameters is taken for their correlations
@@ -85,6 +87,8 @@ def scaled_start(
         start = start._replace(
             flat_along=direction_in_words(direction, coordinate_names(method.target.model))
         )
+    elif proper and curvature is not None:
+        start = start._replace(heavy=heavy_tail(surface, modes.theta[modes.best], curvature))
     return start
 
 
