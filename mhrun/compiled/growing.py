@@ -28,6 +28,7 @@ from mhrun.native import (
     native_form,
     over_chains,
 )
+from mhrun.native.forms import NEARLY_EQUAL
 from mhrun.native.indices import Workspaces, filler
 from mhrun.native.philox import MINIBATCH, split_key
 from mhrun.target import Target
@@ -188,7 +189,7 @@ def _loop(
                         if n_read == 0:
                             for j in range(count):
                                 shift += values[j]
-                            shift /= count
+                            shift = shift / count if math.isfinite(shift) else 0.0
                         for j in range(count):
                             gap = values[j] - shift
                             sum_1 += gap
@@ -198,6 +199,7 @@ def _loop(
                     if stage < 0:  # the pilot's
                         mean = shift + sum_1 / n_read
                         var = max(sum_2 - sum_1 * sum_1 / n_read, 0.0) / (n_read - 1)
+                        var = var if math.isfinite(mean) else math.nan
                         params = begin(rule, test, Seen(-1, n_read, mean, var, 0.0), draw)
                         pilot_1, pilot_2, pilot_3, sum_1, sum_2, sum_3 = sum_1, sum_2, sum_3, 0.0, 0.0, 0.0
                         stage = params[3]
@@ -211,6 +213,7 @@ def _loop(
                     centred = sum_1 / size
                     mean = shift + centred
                     var = max(sum_2 / size - centred * centred, 0.0)
+                    var = var if math.isfinite(mean) else 0.0
                     verdict = judge(rule, params, test, Seen(stage, size, mean, var, 0.0))
                     stage += 1
                 accept = verdict == ACCEPT
@@ -226,7 +229,7 @@ def _loop(
                 noise, skew = 0.0, 0.0
                 if size < n:
                     noise = scale[k, c] ** 2 * var / max(size - 1, 1) * (1 - size / n)
-                    if not var <= 0:
+                    if var > NEARLY_EQUAL * centred * centred:
                         third = sum_3 / size - centred * (3 * var + centred * centred)
                         skew = third / (var * math.sqrt(var * size))
                 out_var[c, k] = noise

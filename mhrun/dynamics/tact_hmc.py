@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mhrun.dynamics.refresh import checked, refreshed
+from mhrun.dynamics.refresh import checked, refreshed, temperature_of_theta
 from mhrun.dynamics.sgnht import LARGEST_FRICTION, stable_step, stationary_thermostat
 from mhrun.errors import Refusal
 from mhrun.parts import Bias, Dynamics
@@ -75,8 +75,12 @@ class TACTHMC(Dynamics):
 
     @property
     def bias(self) -> Bias:  # type: ignore[override]
-        """That of SGNHT, which is reached for |x| <= d; that of means is unknown."""
-        return Bias(noise=1 / self.friction, in_small_steps=-stationary_thermostat(self.friction) / 2)
+        """At most that of SGNHT, which its draws would have if x never left [-d, d]; that of means is unknown."""
+        thermostat = stationary_thermostat(self.friction)
+        return Bias(
+            noise=1 / self.friction,
+            in_small_steps=temperature_of_theta(thermostat, self.friction, self.refresh) - 1,
+        )
 
     def largest_step(self, dim: int, temperature: float) -> float:
         """Return that of SGNHT with an inertia of 1."""

@@ -16,6 +16,7 @@ SHARED, STORED, FULL, GROWING, THINNED = 0, 1, 2, 3, 4  # how a pairing scores
 UNDECIDED, REJECT, ACCEPT = -1, 0, 1  # verdicts of a sequential test
 SLACK = 1e-6  # relative, that a term may exceed its bound by
 ROUNDING = 1e-13  # share of its summands that rounding may add to a term in float64
+NEARLY_EQUAL = 1e-12  # variance of terms over their squared mean up to which their third moment is rounding
 GRADIENT_ROUNDING = 1e-11  # share of a gradient that rounding may add to that of a remainder
 GAP_ROUNDING = 1e-10  # that of a log-likelihood over its lower bound, in units of 1 + |log_lik| + |bound|
 

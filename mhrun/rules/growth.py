@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mhrun.native import ACCEPT, REJECT, UNDECIDED
+from mhrun.native.forms import NEARLY_EQUAL
 from mhrun.types import Contest, Supply, Verdict
 
 __all__ = [
@@ -110,7 +111,7 @@ Judge = Callable[[Stages], Tensor]
 def read_pilot(supply: Supply, size: int, chains: int, device: torch.device) -> Moments:
     """Read the first `size` data of every chain's minibatch, and return the moments of their terms."""
     terms = supply.terms(torch.arange(chains, device=device), 0, size)
-    shift = terms.mean(-1)
+    shift = _finite(terms.mean(-1))
     gap = terms - shift[:, None]
     return Moments(size, shift, gap.sum(-1), gap.square().sum(-1), gap.pow(3).sum(-1))
 
@@ -153,7 +154,7 @@ def grow(
         stop = max(stage + 1, bisect_left(sizes, limit))
         terms = supply.terms(rows, overhead + n_read, overhead + sizes[stop - 1])
         if n_read == 0 and first is None:
-            shift = terms[:, : sizes[0]].mean(-1)
+            shift = _finite(terms[:, : sizes[0]].mean(-1))
         terms = terms - shift[:, None]
         edges = torch.tensor([upto - n_read for upto in sizes[stage:stop]], device=device)
         square = terms.square()
@@ -166,7 +167,7 @@ def grow(
             sum_3[:, -1] += first.three[rows]
             at[-1] = sizes[-1] + overhead
         centred = sum_1 / at
-        spread = (sum_2 / at - centred.square()).clamp_min(0.0)
+        spread = _finite((sum_2 / at - centred.square()).clamp_min(0.0))
         stages = Stages(rows, stage + 1, at, shift[:, None] + centred, spread)
         verdict = judge(stages)
         decided = verdict != UNDECIDED
@@ -179,9 +180,10 @@ def grow(
         mean[decided_rows] = stages.mean[ended, decided_at]
         var[decided_rows] = spread[ended, decided_at]
         middle = centred[ended, decided_at]
-        third[decided_rows] = sum_3[ended, decided_at] / at[decided_at] - middle * (
-            3 * spread[ended, decided_at] + middle.square()
-        )
+        cubes = sum_3[ended, decided_at] / at[decided_at]
+        cubes = cubes - middle * (3 * var[decided_rows] + middle.square())
+        # Of terms that are nearly equal only rounding would be left.
+        third[decided_rows] = torch.where(var[decided_rows] > NEARLY_EQUAL * middle.square(), cubes, 0.0)
         going = ~ended
         rows, shift = rows[going], shift[going]
         sum_1, sum_2, sum_3 = sum_1[going, -1], sum_2[going, -1], sum_3[going, -1]
@@ -202,6 +204,15 @@ def geometric_steps(n: int, first: int, ratio: float = 1.05) -> tuple[int, ...]:
     while sizes[-1] < n:
         sizes.append(min(n, max(sizes[-1] + 1, math.ceil(ratio * sizes[-1]))))
     return tuple(sizes)
+
+
+def _finite(values: Tensor) -> Tensor:
+    """Return values with 0 for those that are not finite.
+
+    The log-likelihood of a datum that is impossible at the candidate is -infinity, and so is the mean of the terms.
+    About a shift of -infinity it would be NaN, as would its variance be.
+    """
+    return torch.where(values.isfinite(), values, 0.0)
 
 
 def _sums(values: Tensor, edges: Tensor) -> Tensor:

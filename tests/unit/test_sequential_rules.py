@@ -178,6 +178,41 @@ class Repeating(Fixed):
     replacement = True
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda: MHMinibatch(50),
+        lambda: MHMinibatch(50, stop="sequential"),
+        lambda: Austere(50, 0.02),
+        lambda: MHSubLhd(50),
+        lambda: MHSubLhd(50, bound="bernstein_serfling"),
+    ],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_a_datum_that_is_impossible_at_the_candidate_is_a_rejection(rule, first):
+    """Its log-ratio is -infinity, and not a NaN that a run would warn of, in the first data that are read or later."""
+    contest = contest_of(2.0, 0.3, 20.0, 0.0, 6)
+    contest.supply.values[:, 3 if first else slice(300, None)] = -torch.inf
+    rule, draws = rule(), Draws(Streams(KEY, 6), 3)
+    verdict = rule.decide(contest, draws)
+    seen = verdict.log_ratio.isneginf()
+    assert not verdict.log_ratio.isnan().any()
+    assert not verdict.accepted[seen].any()
+    assert seen.any() == (first or isinstance(rule, MHSubLhd))
+    assert verdict.log_ratio_var.isfinite().all()
+    assert verdict.log_ratio_skew.isfinite().all()
+
+
+def test_terms_that_are_nearly_equal_have_no_skewness():
+    """The third moment about the pilot's mean is what rounding has left of it: up to 1e8 without the limit."""
+    contest = contest_of(1.0, 0.3, 1e-3, 0.0, 40)
+    noise = 1e-12 * np.random.default_rng(1).normal(size=(40, 2))
+    contest.supply.values[:, 2:4] = 0.7 + torch.from_numpy(noise)
+    verdict = MHMinibatch(2).decide(contest, Draws(Streams(KEY, 40), 3))
+    assert (verdict.batch_size == 4).all()
+    assert verdict.log_ratio_skew.abs().max() <= 1
+
+
 @pytest.mark.parametrize("stop", ["pilot", "sequential"])
 def test_a_supply_with_replacement_has_no_finite_population(stop):
     contest = contest_of(0.02, 0.3, 60.0, -0.4, 40)
