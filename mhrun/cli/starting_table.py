@@ -28,6 +28,7 @@ _NOISY = 20_000  # rows above which SGLD needs control variates: its effective d
 _WIDE = 50  # parameters from which the bounds of SMH-2 are too wide to save data
 _WIDER = 64  # and those of zig-zag: a draw of 30 parameters reads 52 data, of 60 430, and of 90 2,150
 _EXACT = ("hmc", "mcmc", "mala", "smh2", "mh_ss", "zig_zag")
+_AT_ONE = ("hmc", "mcmc", "mala", "sgld", "sgld_cv")  # methods that have no temperature but 1
 _STEPS = 10_000  # at scale=quick
 # Steps of HMC, each a trajectory of gradients on all data, and its burn-in; of multilevel models.
 _HMC, _BURN = {"smoke": 100, "quick": 500, "long": 2000}, 100
@@ -245,12 +246,23 @@ def _experiment(name: str, title: str, methods: Sequence[str], steps: int, *, ha
         methods="\n".join(f"  - /method@methods.{method}: {method}" for method in methods),
         title=flow(title),
         kept=", ".join(methods),
+        temperature=_temperature(methods),
         own=_own_steps(methods, burn),
         **{
             scale: flow(counts | ({"hmc_steps": hmc_steps[scale]} if "hmc" in methods else {}))
             for scale, counts in counts_by_scale.items()
         },
     )
+
+
+def _temperature(methods: Sequence[str]) -> str:
+    """Return the line of an experiment that sets the temperature of the methods that have one."""
+    tempered = [method for method in methods if method not in _AT_ONE]
+    if not tempered:
+        return ""
+    others = [method for method in methods if method in _AT_ONE]
+    rest = f"; {' and '.join(others)} stay{'s' * (len(others) == 1)} at 1" if others else ""
+    return f"temperature: 1.0  # of {', '.join(tempered)}{rest}\n"
 
 
 def _own_steps(methods: Sequence[str], burn: int) -> str:
@@ -295,8 +307,7 @@ defaults:
   - _self_
 
 title: {title}
-temperature: 1.0  # of mint and the like; mcmc, hmc, mala, sgld and sgld_cv stay at 1
-chains: 4
+{temperature}chains: 4
 warmup: ${{scales.${{scale}}.warmup}}
 steps: ${{scales.${{scale}}.steps}}
 {own}

@@ -49,6 +49,7 @@ def check_read(words: Sequence[str], config: DictConfig, compose: Compose) -> No
     """
     unresolved: Any = OmegaConf.to_container(config, resolve=False)
     references = references_of(unresolved)
+    _check_temperature(words, unresolved, references)
     added: dict[str, list[tuple[str, str]]] = {}  # node at the top -> words, each with its key
     for word, override in zip(words, parsed(words), strict=True):
         scaled = bool(unresolved.get("scales")) or "scale" in references
@@ -68,6 +69,26 @@ def check_read(words: Sequence[str], config: DictConfig, compose: Compose) -> No
                 "mhrun NAME --cfg job shows all settings."
             )
     _check_files(words, unresolved, references, compose)
+
+
+def _check_temperature(words: Sequence[str], unresolved: Mapping[str, Any], references: set[str]) -> None:
+    """Refuse a temperature where all methods have another, or none: draws at T = 1 would be taken for others.
+
+    The code of a report may read it, and is not asked.
+
+    Raises:
+        UserError: such a word.
+    """
+    if "temperature" in references or (unresolved.get("report") or {}).get("metrics") is not None:
+        return
+    for word, override in zip(words, parsed(words), strict=True):
+        if override.key_or_group == "temperature" and not override.is_delete():
+            methods = list(unresolved.get("methods") or {})
+            raise UserError(
+                f"{word}: no method of this experiment ({', '.join(methods)}) reads it: all have temperatures of their "
+                "own, 1 unless stated. Leave it out, or give a method that reads it, such as "
+                "+method@methods.mint=mint."
+            )
 
 
 def _check_files(

@@ -276,7 +276,7 @@ def draws_warnings(
     """
     name, shape = method.name, method.shape
     if draws.shape[1] >= LEAST_DRAWS and np.isfinite(draws).all() and not method.kernel.optimises:
-        yield from precision_warnings(name, draws, names)
+        yield from precision_warnings(name, draws, names, predictions=is_network(method.target.model))
         if len(draws) == 1:
             yield (
                 f"{name}: R-hat compares the two halves of a single chain, which cannot show a mode that it never "
@@ -319,8 +319,18 @@ def _rounding_warnings(method: Method, draws: npt.NDArray[np.float64], names: Se
         )
 
 
-def precision_warnings(method: str, draws: npt.NDArray[np.float64], names: Sequence[str]) -> Iterator[str]:
-    """Yield a line on the largest R-hat and one on the least effective sample size, with the names of coordinates."""
+def precision_warnings(
+    method: str, draws: npt.NDArray[np.float64], names: Sequence[str], *, predictions: bool = False
+) -> Iterator[str]:
+    """Yield a line on the largest R-hat and one on the least effective sample size, with the names of coordinates.
+
+    Args:
+        method: its name.
+        draws: (C, S, D).
+        names: of the coordinates, D.
+        predictions: whether draws are predictions of a network. Their tails are not judged: probabilities have all
+            moments, though those that are nearly 0 but for a few draws look like a heavy tail.
+    """
     by_coordinate = diagnoses(draws)
 
     def of(place: int) -> str:
@@ -342,7 +352,8 @@ def precision_warnings(method: str, draws: npt.NDArray[np.float64], names: Seque
         low = min(sizes[worst], ESS - 1)  # 399.7 would be shown as 400
         yield f"{method}: ESS is {low:.3g}{of(worst)}, below {ESS:g}: means and quantiles are imprecise."
         return
-    if not is_apart(float(np.nan_to_num(rhats).max())) and (heavy := heaviest(draws)) is not None:
+    is_judged = not predictions and not is_apart(float(np.nan_to_num(rhats).max()))
+    if is_judged and (heavy := heaviest(draws)) is not None:
         yield (
             f"{method}: the tail of {names[heavy[0]]} is heavy (index {heavy[1]:.2g}; from 0.5 on there is no "
             "variance, and from 1 on no mean): means and standard deviations of draws say little of the posterior. "

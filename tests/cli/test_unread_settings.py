@@ -98,6 +98,29 @@ def test_settings_that_are_read_are_not_refused(words):
     check_read(words, composed(words), composed)
 
 
+@pytest.mark.parametrize(
+    ("method", "word", "is_refused"),
+    [
+        ("", "temperature=4", True),
+        ("", "++temperature=4", True),
+        ("", "~temperature", False),
+        ("  - /method@methods.mint: mint\n", "temperature=4", False),
+        ("report: {metrics: mine.metrics}\n", "temperature=4", False),
+    ],
+)
+def test_a_temperature_that_no_method_reads_is_refused(method, word, is_refused, tmp_path):
+    """Its runs would be at T = 1, and be taken for others."""
+    in_defaults = method.startswith(" ")
+    own = OWN.replace("places: {first: 1}\n", "")
+    text = own.replace("  - _self_\n", f"{method}  - _self_\n") if in_defaults else own + method
+    folders = project_with(tmp_path, text)
+    if is_refused:
+        assert "no method of this experiment (mcmc) reads it" in refused(["experiment=mine", word], folders)
+    else:
+        words = ["experiment=mine", word]
+        check_read(words, composed(words, folders), lambda some: composed(some, folders))
+
+
 def test_what_a_reference_is():
     node = {"a": "${b.c} and ${times:${d},2}", "e": ["${ f }", "${oc.select:g,1}", "${.h}"], "i": "${j[0]}"}
     assert references_of(node) == {"b", "d", "f", "g", "j"}

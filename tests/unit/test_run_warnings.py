@@ -477,3 +477,10 @@ def test_the_two_forms_of_groups_are_named_where_a_model_may_have_groups(setting
         mhrun.sample(density, None, hmc, step_size=2.0, steps=30, warmup=0, **settings)
     (line,) = (str(one.message) for one in found if "trajectories diverged" in str(one.message))
     assert ("In a model of groups" in line) == may
+
+
+def test_the_tails_of_predicted_probabilities_are_not_judged():
+    """A probability that is nearly 0 but for a few draws has all moments, though its tail looks heavy."""
+    draws = np.minimum(1.0, 1e-5 * stats.halfcauchy.rvs(size=(4, 2_000, 1), random_state=1))
+    assert any("heavy" in line for line in precision_warnings("m", draws, ["p"]))
+    assert not any("heavy" in line for line in precision_warnings("m", draws, ["p"], predictions=True))
