@@ -19,6 +19,7 @@ from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.logistic import Logistic
 from mhrun.target import Target
 from mhrun.types import Bounds, Model, Reference, Rows
+from mhrun.types.capabilities import HasBounds, HasLowerBounds, bound_kinds_of
 
 Array = npt.NDArray[np.floating]
 
@@ -341,7 +342,7 @@ class Counting:
     def __init__(self, model: Model) -> None:
         self.dim, self.names = model.dim, model.names
         self._model = model
-        self.bound_kinds = getattr(model, "bound_kinds", ())
+        self.bound_kinds = bound_kinds_of(model)
         self.values = 0  # log-likelihoods alone
         self.gradients = 0  # with a gradient
 
@@ -355,12 +356,13 @@ class Counting:
 
     def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
         """As the model."""
-        bounds: Bounds = self._model.bounds(data, kind, reference)  # type: ignore[attr-defined]
-        return bounds
+        assert isinstance(self._model, HasBounds)
+        return self._model.bounds(data, kind, reference)
 
     def lower_bound(self, theta: Tensor, rows: Any, anchor: Tensor | None = None) -> Tensor:
         """As the model, and count: a bound is an evaluation too."""
-        return self._counted(self._model.lower_bound(theta, rows, anchor), theta)  # type: ignore[attr-defined]
+        assert isinstance(self._model, HasLowerBounds)
+        return self._counted(self._model.lower_bound(theta, rows, anchor), theta)
 
     def log_lik(self, theta: Tensor, rows: Any) -> Tensor:
         """As the model, and count."""

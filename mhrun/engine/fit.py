@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from mhrun.native import native_form
 from mhrun.store.draws import validity
 from mhrun.store.netcdf import flat_draws
 from mhrun.types import Model
+from mhrun.types.capabilities import JudgesFit
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 _NEAR = 1.1  # R-hat below which the mean of all draws is near the posterior's
 
 
-def judges_fit(model: Model) -> bool:
+def judges_fit(model: Model) -> TypeGuard[JudgesFit]:
     """Return whether a model says what the data contradict in it."""
-    return native_form(model, "fit_warnings", "log_lik") is not None
+    return isinstance(model, JudgesFit) and native_form(model, "fit_warnings", "log_lik") is not None
 
 
 def fit_warnings(method: Method, trace: xr.DataTree) -> list[str]:
@@ -49,5 +50,4 @@ def fit_warnings(method: Method, trace: xr.DataTree) -> list[str]:
     if not (rhats < _NEAR).all():  # NaN neither
         return []
     mean = torch.from_numpy(draws.mean((0, 1), dtype=np.float64)).to(data.device)
-    found: list[str] = model.fit_warnings(mean, data.fields)  # type: ignore[attr-defined]
-    return found
+    return model.fit_warnings(mean, data.fields)

@@ -28,6 +28,7 @@ from mhrun.target import Target
 from mhrun.target.fields import fields_read
 from mhrun.target.precision import FP32, TF32, exact_products
 from mhrun.types import BUFFER, Model, State, prior_summary_of
+from mhrun.types.capabilities import HasBuffers, batch_norms_of
 
 # Seconds that torch takes for an index without replacement, and from which the compiled generator pays.
 _PLAIN_INDEX, _NUMBERS_PAY = 1.2e-7, 1.0
@@ -111,7 +112,7 @@ class Method:
 
     def _refuses_buffers(self) -> str | None:
         """Return why a model whose likelihood depends on the rest of a minibatch cannot be tested, or None."""
-        norms = tuple(getattr(self.target.model, "batch_norms", ()))
+        norms = batch_norms_of(self.target.model)
         if not norms or self.kernel.keeps_buffers:
             return None
         # A layer of a Sequential is a number
@@ -147,7 +148,8 @@ class Method:
         check_start(self.target, theta, log_lik)
         if self.target.has_buffers and not self.kernel.keeps_buffers:
             buffers = self.target.first_buffers(theta)
-            after = self.target.model.train(theta, buffers, data.rows(index))[2]  # type: ignore[attr-defined]
+            assert isinstance(model, HasBuffers)
+            after = model.train(theta, buffers, data.rows(index))[2]
             changed = [name for name, value in buffers.items() if not torch.equal(value, after[name])]
             if changed:
                 raise Refusal(

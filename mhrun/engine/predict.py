@@ -25,7 +25,8 @@ from mhrun.numbers import is_whole, whole_number
 from mhrun.store.draws import in_order_of_run, stopped_chains, validity
 from mhrun.store.netcdf import FIELDS, LAYERS, flat_draws
 from mhrun.target.fields import ambiguous_bytes
-from mhrun.types import Model, Rows
+from mhrun.types import Model
+from mhrun.types.capabilities import HasOutcomeMean, predicts_classes
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -144,13 +145,11 @@ def _quantity(
         if isinstance(model, ModuleModel) and not model.tells_classes:
             return lambda theta: model.outputs(theta, rows), []
         has_names = parameters_of(model) is not None
-        offered: Callable[[Tensor, Rows], Tensor] | None = getattr(model, "predict", None)
-        if offered is not None and not has_names:
-            return lambda theta: offered(theta, rows).exp(), ["class"]
-        mean: Callable[[Tensor, Rows], Tensor] | None = getattr(model, "outcome_mean", None)
-        if mean is not None:
+        if predicts_classes(model) and not has_names:
+            return lambda theta: model.predict(theta, rows).exp(), ["class"]
+        if isinstance(model, HasOutcomeMean):
             _check_fields(trace, data)
-            return lambda theta: mean(theta, rows), []
+            return lambda theta: model.outcome_mean(theta, rows), []
         example = "theta.slopes" if has_names else "theta"
         raise UserError(
             f"{type(model).__name__} does not say what it predicts; give a function of parameters and rows, such as "

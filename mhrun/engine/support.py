@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from mhrun.errors import Refusal
 from mhrun.target import Target
+from mhrun.types.capabilities import HasLogLikOfOne
 
 _SECONDS, _MOST, _FIRST = (
     0.5,
@@ -37,15 +37,15 @@ def check_support(target: Target, theta: Tensor) -> None:
     Raises:
         Refusal: a value is outside of the support of its distribution, or a parameter out of its range.
     """
-    log_lik: Callable[[Tensor, object], Tensor] | None = getattr(target.model, "log_lik_of_one", None)
-    if log_lik is None:
+    model = target.model
+    if not isinstance(model, HasLogLikOfOne):
         return
     index = np.linspace(0, target.n - 1, min(target.n, _MOST)).astype(np.int64)
 
     def fault(places: np.ndarray) -> str | None:
         rows = target.data.rows(torch.from_numpy(places)[None].to(target.data.device))
         try:
-            log_lik(theta, rows)
+            model.log_lik_of_one(theta, rows)
         except ValueError as error:
             return str(error)
         return None

@@ -25,6 +25,7 @@ from mhrun.models.parameter import (
     unconstrained,
 )
 from mhrun.types import Model
+from mhrun.types.capabilities import HasParameters
 
 
 class Parameters:
@@ -189,8 +190,9 @@ class Parameters:
 
 def parameters_of(model: object) -> Parameters | None:
     """Return the named parameters of a model whose theta has unconstrained coordinates; None of any other."""
-    parameters = getattr(model, "parameters", None)
-    return parameters if isinstance(parameters, Parameters) else None
+    if isinstance(model, HasParameters) and isinstance(model.parameters, Parameters):
+        return model.parameters
+    return None
 
 
 def coordinate_names(model: Model) -> Sequence[str]:

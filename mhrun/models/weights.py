@@ -8,6 +8,7 @@ from torch import Tensor
 from mhrun.errors import Refusal
 from mhrun.native.vectors import square_sum
 from mhrun.random import Draws, Purpose, derive_key
+from mhrun.types.capabilities import Simulates
 
 
 class Weights:
@@ -38,7 +39,7 @@ class Weights:
 
     def refuses_simulation(self) -> str | None:
         """Return why weights and outcomes cannot be drawn, or None."""
-        if not callable(getattr(self, "simulate", None)):
+        if not isinstance(self, Simulates):
             return (
                 f"{type(self).__name__} does not say how outcomes are drawn; give it simulate(theta, rows)."
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor
@@ -17,7 +17,8 @@ from mhrun.monitors.periodic import Periodic
 from mhrun.random import Draws, Streams
 from mhrun.target import Source, Target
 from mhrun.target.fields import fields_read, unfit
-from mhrun.types import Rows
+from mhrun.types import Model, Rows
+from mhrun.types.capabilities import AppliesFunctions, HasOutcomeMean, declared_fields
 
 Mean = Callable[[Any, Any], Tensor]
 
@@ -76,10 +77,10 @@ class HeldOut(Periodic[_Values]):
 
     def refuses(self, target: Target) -> str | None:
         """Refuse a density without data, and a `mean` that the model cannot evaluate."""
-        fields = getattr(target.model, "fields", None) or {}
+        fields = declared_fields(target.model)
         if has_no_data(target.data) or any(field.values == "zeros" for field in fields.values()):
             return f"it needs a model of data, and {type(target.model).__name__} is a density without data."
-        if self._mean is not None and not hasattr(target.model, "applied"):
+        if self._mean is not None and not isinstance(target.model, AppliesFunctions):
             return (
                 f"mean is for torch modules and functions; {type(target.model).__name__} has its own or none."
             )
@@ -123,18 +124,13 @@ class HeldOut(Periodic[_Values]):
         """Evaluate rows (1, m, ...) at theta (C, D)."""
         model, mean = target.model, None
         if self._mean is not None:
-            mean = model.applied(self._mean, theta, rows)  # type: ignore[attr-defined]
-        elif self._has_mean(model):
-            mean = model.outcome_mean(theta, rows)  # type: ignore[attr-defined]
+            assert isinstance(model, AppliesFunctions)
+            mean = model.applied(self._mean, theta, rows)
+        elif _predicts_number(model):
+            mean = model.outcome_mean(theta, rows)
         if mean is not None:
             mean = self._shaped(mean.double(), rows)
         return _Values(model.log_lik(theta, rows).double(), mean)
-
-    def _has_mean(self, model: Any) -> bool:
-        """Return whether there is a mean of the outcome, which is a number and not a label."""
-        fields = getattr(model, "fields", None) or {}
-        is_label = "y" in fields and fields["y"].values == "signs"
-        return self._mean is not None or (hasattr(model, "outcome_mean") and not is_label)
 
     def _shaped(self, mean: Tensor, rows: Rows) -> Tensor:
         """Return means as (C, m, K), of as many numbers K as an outcome has."""
@@ -165,7 +161,7 @@ class HeldOut(Periodic[_Values]):
         """Return log sums of densities, ``log_density`` (C, n), and sums of means, ``outcome`` (C, n, K), of none."""
         empty = torch.zeros(chains, self.data.n, dtype=torch.float64, device=target.device)
         kept = {"log_density": torch.full_like(empty, -torch.inf)}
-        if self._has_mean(target.model):
+        if self._mean is not None or _predicts_number(target.model):
             kept["outcome"] = empty[..., None].repeat(1, 1, self.data.fields[self.outcome][0].numel())
         return kept
 
@@ -191,6 +187,13 @@ class HeldOut(Periodic[_Values]):
         log_density = memory["log_density"] - count.log()[:, None]
         mean = memory["outcome"] / count[:, None, None] if "outcome" in memory else None
         return self.scores(target, _Values(log_density, mean))
+
+
+def _predicts_number(model: Model) -> TypeGuard[HasOutcomeMean]:
+    """Return whether a model has a mean of its outcome, which is a number and not a label."""
+    fields = declared_fields(model)
+    is_label = "y" in fields and fields["y"].values == "signs"
+    return isinstance(model, HasOutcomeMean) and not is_label
 
 
 def _start(target: Target, chains: int) -> Tensor:

@@ -11,6 +11,7 @@ from mhrun.data import Dataset
 from mhrun.errors import Refusal
 from mhrun.monitors.periodic import Periodic
 from mhrun.target import Target
+from mhrun.types.capabilities import predicts_classes
 
 
 class Predictive(Periodic[Tensor]):
@@ -40,7 +41,7 @@ class Predictive(Periodic[Tensor]):
 
     def refuses(self, target: Target) -> str | None:
         """Refuse a model that does not predict classes."""
-        if not hasattr(target.model, "predict") or not getattr(target.model, "tells_classes", True):
+        if not predicts_classes(target.model):
             return (
                 f"it needs a model that predicts classes, which {type(target.model).__name__} does not; held_out, "
                 "mhrun.HeldOut in Python, scores test data of any model."
@@ -68,7 +69,8 @@ class Predictive(Periodic[Tensor]):
     def nothing(self, target: Target, chains: int, data: Dataset) -> Tensor:
         """Return zeros (C, n, K), float64, to which class probabilities of some data are added."""
         nowhere = torch.zeros(1, target.dim, device=target.device)
-        classes = target.model.predict(nowhere, self.on(target.device, data).part(0, 1)).shape[-1]  # type: ignore[attr-defined]
+        assert predicts_classes(target.model)
+        classes = target.model.predict(nowhere, self.on(target.device, data).part(0, 1)).shape[-1]
         return torch.zeros(chains, data.n, classes, dtype=torch.float64, device=target.device)
 
     def no_snapshots(self, target: Target, chains: int) -> dict[str, Tensor]:
@@ -99,8 +101,9 @@ class Predictive(Periodic[Tensor]):
 
     def predictions(self, target: Target, theta: Tensor, data: Dataset) -> Tensor:
         """Return log-probabilities (C, n, K) of the classes of some data."""
-        parts = self.parts(target, len(theta), data)
-        return torch.cat([target.model.predict(theta, rows) for rows in parts], dim=1)  # type: ignore[attr-defined]
+        model, parts = target.model, self.parts(target, len(theta), data)
+        assert predicts_classes(model)
+        return torch.cat([model.predict(theta, rows) for rows in parts], dim=1)
 
 
 def with_probabilities(total: Tensor, log_p: Tensor, share: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from mhrun.target.all_data import AllData
 from mhrun.target.first_point import first_point
 from mhrun.target.surrogate import Surrogate
 from mhrun.types import BOUND_KINDS, Bounds, Model
+from mhrun.types.capabilities import HasBounds, bound_kinds_of
 
 CONSTANTS = dict(zip(BOUND_KINDS, ("lipschitz", "curvature", "third"), strict=True))
 """The settings of `mhrun.UserFunction` that bound its terms, by kind."""
@@ -65,7 +66,7 @@ class BoundedTerms:
 
     def refuses(self) -> str | None:
         """Return why the terms have no bounds, or None."""
-        kinds = getattr(self._model, "bound_kinds", ())
+        kinds = bound_kinds_of(self._model)
         if self.kind in kinds and native_form(self._model, "bounds", "log_lik") is not None:
             return None
         name = type(self._model).__name__
@@ -88,8 +89,10 @@ class BoundedTerms:
         Raises:
             UserError: a bound of 0 does not hold.
         """
+        assert isinstance(self._model, HasBounds)
+        assert self.kind is not None
         reference = None if self._surrogate is None else self._surrogate.reference
-        bounds: Bounds = self._model.bounds(self._read().fields, self.kind, reference)  # type: ignore[attr-defined]
+        bounds = self._model.bounds(self._read().fields, self.kind, reference)
         self._check_zeros(bounds.weights)
         return bounds
 

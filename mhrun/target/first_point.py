@@ -7,12 +7,13 @@ from torch import Tensor
 
 from mhrun.random import Draws, Streams
 from mhrun.types import Model
+from mhrun.types.capabilities import HasStartRows
 
 
 def first_point(model: Model, device: torch.device) -> Tensor:
     """Return where the first chain begins (1, D) in float64, with the key 0.
 
-    A model whose `start_rows` is above 1 has a starting point for each of so many chains, and for no other number.
+    A model may have starting points for one number of chains only.
     """
-    chains = getattr(model, "start_rows", 1)
+    chains = model.start_rows if isinstance(model, HasStartRows) else 1
     return model.init(chains, Draws(Streams(0, chains, device), 0))[:1].double()

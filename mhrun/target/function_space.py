@@ -21,6 +21,7 @@ from mhrun.errors import UserError
 from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
 from mhrun.types import Model, Rows, blocks_of
+from mhrun.types.capabilities import predicts_classes
 
 DATA = 32
 """Of the data that a network was fitted to, so many, evenly spaced, are predicted."""
@@ -111,14 +112,15 @@ class _TooCostly(UserError):
 def _predictions(model: Model, data: Dataset, draws: Draws, dtype: torch.dtype) -> Predictions:
     chosen = some_coordinates(data.n, DATA)
     rows: Rows = {name: field[chosen][None] for name, field in data.to(torch.device("cpu")).fields.items()}
-    is_classifier = getattr(model, "tells_classes", True)
+    is_classifier = predicts_classes(model)
     per_datum = model.values_per_datum(rows) if isinstance(model, ModuleModel) else 64
 
     def predicted(points: Draws) -> Tensor:
         """Return predictions (B, m, ...) at points (B, P)."""
         theta = torch.from_numpy(points.astype(np.float64)).to(dtype)
         if not isinstance(model, ModuleModel):
-            return model.predict(theta, rows).exp()  # type: ignore[attr-defined]
+            assert predicts_classes(model)
+            return model.predict(theta, rows).exp()
         outputs = model.outputs_at_many(theta, rows)
         return outputs.softmax(-1) if is_classifier else outputs
 

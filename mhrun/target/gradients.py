@@ -12,6 +12,7 @@ from mhrun.native import native_form
 from mhrun.native.vectors import combined
 from mhrun.target.precision import FP32, lowered
 from mhrun.types import Model, Rows
+from mhrun.types.capabilities import HasBuffers
 
 
 class Gradients:
@@ -41,8 +42,9 @@ class Gradients:
         self, theta: Tensor, buffers: Mapping[str, Tensor], rows: Rows
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return the same in training mode, and the buffers afterwards, name -> (C, ...)."""
+        assert isinstance(self._model, HasBuffers)
         with lowered(self._precision, self._device):
-            return self._model.train(theta, buffers, rows)  # type: ignore[attr-defined]
+            return self._model.train(theta, buffers, rows)
 
     def _by_autograd(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         return log_lik_and_grad(lambda point: self._model.log_lik(point, rows), theta)

@@ -13,6 +13,7 @@ from mhrun.native.forms import GAP_ROUNDING
 from mhrun.target.reference import find_reference, gradient_of_sum, hessian_of_sum, in_float64
 from mhrun.target.surrogate import Sums, Surrogate
 from mhrun.types import Model, Reference, Rows
+from mhrun.types.capabilities import HasLowerBounds
 
 
 class LowerBound(Surrogate):
@@ -29,6 +30,8 @@ class LowerBound(Surrogate):
 
     def __init__(self, model: Model, read: Callable[[], Dataset], *, tuned: bool) -> None:
         super().__init__(model, read, order=2)
+        assert isinstance(model, HasLowerBounds)
+        self._bounded = model
         self.tuned = tuned
 
     @property
@@ -69,8 +72,7 @@ class LowerBound(Surrogate):
 
     def _bounds_at(self, anchor: Tensor | None, theta: Tensor, rows: Rows) -> Tensor:
         """Return the bounds that touch at the anchor (D,), or where the model chooses."""
-        bounds: Tensor = self._model.lower_bound(theta, rows, anchor)  # type: ignore[attr-defined]
-        return bounds
+        return self._bounded.lower_bound(theta, rows, anchor)
 
 
 class _AsLogLik:

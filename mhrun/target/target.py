@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any, Protocol, runtime_checkable
@@ -27,6 +26,7 @@ from mhrun.target.quadratic import Quadratic, quadratic_part
 from mhrun.target.surrogate import Surrogate
 from mhrun.target.surrogates import surrogate_of
 from mhrun.types import BUFFER, Evaluation, Model, Rows, State
+from mhrun.types.capabilities import HasBuffers
 
 
 @runtime_checkable
@@ -38,6 +38,13 @@ class Source(Protocol):
     def load(self) -> Dataset:
         """Return the data."""
         ...
+
+
+@runtime_checkable
+class HasTransforms(Protocol):
+    """Data or a source whose minibatches may differ from the stored data, see `mhrun.data.transforms`."""
+
+    transforms: Transforms | None
 
 
 class Target:
@@ -93,12 +100,15 @@ class Target:
     ) -> None:
         if temper not in ("posterior", "likelihood"):
             raise Refusal(f"temper = '{temper}' is unknown; choose posterior or likelihood.")
-        if surrogate != "none" and getattr(data, "transforms", None) is not None:
+        # of the data in minibatches
+        self.transforms = data.transforms if isinstance(data, HasTransforms) else None
+        if surrogate != "none" and self.transforms is not None:
             raise Refusal("a surrogate expands about fixed data: leave out the transforms of the data.")
         for name, noise in (("gradient_noise", gradient_noise), ("energy_noise", energy_noise)):
             if not noise >= 0:
                 raise Refusal(f"{name} = {noise:g} is a variance; it must be at least 0.")
         self.model = model
+        self._buffered = model if isinstance(model, HasBuffers) else None
         self.n = data.n  # number of data
         if self.n >= 2**31:  # the integer arithmetic of the index draws overflows
             raise Refusal(f"n = {self.n:,} data are too many; minibatches can be drawn from fewer than 2^31.")
@@ -123,7 +133,6 @@ class Target:
         self.precision = Precision(precision)
         self._read = cache(self._loaded)  # which a copy shares
         self.surrogate = surrogate_of(surrogate, model, self._read)
-        self.transforms: Transforms | None = getattr(data, "transforms", None)  # of the data in minibatches
         self._model_gradients = Gradients(model, precision, self.device)
         self._all = AllData(model, self._read, self._model_gradients, self.surrogate)
         self.batches = Batches(self.n, replacement, common_batch, self.transforms)
@@ -210,23 +219,23 @@ class Target:
     @property
     def width(self) -> int:
         """The numbers of a point: D, and those of the model's buffers."""
-        return getattr(self.model, "width", self.model.dim)
+        return self.model.dim if self._buffered is None else self._buffered.width
 
     @property
     def has_buffers(self) -> bool:
         """Whether the model has buffers beside theta, such as running statistics."""
-        return self.width > self.dim
+        return self._buffered is not None and self._buffered.width > self.dim
 
     def first_buffers(self, theta: Tensor) -> dict[str, Tensor]:
         """Return the initial buffers of the chains at theta (C, D), for `State.aux`."""
-        return self.model.first_buffers(theta) if self.has_buffers else {}  # type: ignore[attr-defined]
+        return self._buffered.first_buffers(theta) if self._buffered is not None and self.has_buffers else {}
 
     def points(self, state: State) -> Tensor:
         """Return theta (C, D), or with buffers theta and the buffers after it (C, width)."""
         theta = state.evaluation.theta
-        if not self.has_buffers:
+        if self._buffered is None or not self.has_buffers:
             return theta
-        names: Sequence[str] = self.model.buffer_names  # type: ignore[attr-defined]
+        names = self._buffered.buffer_names
         # A test changes none
         buffers = state.aux if BUFFER + names[0] in state.aux else self.first_buffers(theta)
         flat_buffers = [buffers[BUFFER + name].reshape(len(theta), -1).to(theta) for name in names]

@@ -6,6 +6,7 @@ a step has the leading dimension C. Trials, the rungs of a ladder, replicas and 
 
 from __future__ import annotations
 
+from mhrun.types.capabilities import blocks_of, prior_summary_of
 from mhrun.types.decision import (
     BOUND_KINDS,
     Arrivals,
@@ -18,7 +19,7 @@ from mhrun.types.decision import (
     Verdict,
 )
 from mhrun.types.info import INFO_DEFAULTS, INFO_DTYPES, Info, Record
-from mhrun.types.model import Field, Model, ParameterBlock, Rows, blocks_of, prior_summary_of
+from mhrun.types.model import Field, Model, ParameterBlock, Rows
 from mhrun.types.state import BUFFER, Controls, Evaluation, State, Trajectory, choose
 
 __all__ = [

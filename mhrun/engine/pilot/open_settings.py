@@ -8,6 +8,7 @@ from mhrun.errors import Refusal
 from mhrun.kernels import AdaptiveBackward, Firefly, MetropolisHastings, Unadjusted, ZigZag
 from mhrun.kernels.preconditioned import UNSCALED_NOISE
 from mhrun.parts import Kernel
+from mhrun.types.capabilities import batch_norms_of
 
 SCALES = ("auto", "dense", "diagonal", "none")
 _WITH_SCALE = ("dense", "diagonal")
@@ -70,7 +71,7 @@ def _reason(method: Method) -> str | None:
     if dynamics is not None and method.plan.is_open and dynamics.bias.noise is None:
         remedy = "" if dynamics.optimises else "declare bias = mhrun.Bias(noise=...) on the class, or "
         return f"no rule finds the step size of {type(dynamics).__name__}; {remedy}give a number, not auto."
-    if method.plan.is_open and tuple(getattr(method.target.model, "batch_norms", ())):
+    if method.plan.is_open and batch_norms_of(method.target.model):
         return (
             "a pilot finds no step size for a network with BatchNorm, whose curvature grows without bound as weights "
             "shrink, though predictions stay: chains would hardly move. Give step_size a number, such as 0.1 / n, not "
