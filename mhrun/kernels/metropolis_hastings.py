@@ -114,7 +114,9 @@ class MetropolisHastings(Kernel):
 
     @property
     def pass_size(self) -> int | None:
-        """The minibatch size, or that with which a sequential test begins; None if neither is given in advance."""
+        """The minibatch size, or that with which a sequential test begins; None if neither is known in advance."""
+        if self.pairing.m_is_open:
+            return None
         return self.rule.first_batch if self.pairing.m is None else self.pairing.m
 
     @property

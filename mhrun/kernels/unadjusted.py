@@ -101,8 +101,8 @@ class Unadjusted(Kernel):
 
     @property
     def pass_size(self) -> int | None:
-        """The minibatch size; None where all data are read."""
-        return self.m
+        """The minibatch size; None where all data are read, or a pilot is to choose it."""
+        return None if self.m_is_open else self.m
 
     def reads(self, target: Target) -> int:
         """Return the minibatch size."""

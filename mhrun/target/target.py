@@ -135,15 +135,20 @@ class Target:
         self.surrogate = surrogate_of(surrogate, model, self._read)
         self._model_gradients = Gradients(model, precision, self.device)
         self._all = AllData(model, self._read, self._model_gradients, self.surrogate)
-        self.batches = Batches(self.n, replacement, common_batch, self.transforms)
-        self.differences = Differences(
-            model, self._read, self._all, self.batches, self.surrogate, energy_noise
-        )
+        self._transform(self.transforms)
         self.gradients = PosteriorGradients(
             self._model_gradients, self._read, self._all, self.surrogate, temper=temper, noise=gradient_noise
         )
         plain = not common_batch and self.device.type == "cpu"
         self.bounded = BoundedTerms(model, self._read, self._all, self.surrogate, native=plain)
+
+    def _transform(self, transforms: Transforms | None) -> None:
+        """Make the parts that draw minibatches, with these transforms."""
+        self.transforms = transforms
+        self.batches = Batches(self.n, self.replacement, self.common_batch, transforms)
+        self.differences = Differences(
+            self.model, self._read, self._all, self.batches, self.surrogate, self.energy_noise
+        )
 
     @property
     def data(self) -> Dataset:
@@ -207,8 +212,7 @@ class Target:
         if m is None or self.transforms is None or not self.transforms.permuted:
             return self
         target = copy.copy(self)
-        target.transforms = replace(self.transforms, pass_size=m)
-        target.batches = Batches(self.n, self.replacement, self.common_batch, target.transforms)
+        target._transform(replace(self.transforms, pass_size=m))
         return target
 
     @property

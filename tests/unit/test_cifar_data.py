@@ -20,6 +20,8 @@ from mhrun.data.cifar import CLASSES, Cifar
 from mhrun.data.images import Images
 from mhrun.data.transforms import Transforms, moved
 from mhrun.engine.assemble import assembled
+from mhrun.engine.pilot.chains import WINDOW, PilotChains
+from mhrun.engine.pilot.kernels import with_m
 from mhrun.errors import Refusal, UserError
 from mhrun.models.module import ModuleModel
 from mhrun.random import Draws, Streams, derive_key
@@ -271,6 +273,38 @@ def test_the_exchanges_of_a_ladder_have_the_labels_of_its_gradients(monkeypatch)
         assert len(row) > 2 * m  # the exchange's data too
         assert (info.exchange != 0).all()
         assert torch.equal(table[row], labels)  # one label for each datum
+
+
+def test_a_pilot_permutes_labels_in_the_passes_of_the_minibatch_that_it_tries(monkeypatch):
+    """Of an open minibatch size the passes are unknown until it is chosen: they were those of m = 2."""
+    n, m = 40, 8
+    method = assembled(
+        "walk",
+        mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared("auto"), mhrun.Metropolis()),
+        Target(ModuleModel(nn.Sequential(nn.Flatten(), nn.Linear(192, 40))), images(augment=0, permuted=0.5)),
+        {"temperature": Fixed(temperature=1.0), "step_size": Fixed(step_size=1e-3)},
+        {"chains": 2, "warmup": 0, "steps": 12, "thin": 1, "thin_stats": None, "seed": 1},
+        dtype=torch.float64,
+        starts=None,
+        monitor=None,
+    )
+    assert method.target.transforms.pass_size is None
+    tables, rows = [], Transforms.rows
+
+    def seen(self, fields, index):
+        found = rows(self, fields, index)
+        tables.append(torch.full((n,), -1).scatter(0, index.flatten() % n, found["y"].flatten()))
+        return found
+
+    monkeypatch.setattr(Transforms, "rows", seen)
+    kernel = with_m(method.kernel, m)
+    chains = PilotChains(method, kernel, method.first_points(), torch.ones(2), KEY, None)
+    tables.clear()
+    chains.window(torch.full((2,), 1e-3))
+    passes = [torch.stack(tables[k : k + n // m]) for k in range(0, WINDOW, n // m)]
+    labels = [seen_in.amax(0) for seen_in in passes]  # -1: of data that the pass did not draw
+    assert all(((t == of_pass) | (t == -1)).all() for t, of_pass in zip(passes, labels, strict=True))
+    assert all(((one != two) & (one >= 0) & (two >= 0)).any() for one, two in pairwise(labels))
 
 
 @pytest.mark.parametrize("derived", ["part", "trial", "again"])

@@ -30,15 +30,16 @@ class PilotChains:
         length: float | None,
     ) -> None:
         self.method, self.kernel, self.temperature, self.length = method, kernel, temperature, length
+        self.target = method.target.with_passes_of(kernel.pass_size)  # an open minibatch size is known here
         last = method.plan.controls(method.plan.start(), method.shape.total, 1)
         self.noise_temperature = last.noise_temperature[0]
         self.key = key
         self.streams = Streams(derive_key(key, "tune"), len(theta), theta.device)
         self.draws = Draws(self.streams, 0)
         self.step = 0
-        self.state: State = kernel.start(method.target, theta, self.draws)
+        self.state: State = kernel.start(self.target, theta, self.draws)
         self.n_lik = self.n_grad = 0
-        self.keeps = kernel.proposal.follows and method.target.dim <= most_scaled(method.target.model)
+        self.keeps = kernel.proposal.follows and self.target.dim <= most_scaled(self.target.model)
         self.kept: list[Tensor] = []  # theta after each step, of trajectories
 
     @property
@@ -58,7 +59,7 @@ class PilotChains:
     @torch.no_grad()
     def noise_of_points(self) -> float:
         """Return the mean variance of the noise of the log-ratio of two points that are each on m data of their own."""
-        target, theta = self.method.target, self.state.evaluation.theta
+        target, theta = self.target, self.state.evaluation.theta
         m = self.kernel.pairing.m or target.n
         self.step += 1
         point = target.evaluate(theta, target.batches.draw(Draws(self.streams, self.step), m))
@@ -72,7 +73,7 @@ class PilotChains:
         if self.length is not None:
             count = min(TUNED, leapfrog_steps(self.length, step_size))
             self.kernel = with_leapfrog_steps(self.kernel, count)
-        device, dtype = self.method.target.device, self.method.dtype
+        device, dtype = self.target.device, self.method.dtype
         controls = Controls(step_size, self.temperature, self.noise_temperature).each(
             lambda c: c.to(device=device, dtype=dtype)
         )
@@ -80,7 +81,7 @@ class PilotChains:
         for _ in range(WINDOW):
             self.step += 1
             self.draws.step = self.step
-            self.state, info = self.kernel.step(self.method.target, self.state, controls, self.draws)
+            self.state, info = self.kernel.step(self.target, self.state, controls, self.draws)
             accepted += float(info.accepted.double().mean())
             var = info.log_ratio_var[info.log_ratio_var.isfinite()]
             noise, count = noise + float(var.double().sum()), count + len(var)
