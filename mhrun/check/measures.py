@@ -66,22 +66,20 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     if not kernel.decides and subject.adds_no_noise(kernel, known, step):
         yield CheckResult(check_name, NONE, "it adds no noise: an optimiser")
         return
-    yield _with_minibatches(subject, check_name, known, kernel, target, base, step)
+    case = _Case(subject, known, kernel, target, base)
+    yield _with_minibatches(case, check_name, step)
     if _is_tolerated(kernel):
-        yield _with_minibatches(
-            subject, f"{check_name}, shorter steps", known, kernel, target, base, step / 2
-        )
+        yield _with_minibatches(case, f"{check_name}, shorter steps", step / 2)
 
 
 def _is_tolerated(kernel: Kernel) -> bool:
     return kernel.rule is not None and kernel.rule.corrects_noise and not kernel.rule.exact
 
 
-def _with_minibatches(
-    subject: Subject, check_name: str, known: Known, kernel: Kernel, target: Target, base: float, step: float
-) -> CheckResult:
+def _with_minibatches(case: _Case, check_name: str, step: float) -> CheckResult:
+    subject, known, kernel, base = case.subject, case.known, case.kernel, case.base
     chains = subject.whole(subject.chains // (20 if kernel.is_sequential else 8))
-    of_chains, _, sizes = _draws(subject, kernel, target, known, chains, 300, step, base)
+    of_chains, _, sizes = case.draws(chains, 300, step)
     draws = of_chains[..., 0]
     if (draws == draws[:, :1]).all():
         return CheckResult(
@@ -146,65 +144,98 @@ def _small_steps(subject: Subject, check_name: str, temperature: float) -> Check
     kernel, target = subject.exact(known), subject.target(known)
     if reason := _no_dynamics(subject, kernel, known, target):
         return CheckResult(check_name, NONE, reason)
-    step = subject.step_for(kernel, known, target)
-    base = temperature if subject.rungs > 1 else 1.0
-    if temperature != 1 and subject.step_size is None:
-        # Stable at this temperature too. One that ignores it has the right variance at no step but almost 0.
-        step = max(subject.step_for(kernel, known, target, temperature), step / _SHORTEST_OF_COLD)
-    chains = subject.whole(subject.chains // 2)
-    is_cold = subject.temperatures(chains) == 1
-    name = "check" if temperature == 1 else check_name
-    at_levels, moves = [], []
-    for level in _LEVELS:
-        draws = _draws(
-            subject, kernel, target, known, chains, 30 * level, step / level, base, temperature / base, name
-        )
-        at_levels.append(
-            [mean_and_error(column) for column in _moments(draws, is_cold, known, temperature).T]
-        )
-        moves.append(_moved(draws, is_cold, known, temperature))
-    off, errors = np.array(at_levels).transpose(2, 1, 0)  # of each moment at each level
-    weights = np.array([1.0, -6.0, 8.0]) / 3  # terms of first and second order in the step cancel
-    limit, error = off @ weights, np.sqrt(errors**2 @ weights**2)
+    case = _Case(subject, known, kernel, target, temperature if subject.rungs > 1 else 1.0)
+    levels = _at_levels(case, temperature, "check" if temperature == 1 else check_name)
     dynamics = kernel.of_a_chain.dynamics
     declared_bias = 0.0 if dynamics is None else dynamics.bias.in_small_steps
-    low, high = np.minimum(_PER_VARIANCE * declared_bias, 0.0), np.maximum(_PER_VARIANCE * declared_bias, 0.0)
-
-    def beyond(value: np.ndarray) -> np.ndarray:
-        return np.abs(value - value.clip(low, high))
-
-    of_limit = (beyond(limit) - _TOLERATED) / error
-    # To first order in the step the error at the shortest steps is a quarter of that at the longest.
-    remains = beyond(off[:, -1]) - beyond(off[:, 0]) / 2 - _TOLERATED
-    of_shortest = remains / np.hypot(errors[:, -1], errors[:, 0] / 2)
-    worst = int(np.fmax(of_limit, of_shortest).argmax())
-    excess = float(np.fmax(of_limit, of_shortest)[worst])
-    shown = worst if 2 * len(off) * 2 * stats.norm.sf(excess) <= DOUBTFUL else 0
-    detail = ", ".join(
-        f"{b:+.3f} ± {e:.3f} at {step / level:.2g}"
-        for b, e, level in zip(off[shown], errors[shown], _LEVELS, strict=True)
-    )
-    detail = f"{_MOMENTS[shown]} off by {detail}; by {limit[shown]:+.3f} ± {error[shown]:.3f} in the limit"
+    limit = _limit(levels, declared_bias)
+    worst = int(np.fmax(limit.excess, limit.excess_of_shortest).argmax())
+    excess = float(np.fmax(limit.excess, limit.excess_of_shortest)[worst])
+    count = len(limit.off)
+    shown = worst if 2 * count * 2 * stats.norm.sf(excess) <= DOUBTFUL else 0
+    detail = _in_words(levels, limit, shown)
     if temperature != 1:
         detail = f"at temperature {temperature:g} {detail}"
     if declared_bias:
         detail += f", where up to {declared_bias:+.3g} is declared"
-    if not np.isfinite(limit).all():
-        return CheckResult(check_name, FAILS, detail, float(limit[0] / error[0]))
-    if Z * error[0] >= 1 and excess < Z:
+    if not np.isfinite(limit.off).all():
+        return CheckResult(check_name, FAILS, detail, float(limit.off[0] / limit.error[0]))
+    if Z * limit.error[0] >= 1 and excess < Z:
         return CheckResult(
             check_name,
             NO_POWER,
             "chains differ so much that an error as large as the variance would not show: the dynamics is hardly "
             "stable at these steps, or forgets its start too slowly; set a smaller step_size or more chains "
             f"({detail})",
-            float(limit[0] / error[0]),
+            float(limit.off[0] / limit.error[0]),
         )
-    verdict = _by_excess(check_name, detail, excess, 2 * len(off), float(error[0]), _TOLERATED)
+    verdict = _by_excess(check_name, detail, excess, 2 * count, float(limit.error[0]), _TOLERATED)
     if verdict.p is not None and verdict.p <= DOUBTFUL:  # it fails or is repeated, however little chains move
-        stays = "; it does not fall with the step" if of_shortest[worst] > of_limit[worst] else ""
-        return verdict._replace(detail=detail + stays)
-    return unless_still(verdict, min(moves), _INDEPENDENT, "in a run")
+        stays = limit.excess_of_shortest[worst] > limit.excess[worst]
+        return verdict._replace(detail=detail + "; it does not fall with the step" * bool(stays))
+    return unless_still(verdict, levels.moved, _INDEPENDENT, "in a run")
+
+
+class _Levels(NamedTuple):
+    """By how much second moments are off, see `_moments`, at the step sizes of `_LEVELS`."""
+
+    steps: list[float]
+    off: np.ndarray  # (K, levels)
+    errors: np.ndarray  # (K, levels)
+    moved: float  # how far chains move in a run, at the level where they move least
+
+
+def _at_levels(case: _Case, temperature: float, name: str) -> _Levels:
+    """Run chains at each level, with random numbers of this name."""
+    subject, known = case.subject, case.known
+    step = subject.step_for(case.kernel, known, case.target)
+    if temperature != 1 and subject.step_size is None:
+        # Stable at this temperature too. One that ignores it has the right variance at no step but almost 0.
+        colder = subject.step_for(case.kernel, known, case.target, temperature)
+        step = max(colder, step / _SHORTEST_OF_COLD)
+    chains = subject.whole(subject.chains // 2)
+    is_cold = subject.temperatures(chains) == 1
+    at_levels, moves = [], []
+    for level in _LEVELS:
+        draws = case.draws(chains, 30 * level, step / level, temperature / case.base, name)
+        moments = _moments(draws, is_cold, known, temperature)
+        at_levels.append([mean_and_error(column) for column in moments.T])
+        moves.append(_moved(draws, is_cold, known, temperature))
+    off, errors = np.array(at_levels).transpose(2, 1, 0)
+    return _Levels([step / level for level in _LEVELS], off, errors, min(moves))
+
+
+class _Limit(NamedTuple):
+    """By how much second moments are off in the limit of small steps, each (K,)."""
+
+    off: np.ndarray
+    error: np.ndarray
+    excess: np.ndarray  # beyond what is declared and tolerated, in standard errors
+    excess_of_shortest: np.ndarray  # the same of what would remain if errors did not fall with the step
+
+
+def _limit(levels: _Levels, declared_bias: float) -> _Limit:
+    weights = np.array([1.0, -6.0, 8.0]) / 3  # terms of first and second order in the step cancel
+    limit, error = levels.off @ weights, np.sqrt(levels.errors**2 @ weights**2)
+    declared = _PER_VARIANCE * declared_bias
+    low, high = np.minimum(declared, 0.0), np.maximum(declared, 0.0)
+
+    def beyond(value: np.ndarray) -> np.ndarray:
+        return np.abs(value - value.clip(low, high))
+
+    # To first order in the step the error at the shortest steps is a quarter of that at the longest.
+    remains = beyond(levels.off[:, -1]) - beyond(levels.off[:, 0]) / 2 - _TOLERATED
+    error_of_shortest = np.hypot(levels.errors[:, -1], levels.errors[:, 0] / 2)
+    return _Limit(limit, error, (beyond(limit) - _TOLERATED) / error, remains / error_of_shortest)
+
+
+def _in_words(levels: _Levels, limit: _Limit, moment: int) -> str:
+    at_levels = ", ".join(
+        f"{off:+.3f} ± {error:.3f} at {step:.2g}"
+        for off, error, step in zip(levels.off[moment], levels.errors[moment], levels.steps, strict=True)
+    )
+    in_limit = f"{limit.off[moment]:+.3f} ± {limit.error[moment]:.3f}"
+    return f"{_MOMENTS[moment]} off by {at_levels}; by {in_limit} in the limit"
 
 
 _PAIRS = np.triu_indices(DIM, 1)
@@ -258,7 +289,8 @@ def gain(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     chains = subject.whole(subject.chains // 8)
     is_cold = np.ones(chains, dtype=bool)
     both = [
-        _draws(subject, kernel, each, known, chains, 30 * _LEVELS[-1], step, 1.0) for each in (target, noisy)
+        _Case(subject, known, kernel, each, 1.0).draws(chains, 30 * _LEVELS[-1], step)
+        for each in (target, noisy)
     ]
     plain, raised = (_squares(draws, is_cold, known, 1.0, drop=False) for draws in both)
     change = raised - plain
@@ -334,50 +366,54 @@ class _Draws(NamedTuple):
     batch_size: float  # mean number of data per step
 
 
-def _draws(
-    subject: Subject,
-    kernel: Kernel,
-    target: Target,
-    known: Known,
-    chains: int,
-    steps: int,
-    step: float,
-    base: float,
-    noise: float = 1.0,
-    name: str = "check",
-) -> _Draws:
-    """Return draws.
+class _Case(NamedTuple):
+    """A kernel on a known target, which is to be measured."""
 
-    Args:
-        subject: the kernel under test.
-        kernel: of the chains.
-        target: likewise.
-        known: its distribution.
-        chains: their number.
-        steps: their length, of which the first quarter is left out.
-        step: the step size.
-        base: the lowest temperature of the target.
-        noise: the temperature of the noise in units of the target's.
-        name: of the random numbers of a dynamics.
-    """
-    temperature = subject.temperatures(chains, base)
-    theta = known.draw(np.random.default_rng(derive_key(subject.seed, "measure")), noise * temperature)
-    first = int(_SHARE * steps)
-    key = derive_key(subject.seed, "check")
-    loop = compile_loop(kernel, target, key, 1) if subject.rungs == 1 and kernel.decides else None
-    if loop is not None:
-        t = torch.from_numpy(temperature).expand(steps, -1).contiguous()
-        with torch.no_grad():
-            start = kernel.start(target, torch.from_numpy(theta), Draws(Streams(key, chains), 0))
-            _, record = loop.advance(start, 1, Controls(torch.full_like(t, step), t, t))
-        path = record["theta"]
-        return _Draws(path[:, first:], np.stack([theta, path[:, -1]]), float(record["batch_size"].mean()))
-    trajectory = subject.follow(
-        kernel, target, theta, steps, step, temperature, noise_temperature=noise * temperature, name=name
-    )
-    subject.count_periods(trajectory)
-    draws = trajectory.theta[first:].transpose(0, 1).numpy()
-    ends = np.stack([theta, draws[:, -1]])
-    if trajectory.infos[0].valid is not None:
-        draws = np.where(trajectory.stat("valid")[first:].T.numpy()[..., None], draws, np.nan)
-    return _Draws(draws, ends, float(trajectory.stat("batch_size").double().mean()))
+    subject: Subject  # the part under test
+    known: Known
+    kernel: Kernel
+    target: Target  # of the distribution `known`
+    base: float  # the lowest temperature of the target
+
+    def draws(
+        self, chains: int, steps: int, step_size: float, noise: float = 1.0, name: str = "check"
+    ) -> _Draws:
+        """Return draws of chains that begin in the target.
+
+        Args:
+            chains: their number.
+            steps: their length, of which the first quarter is left out.
+            step_size: of all chains.
+            noise: the temperature of the noise in units of the target's.
+            name: of the random numbers of a dynamics.
+        """
+        subject, kernel, target = self.subject, self.kernel, self.target
+        temperature = subject.temperatures(chains, self.base)
+        rng = np.random.default_rng(derive_key(subject.seed, "measure"))
+        theta = self.known.draw(rng, noise * temperature)
+        first = int(_SHARE * steps)
+        key = derive_key(subject.seed, "check")
+        loop = compile_loop(kernel, target, key, 1) if subject.rungs == 1 and kernel.decides else None
+        if loop is not None:
+            t = torch.from_numpy(temperature).expand(steps, -1).contiguous()
+            with torch.no_grad():
+                start = kernel.start(target, torch.from_numpy(theta), Draws(Streams(key, chains), 0))
+                _, record = loop.advance(start, 1, Controls(torch.full_like(t, step_size), t, t))
+            path = record["theta"]
+            return _Draws(path[:, first:], np.stack([theta, path[:, -1]]), float(record["batch_size"].mean()))
+        trajectory = subject.follow(
+            kernel,
+            target,
+            theta,
+            steps,
+            step_size,
+            temperature,
+            noise_temperature=noise * temperature,
+            name=name,
+        )
+        subject.count_periods(trajectory)
+        draws = trajectory.theta[first:].transpose(0, 1).numpy()
+        ends = np.stack([theta, draws[:, -1]])
+        if trajectory.infos[0].valid is not None:
+            draws = np.where(trajectory.stat("valid")[first:].T.numpy()[..., None], draws, np.nan)
+        return _Draws(draws, ends, float(trajectory.stat("batch_size").double().mean()))

@@ -54,81 +54,152 @@ def sweep_figure(
     metrics = [c for c in frame.columns if c not in besides and frame[c].map(_number).notna().any()]
     if not metrics:
         return NOTHING
-    if pd.api.types.is_numeric_dtype(frame[keys[0]]):
-        frame = frame.sort_values(keys[0], kind="stable")  # lines go from left to right
-    else:  # words, or words among numbers, such as m=50,null: side by side, as they were given
-        frame = frame.assign(**{keys[0]: frame[keys[0]].map(str)})
-    groups = frame[keys[1:]].itertuples(index=False, name=None) if len(keys) > 1 else [()] * len(frame)
-    short = short_names(keys)
-    lines = [", ".join(f"{short[k]} = {v}" for k, v in zip(keys[1:], row, strict=True)) for row in groups]
-    settings = pd.Series(lines, index=frame.index)
-    methods = list(frame["method"].unique())
-    line_styles = dict(zip(settings.unique(), cycle(LINES), strict=False))
-    pairs = dict.fromkeys(zip(frame["method"], settings, strict=True))
-    labelled = len(pairs) > _ENTRIES and (
-        len(methods) + len(line_styles) > _ENTRIES or not 1 < len(line_styles) <= len(LINES)
-    )
-    columns = min(2 if labelled else 3, len(metrics))
+    lines = _lines(frame, keys, metrics, floors, styles or {})
+    columns = min(2 if lines.are_labelled else 3, len(metrics))
     rows = -(-len(metrics) // columns)
-    size = (5.4 * columns, max(2.7, 0.17 * len(pairs)) * rows) if labelled else (3.6 * columns, 2.7 * rows)
+    size = (3.6 * columns, 2.7 * rows)
+    if lines.are_labelled:
+        size = (5.4 * columns, max(2.7, 0.17 * lines.number) * rows)
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
     legend: dict[str, Any] = {}
     drawn_methods: set[str] = set()
-    styles = {**method_styles(methods), **(styles or {})}
     notes: dict[str, None] = {}
     for axis, metric in zip(axes.flat, metrics, strict=False):
-        ends: list[_End] = []
-        bottom = -np.inf
-        if _over_decades(frame[metric]):
-            axis.set_yscale("log")
-            with_floor = frame[[metric, *([floors[metric]] if metric in floors else [])]]
-            drawn_values = with_floor.map(_number).to_numpy(dtype=float)
-            bottom = float(drawn_values[(drawn_values > 0) & np.isfinite(drawn_values)].min()) / 2
-        for method in methods:
-            of_method = frame["method"] == method
-            parts = _parts(frame[of_method], settings[of_method], keys[0], metrics)
-            for setting, part in parts.items():
-                line = line_styles.get(setting, LINES[0])
-                name = f"{method} ({setting})" if setting else method
-                style = {**styles[method], "line": line}
-                if _is_untouched(part, metrics):
-                    style["marker"] = ""
-                drawn, end = _draw_line(axis, part, keys[0], metric, name, style, bottom)
-                if end is not None:
-                    legend.setdefault(name, drawn)
-                    drawn_methods.add(method)
-                    ends.append(end)
-                    notes |= _notes(part, metric, bars, bottom)
-                    if not style["marker"]:
-                        notes[f"lines without marks: {short[keys[0]]} does not touch the method"] = None
-                    if metric in floors:
-                        floor = part[floors[metric]].map(_number)
-                        axis.plot(part[keys[0]], floor, **_FLOOR, color=styles[method]["color"])
-                        if np.isfinite(floor.to_numpy(dtype=float)).any():
-                            notes["fine dots: noise floor"] = None
-        axis.set(xlabel=short[keys[0]], title=(headings or {}).get(metric, metric))
-        if _over_decades(frame[keys[0]]):
-            axis.set_xscale("log")
-        if np.isfinite(bottom):
-            axis.set_ylim(bottom=bottom)
-        if labelled:
-            _label(axis, ends)
+        panel = _draw_panel(axis, lines, metric, bars)
+        axis.set(title=(headings or {}).get(metric, metric))
+        legend |= {name: drawn for name, drawn in panel.legend.items() if name not in legend}
+        drawn_methods |= panel.methods
+        notes |= panel.notes
+        if lines.are_labelled:
+            _label(axis, panel.ends)
     for axis in axes.flat[len(metrics) :]:
         axis.remove()
     figure.tight_layout()
     if notes:
         words = "; ".join(sorted(notes))
         figure.text(0.01, 0, words[:1].upper() + words[1:], va="top", fontsize=7)  # names keep their letters
-    if labelled:
-        return figure
-    if len(legend) > _ENTRIES:
-        legend = {
-            m: Line2D([], [], color=styles[m]["color"], marker=styles[m]["marker"], markersize=3, linewidth=1)
-            for m in methods
-            if m in drawn_methods
-        } | {setting: Line2D([], [], color="grey", linestyle=line) for setting, line in line_styles.items()}
-    figure.legend(legend.values(), legend.keys(), loc="upper left", bbox_to_anchor=(1, 1))
+    if not lines.are_labelled:
+        if len(legend) > _ENTRIES:
+            legend = _legend_of_styles(lines, drawn_methods)
+        figure.legend(legend.values(), legend.keys(), loc="upper left", bbox_to_anchor=(1, 1))
     return figure
+
+
+class _Lines(NamedTuple):
+    """What is drawn in each panel: a line for each method and each setting of the keys after the first."""
+
+    frame: pd.DataFrame  # in the order of the first key
+    key: str  # the first key, whose values are on the axis
+    heading: str  # its short name
+    settings: pd.Series  # of the other keys in words, row by row
+    metrics: list[str]
+    methods: list[str]
+    styles: Mapping[str, Mapping[str, Any]]  # of methods
+    line_styles: Mapping[str, Any]  # of settings
+    floors: Mapping[str, str]
+    number: int
+
+    @property
+    def are_labelled(self) -> bool:
+        """Whether lines have labels at their ends, as they are too many for a legend."""
+        entries, settings = len(self.methods) + len(self.line_styles), len(self.line_styles)
+        return self.number > _ENTRIES and (entries > _ENTRIES or not 1 < settings <= len(LINES))
+
+
+def _lines(
+    frame: pd.DataFrame,
+    keys: list[str],
+    metrics: list[str],
+    floors: Mapping[str, str],
+    styles: Mapping[str, Mapping[str, Any]],
+) -> _Lines:
+    if pd.api.types.is_numeric_dtype(frame[keys[0]]):
+        frame = frame.sort_values(keys[0], kind="stable")  # lines go from left to right
+    else:  # words, or words among numbers, such as m=50,null: side by side, as they were given
+        frame = frame.assign(**{keys[0]: frame[keys[0]].map(str)})
+    groups = frame[keys[1:]].itertuples(index=False, name=None) if len(keys) > 1 else [()] * len(frame)
+    short = short_names(keys)
+    words = [", ".join(f"{short[k]} = {v}" for k, v in zip(keys[1:], row, strict=True)) for row in groups]
+    settings = pd.Series(words, index=frame.index)
+    methods = list(frame["method"].unique())
+    return _Lines(
+        frame,
+        keys[0],
+        short[keys[0]],
+        settings,
+        metrics,
+        methods,
+        {**method_styles(methods), **styles},
+        dict(zip(settings.unique(), cycle(LINES), strict=False)),
+        floors,
+        len(set(zip(frame["method"], settings, strict=True))),
+    )
+
+
+class _Panel(NamedTuple):
+    """What a panel has, for the legend and the notes of the figure."""
+
+    legend: dict[str, Any]  # line -> what was drawn
+    methods: set[str]
+    notes: dict[str, None]
+    ends: list[_End]
+
+
+def _draw_panel(axis: Axes, lines: _Lines, metric: str, bars: str) -> _Panel:
+    """Draw a metric of all methods, with its noise floors."""
+    frame, panel = lines.frame, _Panel({}, set(), {}, [])
+    bottom = -np.inf
+    if _over_decades(frame[metric]):
+        axis.set_yscale("log")
+        bottom = _bottom(frame[[metric, *([lines.floors[metric]] if metric in lines.floors else [])]])
+    for method in lines.methods:
+        of_method = frame["method"] == method
+        parts = _parts(frame[of_method], lines.settings[of_method], lines.key, lines.metrics)
+        for setting, part in parts.items():
+            name = f"{method} ({setting})" if setting else method
+            style = {**lines.styles[method], "line": lines.line_styles.get(setting, LINES[0])}
+            if is_untouched := _is_untouched(part, lines.metrics):
+                style["marker"] = ""
+            drawn, end = _draw_line(axis, part, lines.key, metric, name, style, bottom)
+            if end is None:
+                continue
+            panel.legend[name] = drawn
+            panel.methods.add(method)
+            panel.ends.append(end)
+            panel.notes.update(_notes(part, metric, bars, bottom))
+            if is_untouched:
+                panel.notes[f"lines without marks: {lines.heading} does not touch the method"] = None
+            if metric in lines.floors:
+                floor = part[lines.floors[metric]].map(_number)
+                axis.plot(part[lines.key], floor, **_FLOOR, color=style["color"])
+                if np.isfinite(floor.to_numpy(dtype=float)).any():
+                    panel.notes["fine dots: noise floor"] = None
+    axis.set(xlabel=lines.heading)
+    if _over_decades(frame[lines.key]):
+        axis.set_xscale("log")
+    if np.isfinite(bottom):
+        axis.set_ylim(bottom=bottom)
+    return panel
+
+
+def _bottom(drawn: pd.DataFrame) -> float:
+    """Return where a logarithmic axis begins: at half of the smallest number that is drawn."""
+    values = drawn.map(_number).to_numpy(dtype=float)
+    return float(values[(values > 0) & np.isfinite(values)].min()) / 2
+
+
+def _legend_of_styles(lines: _Lines, drawn_methods: set[str]) -> dict[str, Any]:
+    """Return an entry for each method and one for each setting, where lines are too many."""
+    entries = {}
+    for method in lines.methods:
+        if method in drawn_methods:
+            style = lines.styles[method]
+            entries[method] = Line2D(
+                [], [], color=style["color"], marker=style["marker"], markersize=3, linewidth=1
+            )
+    for setting, line in lines.line_styles.items():
+        entries[setting] = Line2D([], [], color="grey", linestyle=line)
+    return entries
 
 
 def short_names(keys: Sequence[str]) -> dict[str, str]:
