@@ -236,19 +236,35 @@ def _prior_gradient(args: Any, theta: Any, out: Any) -> None:
 
 
 @piece
+def _logit(v: Any, theta: Any) -> Any:
+    """Return s and t, float32: the second component has the probability 1 / (1 + exp(-(s x + t)))."""
+    return f32(theta[1] / v), f32(-theta[1] * (theta[0] + 0.5 * theta[1]) / v)
+
+
+@piece
+def _gather(x: Any, index: Any, start: Any, m: Any, tile: Any) -> Any:
+    """Fill a tile with the data of a minibatch from `start` on, and return how many they are.
+
+    Arithmetic on data that lie side by side runs in vector lanes.
+    """
+    size = min(len(tile), m - start)
+    for j in range(size):
+        tile[j] = x[index[start + j]]
+    return size
+
+
+@piece
 def _difference(args: Any, index: Any, m: Any, origin: Any, candidate: Any) -> Any:
     x, v = args[0], args[1]
     # log N1(candidate) - log N1(origin) is linear in x; the rest is a difference of softplus(s x + t).
     grad = f32((candidate[0] - origin[0]) / v)
     level = f32((origin[0] ** 2 - candidate[0] ** 2) / (2 * v))
-    s, t = f32(origin[1] / v), f32(-origin[1] * (origin[0] + 0.5 * origin[1]) / v)
-    r, u = f32(candidate[1] / v), f32(-candidate[1] * (candidate[0] + 0.5 * candidate[1]) / v)
+    s, t = _logit(v, origin)
+    r, u = _logit(v, candidate)
     rows = np.empty(_TILE, np.float32)
     total, square = 0.0, 0.0
     for start in range(0, m, _TILE):
-        size = min(_TILE, m - start)
-        for j in range(size):
-            rows[j] = x[index[start + j]]
+        size = _gather(x, index, start, m, rows)
         one, two = f32(0), f32(0)
         for j in range(size):
             before, after = s * rows[j] + t, r * rows[j] + u
@@ -266,13 +282,11 @@ def _moments(args: Any, index: Any, m: Any, theta: Any) -> Any:
     x, v = args[0], args[1]
     constant = f32(math.log(0.5) - 0.5 * math.log(2 * math.pi * v))
     scale, first = f32(-0.5 / v), f32(theta[0])
-    s, t = f32(theta[1] / v), f32(-theta[1] * (theta[0] + 0.5 * theta[1]) / v)
+    s, t = _logit(v, theta)
     rows = np.empty(_TILE, np.float32)
     total, square = 0.0, 0.0
     for start in range(0, m, _TILE):
-        size = min(_TILE, m - start)
-        for j in range(size):
-            rows[j] = x[index[start + j]]
+        size = _gather(x, index, start, m, rows)
         one, two = f32(0), f32(0)
         for j in range(size):
             z = s * rows[j] + t
@@ -303,13 +317,11 @@ def _total(args: Any, theta: Any) -> Any:
 def _gradient(args: Any, index: Any, m: Any, theta: Any, out: Any) -> None:
     x, v = args[0], args[1]
     first, shift = f32(theta[0]), f32(theta[1])
-    s, t = f32(theta[1] / v), f32(-theta[1] * (theta[0] + 0.5 * theta[1]) / v)
+    s, t = _logit(v, theta)
     rows = np.empty(_TILE, np.float32)
     total, square = 0.0, 0.0
     for start in range(0, m, _TILE):
-        size = min(_TILE, m - start)
-        for j in range(size):
-            rows[j] = x[index[start + j]]
+        size = _gather(x, index, start, m, rows)
         one, two = f32(0), f32(0)
         for j in range(size):
             z = s * rows[j] + t
