@@ -43,7 +43,7 @@ def density_of(run: Run, method: str) -> str:
 
 
 def stationary(run: Run, method: str) -> Stationary | None:
-    """Return the stationary distribution of a method, if it is known."""
+    """Return the stationary distribution of a method, or None if it is unknown or cannot be tabulated."""
     law = run.samples(method)
     if law.distribution is None:
         return None

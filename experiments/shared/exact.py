@@ -126,6 +126,7 @@ class Truth:
         return self._cache[key]
 
     def _stationary(self, kind: str, temperature: float, m: int, cells: int | None) -> Stationary | None:
+        """As `stationary`, which keeps it."""
         hot = kind == "tempered"
         log_density = self.log_tempered(temperature) if hot else self.log_stored(temperature, m)
         if not hot and self.target.n / temperature > m:

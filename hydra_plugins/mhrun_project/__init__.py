@@ -75,6 +75,7 @@ class ProjectSource(ConfigSource):
         return sorted(set(files))
 
     def _file(self, config_path: str) -> Path | None:
+        """Return the path of a configuration file, or None where it leads out of the folder."""
         return self._inside(self._normalize_file_name(config_path))
 
     def _inside(self, config_path: str) -> Path | None:

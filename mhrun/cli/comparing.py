@@ -90,7 +90,7 @@ def compare_runs(words: Sequence[str]) -> int:
 def _reference_run(
     reference: str, names: Sequence[str], compared: Sequence[tuple[RunFolder, str | None]], outputs: Path
 ) -> tuple[RunFolder, str | None]:
-    """Return the run of ``--reference`` and its method, see `found_run`.
+    """Return the run of ``--reference`` and its method, None for all of them, see `found_run`.
 
     Raises:
         UserError: no run matches; the name of a method alone is answered with the run that has it.

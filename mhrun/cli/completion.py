@@ -130,7 +130,7 @@ class _Line(NamedTuple):
         return next((name for name in names if name in paths), "")
 
     def outline(self) -> Outline | None:
-        """The outline of the named experiment."""
+        """The outline of the named experiment; None if the words name none."""
         name = self.experiment()
         return outline(experiments(self.conf)[name]) if name else None
 

@@ -71,7 +71,10 @@ def _check_paper(config: Mapping[str, Any]) -> None:
 
 
 def reference_of(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> dict[str, Any] | None:
-    """Return the configuration at which the experiment's claims are judged: its own, at scale=paper."""
+    """Return the configuration at which the experiment's claims are judged: its own, at scale=paper.
+
+    None for an experiment of no paper.
+    """
     if not (config.get("report") or {}).get("paper"):
         return None
     return (_reference if folders else _kept_reference)(str(config["experiment"]), tuple(folders))

@@ -115,7 +115,7 @@ def _unused(place: Path, stem: str) -> Path:
 
 
 def _innermost(error: BaseException) -> traceback.FrameSummary | None:
-    """Return the innermost frame outside of libraries."""
+    """Return the innermost frame outside of libraries, or None if all are in them."""
     frames = traceback.extract_tb(error.__traceback__)
     return next((frame for frame in reversed(frames) if not _is_library(frame.filename)), None)
 

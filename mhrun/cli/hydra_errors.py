@@ -32,7 +32,10 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def cause(error: BaseException) -> UserError | None:
-    """Return the error of ours that a library's error is wrapped around; the innermost, as libraries add lines."""
+    """Return the error of ours that a library's error is wrapped around, or None if there is none.
+
+    The innermost, as libraries add lines.
+    """
     ours = [link for link in _chain(error) if isinstance(link, UserError)]
     return ours[-1] if ours else None
 
@@ -190,7 +193,10 @@ def _of_methods(key: str) -> str | None:
 
 
 def _deeper(setting: str, keys: Sequence[str]) -> str | None:
-    """Return the key of a method that a setting is a part of, as ``schedules.step_size.start`` of ``stepsize``."""
+    """Return the key of a method that a setting is a part of, as ``schedules.step_size.start`` of ``stepsize``.
+
+    None if no key has it.
+    """
     wanted = setting.replace("_", "").lower()
     found = [
         key

@@ -13,7 +13,7 @@ from mhrun.store.projects import shown
 
 
 def found_run(word: str, outputs: Path) -> tuple[RunFolder, str | None]:
-    """Return the run named by a word, and the method after its colon.
+    """Return the run named by a word, and the method after its colon, None without one.
 
     A run is a folder, an experiment (its newest complete run), or the beginning of a digest, with or without the
     experiment's name and a slash before it.

@@ -30,7 +30,7 @@ def endless_defaults(words: Sequence[str], folders: Sequence[Path]) -> str:
 
 
 def _circle(path: Path, root: Path, above: list[Path]) -> tuple[Path, int, str] | None:
-    """Return file, line and entry of the first default that includes a file above it."""
+    """Return file, line and entry of the first default that includes a file above it, or None."""
     for line, entry in _defaults(path, root):
         place = root / f"{entry}.yaml"
         if place in [*above, path]:

@@ -51,6 +51,7 @@ def status_of(folder: RunFolder) -> RunStatus:
 
 
 def _seconds(began: object, ended: object) -> float | None:
+    """Return the seconds between two times in ISO format, or None if one of them is not."""
     try:
         return (datetime.fromisoformat(str(ended)) - datetime.fromisoformat(str(began))).total_seconds()
     except (ValueError, TypeError):

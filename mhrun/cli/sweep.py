@@ -285,7 +285,9 @@ def _put_together_alike(
 
 
 def _job(config: DictConfig) -> dict[str, Any] | None:
-    """Do one job of a sweep; what happened is in a file of the sweep.
+    """Do one job of a sweep, and return what happened, which is in a file of the sweep too.
+
+    None if a worker that died had done the job and its file cannot be read.
 
     Never raises but when the user stops, or when the launcher does because the job is queued again.
     """

@@ -61,7 +61,7 @@ def compile_loop(kernel: Kernel, target: Target, key: int, threads: int) -> Loop
 
 
 def built_loop(kernel: Kernel, target: Target, key: int, threads: int) -> Loop | None:
-    """Return the loop as its builder makes it, for loops that have another inside, see `compile_loop`."""
+    """As `compile_loop`, without its errors for pieces of the user's: for loops that have another inside."""
     builder = _BUILDERS.get(type(kernel))
     return None if builder is None else builder(kernel, target, key, threads)
 

@@ -38,7 +38,7 @@ def tail_indices(draws: Array) -> Array:
 
 
 def heaviest(draws: Array) -> tuple[int, float] | None:
-    """Return the coordinate of draws (C, S, D) that is furthest out and its tail index, if it has no variance."""
+    """Return the coordinate of draws (C, S, D) that is furthest out and its tail index; None if it has a variance."""
     middle, low, high = np.quantile(draws, (0.5, 0.25, 0.75), axis=(0, 1))
     width = np.where(high > low, high - low, np.inf)
     out = np.abs(draws - middle).max((0, 1)) / width

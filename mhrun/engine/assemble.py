@@ -271,6 +271,7 @@ def check_kind(kind: str, part: Any, base: type, where: str) -> None:
 
 
 def _thin(value: Any) -> int | tuple[int, ...] | None:
+    """Return the setting `thin`: every so many draws, the steps of some, or None to keep none."""
     if value is None:
         return None
     return (

@@ -114,6 +114,7 @@ def check_executor(methods: Sequence[Method], choice: str, threads: int | None) 
 
 
 def _compiled_loop(method: Method, threads: int | None) -> Loop | None:
+    """Return the compiled loop of a method, or None if it has none."""
     if method.dtype != torch.float64:
         return None
     return compile_loop(method.kernel, method.target, method.key, threads or usable_cores())

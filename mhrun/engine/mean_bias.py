@@ -190,6 +190,7 @@ def mean_bias(method: Method, folder: Path) -> MeanBias | None:
 
 
 def _scale_of(kernel: Unadjusted) -> Scale | None:
+    """Return the scale of a dynamics, or None if it moves in the coordinates of theta."""
     return kernel.dynamics.scale if isinstance(kernel.dynamics, PreconditionedDynamics) else None
 
 

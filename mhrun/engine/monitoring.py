@@ -45,7 +45,10 @@ class Monitoring:
     def after(
         self, step: int, steps: int, due: bool, state: State, record: Record, controls: Controls
     ) -> dict[str, Array] | None:
-        """Record the last `steps` steps and, if `due`, run the monitor; return a row of metrics, name -> (C,)."""
+        """Record the last `steps` steps and, if `due`, run the monitor; return a row of metrics, name -> (C,).
+
+        None if the monitor is not due, or has no row at this step.
+        """
         for name in _TALLIED:
             self._tally[name] += torch.from_numpy(record[name].sum(axis=1, dtype=np.float64))
         self._since += steps

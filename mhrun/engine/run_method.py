@@ -173,7 +173,10 @@ def _to_the_end(
 
 
 def _accept_rate(method: Method, step: int, writer: TraceWriter, since_start: float) -> float | None:
-    """Return the acceptance rate after burn-in, which tables have too, or during it the rate since this start."""
+    """Return the acceptance rate after burn-in, which tables have too, or during it the rate since this start.
+
+    None of a method without an acceptance test.
+    """
     if not method.kernel.decides:
         return None
     after = step - method.shape.warmup
@@ -208,7 +211,10 @@ def _advanced(
 
 
 def _finished(method: Method, folder: Path, watcher: Watcher) -> dict[str, Any] | None:
-    """Return the summary of a method that is done; damaged results are removed, and the watcher learns of it."""
+    """Return the summary of a method that is done, or None if it is still to be computed.
+
+    Damaged results are removed, and the watcher learns of it.
+    """
     summary = done(folder)
     if summary is None and not (folder / TRACE).is_dir():
         return None

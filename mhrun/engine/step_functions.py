@@ -46,7 +46,10 @@ def warn_of_steps(target: Target, theta: Tensor) -> None:
 
 
 def coordinate_with_steps(target: Target, theta: Tensor) -> str | None:
-    """Return the name of the first coordinate of a function with steps and without a gradient, see `warn_of_steps`."""
+    """Return the name of the first coordinate in which a function has steps and no gradient, see `warn_of_steps`.
+
+    None if there is no such coordinate, or the model is no function.
+    """
     if not isinstance(target.model, FunctionModel):
         return None
     try:

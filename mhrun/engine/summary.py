@@ -120,6 +120,7 @@ def _after_burn_in(summary: Mapping[str, Any], totals: Mapping[str, Any]) -> dic
 
 
 def _thin_in_words(method: Method) -> int | list[int] | str | None:
+    """Return which draws are kept, for the summary; None if none are."""
     thin = method.shape.thin
     if not isinstance(thin, tuple):
         return thin

@@ -58,7 +58,10 @@ def warn_of_trace(method: Method, summary: Mapping[str, Any], trace: xr.DataTree
 
 
 def _judged(target: Target, draws: Draws, by_predictions: bool) -> tuple[Draws, Sequence[str], str | None]:
-    """Return what draws are judged by, some coordinates or predictions of a network, their names, and a warning."""
+    """Return what draws are judged by, some coordinates or predictions of a network, their names, and a warning.
+
+    The warning is None if a network is judged by its predictions, or the model is no network.
+    """
     line = None
     if by_predictions and is_network(target.model) and np.isfinite(draws).all():
         try:

@@ -65,7 +65,10 @@ class Energies:
         return torch.tensor(self.sizes, device=device).repeat(chains // len(self.sizes))
 
     def batch(self, target: Target, draws: Draws) -> Tensor | None:
-        """Return the indices of this step's largest minibatch of each chain; smaller ones are its prefixes."""
+        """Return the indices of this step's largest minibatch of each chain; smaller ones are its prefixes.
+
+        None if all chains read all data.
+        """
         m = max((m for m in self.sizes if m < target.n), default=0)
         return target.batches.draw(draws, m) if m else None
 

@@ -238,7 +238,7 @@ class PreconditionedDynamics(Dynamics):
         return self.scale.to_theta(phi), aux
 
     def kinetic_temperature(self, aux: Mapping[str, Tensor], controls: Controls) -> Tensor | None:
-        """Return that of the momenta of phi (C,)."""
+        """Return that of the momenta of phi (C,); None if the dynamics has none that would show it."""
         return self.dynamics.kinetic_temperature(aux, controls)
 
     def native(self) -> NativeDynamics | None:

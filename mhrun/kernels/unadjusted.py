@@ -91,7 +91,7 @@ class Unadjusted(Kernel):
         return target.batches.refuses(self.m, is_open=self.m_is_open) if self.m is not None else None
 
     def refuses_ladder(self) -> str | None:
-        """Return why it cannot move the rungs of a ladder: exchanges use the model's prior only."""
+        """Return why it cannot move the rungs of a ladder, or None: exchanges use the model's prior only."""
         if self.prior is not None:
             return (
                 f"{type(self).__name__} defines its own prior, which the ratio of an exchange would leave out; "

@@ -52,7 +52,7 @@ class ZigZag(Kernel):
 
     @property
     def stationary(self) -> dict[str, Any] | None:
-        """The target, whatever the step size."""
+        """The target, whatever the step size; it is always known."""
         return {"distribution": "tempered", "m": None}
 
     def reads(self, target: Target) -> int:

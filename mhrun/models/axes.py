@@ -55,6 +55,7 @@ def axes_of(setting: Any, where: str) -> tuple[Axis, ...]:
 
 
 def _labels(setting: Any, where: str) -> tuple[Label, ...] | None:
+    """Return the labels of an axis, or None if the setting has none."""
     if setting is None:
         return None
     if not isinstance(setting, list | tuple) or not setting:

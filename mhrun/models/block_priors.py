@@ -63,6 +63,7 @@ def in_words(variances: Mapping[str, float | None]) -> str:
 
 
 def _variance(value: Any, what: str) -> float | None:
+    """Return the variance of a prior, or None if it is flat."""
     if value is None:
         return None
     if not is_number(value) or not 0 < value < float("inf"):

@@ -105,7 +105,7 @@ class GaussianMean:
         return Bounds(torch.full_like(weights, size), remainder, slope)
 
     def native_bounds(self, data: Rows, kind: str, surrogate: Any) -> NativeBounds | None:
-        """Return the pieces of the fused loop on bounded terms, for kind ``difference``."""
+        """Return the pieces of the fused loop on bounded terms, or None for another kind than ``difference``."""
         if kind != "difference":
             return None
         centre, half, _ = centred_norms(data["x"])

@@ -91,7 +91,10 @@ class Vmapped(Evaluator):
 
     @staticmethod
     def _mapped(theta: Tensor, rows: Rows) -> tuple[Rows, int | None]:
-        """Return the rows in the form that vmap needs, and the dimension over which it maps."""
+        """Return the rows in the form that vmap needs, and the dimension over which it maps.
+
+        None: the rows (m, ...) are the same for all chains.
+        """
         if len(next(iter(rows.values()))) == 1 and len(theta) > 1:
             return {name: field[0] for name, field in rows.items()}, None
         return dict(rows), 0

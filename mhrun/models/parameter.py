@@ -121,6 +121,7 @@ def _in_words(prior: Distribution) -> str:
 
 
 def _prior(setting: Any, where: str, constraint: Any = None) -> Distribution | None:
+    """Return the prior that a setting declares, or None if it declares none."""
     if setting is None:
         return None
     if isinstance(setting, str):
@@ -194,7 +195,7 @@ def _constraint(setting: Any, prior: Distribution | None, where: str) -> Constra
 def _transform(
     constraint: Constraint, shape: tuple[int, ...], where: str
 ) -> tuple[Transform | None, tuple[int, ...]]:
-    """Return the transform from unconstrained coordinates to a constraint, and their shape."""
+    """Return the transform from unconstrained coordinates to a constraint, None for real numbers, and their shape."""
     base = constraint.base_constraint if isinstance(constraint, constraints.independent) else constraint
     if isinstance(base, type(constraints.real)):
         return None, shape

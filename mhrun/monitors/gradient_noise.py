@@ -60,7 +60,7 @@ class GradientNoise(Predictive):
         self.seed = seed
 
     def refuses(self, target: Target) -> str | None:
-        """Refuse what `Predictive` refuses, and minibatches that cannot be drawn from the data."""
+        """Return the reason of `Predictive`, or why a minibatch cannot be drawn from the data, or None."""
         reasons = (target.batches.refuses(b) for b in self.sizes)
         return super().refuses(target) or next((reason for reason in reasons if reason), None)
 

@@ -76,7 +76,7 @@ class HeldOut(Periodic[_Values]):
         self.outcome = outcome
 
     def refuses(self, target: Target) -> str | None:
-        """Refuse a density without data, and a `mean` that the model cannot evaluate."""
+        """Return that it is a density without data, or that the model cannot evaluate `mean`, or None."""
         fields = declared_fields(target.model)
         if has_no_data(target.data) or any(field.values == "zeros" for field in fields.values()):
             return f"it needs a model of data, and {type(target.model).__name__} is a density without data."

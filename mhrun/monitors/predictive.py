@@ -40,7 +40,7 @@ class Predictive(Periodic[Tensor]):
     """  # noqa: D415
 
     def refuses(self, target: Target) -> str | None:
-        """Refuse a model that does not predict classes."""
+        """Return that the model predicts no classes, or None."""
         if not predicts_classes(target.model):
             return (
                 f"it needs a model that predicts classes, which {type(target.model).__name__} does not; held_out, "

@@ -72,7 +72,7 @@ class Uncertainty(Calibration):
         return replace(data, fields={**data.fields, "y": torch.zeros(data.n, dtype=torch.int64)})
 
     def refuses(self, target: Target) -> str | None:
-        """Refuse a model that does not predict classes, and a method without an ensemble."""
+        """Return that there is no ensemble, or that the model predicts no classes, or None."""
         if not self.collects:
             return "it needs an ensemble: set collect=, or choose a schedule that collects draws."
         return super().refuses(target)

@@ -198,7 +198,7 @@ class NativeDynamics(NamedTuple):
 
 
 def native_form(part: Any, form: str, *plain: str) -> Callable[..., Any] | None:
-    """Return the method `form` of a part, unless a subclass overrides one of its methods `plain`.
+    """Return the method `form` of a part; None if it has none, or a subclass overrides one of its methods `plain`.
 
     A subclass that overrides a method but not its compiled form has no compiled form.
     """

@@ -23,7 +23,7 @@ class Growing(Rescoring):
     offers = SUPPLY
 
     def refuses(self, target: Target) -> str | None:
-        """Return why the target is incompatible: with replacement, a test could never have read all data."""
+        """Return why the target is incompatible, or None: with replacement, a test could never have read all data."""
         return (
             "a growing minibatch is drawn without replacement: replacement=false." * target.replacement
             or None

@@ -32,7 +32,7 @@ class Rule(ABC):
 
     @property
     def first_batch(self) -> int | None:
-        """The minibatch of its first stage, if it chooses how many data it reads and starts at a given number."""
+        """The size of its first stage; None if it has no stages, or the size is not known in advance."""
         return None
 
     @property

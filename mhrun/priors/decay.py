@@ -23,7 +23,7 @@ class Decay:
         self.decay = decay
 
     def refuses(self, target: Target) -> str | None:
-        """Return why the target is incompatible: the model must declare its blocks of weights."""
+        """Return why the target is incompatible, or None: the model must declare its blocks of weights."""
         return None if blocks_of(target.model) else "weight decay needs a model with blocks of weights."
 
     def start(self, target: Target, theta: Tensor) -> dict[str, Tensor]:

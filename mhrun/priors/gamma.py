@@ -39,7 +39,7 @@ class GammaPrecision:
         self.every = every
 
     def refuses(self, target: Target) -> str | None:
-        """Return why the target is incompatible: the model must declare its blocks."""
+        """Return why the target is incompatible, or None: the model must declare its blocks."""
         return None if blocks_of(target.model) else "gamma priors need a model with blocks of parameters."
 
     def start(self, target: Target, theta: Tensor) -> dict[str, Tensor]:

@@ -57,7 +57,7 @@ class Judged(NamedTuple):
 
     @property
     def estimate(self) -> Estimate | float | None:
-        """Our number, with its standard error if it has one."""
+        """Our number, with its standard error if it has one; None if the run has no number for the claim."""
         return self.ours if self.ours is None or self.se is None else Estimate(self.ours, self.se)
 
 
@@ -160,6 +160,7 @@ def claims_file(config: Mapping[str, Any]) -> Path | None:
 
 
 def _claims_of_paper(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the claims of an experiment's paper, or None if it has no paper."""
     path = claims_file(config)
     return None if path is None else read_claims(path)
 

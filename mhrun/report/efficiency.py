@@ -264,6 +264,7 @@ def unconverged(about: Mapping[str, Any]) -> bool:
 
 
 def _over(value: float, divisor: float) -> float | None:
+    """Return the quotient, or None if the divisor is 0."""
     return value / divisor if divisor else None
 
 

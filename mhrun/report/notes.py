@@ -143,6 +143,7 @@ def percent(found: MetricTable, short: str) -> str:
 
 
 def _module(name: str) -> ModuleType | None:
+    """Return a module of the experiments, or None if there is none of this name."""
     try:
         return experiment_module(name)
     except ModuleNotFoundError:

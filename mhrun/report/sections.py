@@ -356,6 +356,7 @@ def _common(summaries: Mapping[str, Summarised]) -> list[str]:
 
 
 def _place(summary: Summarised, name: str) -> int | None:
+    """Return the place of a coordinate among those that are summarised, or None if it is not."""
     return next((k for k, c in enumerate(summary.coordinates) if c.name == name), None)
 
 

@@ -273,7 +273,9 @@ def _draw_line(
     style: Mapping[str, Any],
     bottom: float,
 ) -> tuple[Any, _End | None]:
-    """Draw a metric of one method against the first key; return what was drawn and its right end, if there is any.
+    """Draw a metric of one method against the first key; return what was drawn and its right end, or None twice.
+
+    Nothing is drawn of a metric without a finite value.
 
     The marks of methods that are too short to judge are hollow; bars that go through the bottom end in an arrow.
     """

@@ -106,7 +106,7 @@ class Banded(Schedule):
         return (rung_steps >= 0) & (rung_steps < self.length)
 
     def steps_until_update(self, step: int) -> int | None:
-        """Return the steps until the end of the window, or until a rung adapts again."""
+        """Return the steps until the end of the window, or until a rung adapts again; None if none ever does."""
         done = step - 1
         if self._adapts(done).any():
             return self.window - done % self.window

@@ -163,6 +163,8 @@ class Plan:
     def kept(self, thin: int | tuple[int, ...] | None) -> int | tuple[int, ...] | None:
         """Return the steps whose theta is stored: every `thin`-th, of the collected ones if a schedule chooses them.
 
+        A number stands for every so many steps, None for none.
+
         Raises:
             Refusal: `thin` and the schedule are incompatible.
         """

@@ -105,7 +105,7 @@ class Tuned(Schedule):
         return {"step_size": memory["log_step"].exp()[None]}
 
     def steps_until_update(self, step: int) -> int | None:
-        """Return the steps until the end of the window."""
+        """Return the steps until the end of the window; None once tuning has ended."""
         done = step - 1
         return None if done >= self.windows * self.window else self.window - done % self.window
 

@@ -256,7 +256,7 @@ class FastForms(Protocol):
         ...
 
     def log_prior_autograd(self, theta: Tensor) -> Tensor | None:
-        """Return the same by the model's own automatic differentiation."""
+        """Return the same by the model's own automatic differentiation; None if the prior is flat."""
         ...
 
     def prior_precision(self) -> float | None:
