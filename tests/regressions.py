@@ -9,6 +9,11 @@ import numpy as np
 import torch
 
 import mhrun
+from mhrun.engine.pilot.curvature import hessian
+from mhrun.engine.pilot.modes import find_modes
+from mhrun.engine.surface import Surface
+from mhrun.models.logistic import Logistic
+from mhrun.target import Target
 
 N, D = 2_000, 4
 RNG = np.random.default_rng(3)
@@ -57,3 +62,17 @@ def run(kernel, model="logistic", **settings):
 
 def found(trace):
     return json.loads(trace.attrs["pilot"])
+
+
+def of_logistic(kernel, **settings):
+    """Return the trace of a kernel on the logistic regression, without warnings of its few steps."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return mhrun.sample(Logistic(D, prior_variance=10.0), DATA, kernel, **settings)
+
+
+def exact_variances():
+    """Return the variances (D,) of the normal approximation at the mode of that regression."""
+    surface = Surface(Target(Logistic(D, prior_variance=10.0), mhrun.Dataset.of(DATA)), 1.0, 0)
+    mode = find_modes(surface, torch.zeros(1, D, dtype=torch.float64)).theta[0]
+    return torch.linalg.inv(hessian(surface, mode)).diagonal().numpy()

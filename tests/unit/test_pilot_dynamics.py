@@ -1,0 +1,187 @@
+"""Pilots of dynamics: step sizes from curvature, gradient noise and thermostats."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from regressions import D, N, exact_variances, found, of_logistic, run
+
+import mhrun
+from mhrun.engine.assemble import assembled
+from mhrun.engine.pilot import piloted
+from mhrun.errors import Refusal, UserError
+from mhrun.kernels.preconditioned import Scale, preconditioned
+from mhrun.target import Target
+
+pytestmark = pytest.mark.long
+
+
+@pytest.mark.slow
+def test_the_step_of_a_dynamics_is_stable_and_has_the_variance_it_promises():
+    """Variances against the inverse of the Hessian at the mode; 1,600 effective draws: a standard error of 3.5 %."""
+    counts = {"chains": 16, "steps": 20_000, "warmup": 1_000, "thin": 20}
+    trace = of_logistic(mhrun.Unadjusted(mhrun.SGLD(), m="auto"), **counts)
+    about = found(trace)
+    assert about["m"] == N // 5
+    assert 0 < about["step_size"] < 0.11 * about["stability_bound"]
+    assert not trace["sample_stats"]["diverging"].any()
+    ratio = trace["posterior"]["theta"].values.reshape(-1, D).var(0) / exact_variances()
+    # 10 % too large in the worst direction, and five standard errors on either side.
+    assert (ratio > 0.83).all()
+    assert (ratio < 1.28).all()
+
+
+@pytest.mark.parametrize("dynamics", [mhrun.SGLD(), mhrun.SGHMC(0.2)])
+def test_the_error_of_a_step_size_that_is_given_is_estimated(dynamics, capsys):
+    """A scale is found, and the error is that of the step size in use, not of one that a pilot would choose."""
+    kernel = mhrun.Unadjusted(dynamics, 100)
+    counts = {"chains": 8, "steps": 10, "warmup": 10}
+    step = None
+    for factor in (None, 0.5, 8.0):
+        size = "auto" if factor is None else factor * step
+        trace = of_logistic(kernel, step_size=size, precondition="dense", **counts)
+        about = found(trace)
+        step = about["step_size"] if factor is None else step
+        assert about["step_size"] == pytest.approx((factor or 1) * step)
+        assert about["variance_error"] == pytest.approx(0.1 * (factor or 1))
+        assert about["given"] == (factor is not None)
+    assert "about 80% too large" in capsys.readouterr().err
+
+
+def test_a_thermostat_may_leave_the_variance_too_small(capsys):
+    """It removes most of the error of the steps, and holds the kinetic energy where theta is too narrow."""
+    trace = of_logistic(
+        mhrun.Unadjusted(mhrun.SGNHT(0.1), 100), precondition="dense", chains=8, steps=10, warmup=10
+    )
+    facts = found(trace)
+    assert facts["variance_bias"] == pytest.approx(-(1 - 0.8**0.5) / 2)
+    assert facts["variance_error"] == pytest.approx(0.1)
+    assert "between 5% too small and 10% too large" in capsys.readouterr().err
+
+
+def test_networks_with_batch_norm_get_no_step_size():
+    """Their loss is the same for weights of any scale, and its curvature is not."""
+    from torch import nn
+
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    data = {"x": torch.randn(40, 3), "y": torch.arange(40) % 2}
+    kernel = mhrun.Unadjusted(mhrun.SGHMC(), 10)
+    with pytest.raises(Refusal, match=r"BatchNorm.*Give step_size a number"):
+        mhrun.sample(net, data, kernel, dtype=torch.float32, steps=5, warmup=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mhrun.sample(net, data, kernel, dtype=torch.float32, steps=5, warmup=0, step_size=1e-3)
+
+
+def test_nothing_is_said_of_the_error_of_a_dynamics_without_a_rule(capsys):
+    class Own(mhrun.SGLD):
+        bias = mhrun.Bias()
+
+    kernel = mhrun.Unadjusted(Own(), 100)
+    trace = of_logistic(kernel, step_size=1e-3, precondition="dense", steps=10, warmup=0)
+    assert "variance_error" not in found(trace)
+    assert "nothing is known of the bias of Own" in capsys.readouterr().err
+
+
+def test_barker_and_tempered_dynamics_get_a_step_size():
+    """Without minibatch noise: 0.1 = e b H / 2, b = 3 with Barker's signs (see test_barker_dynamics) and 1 else.
+
+    A thermostat of one parameter is stable up to 0.0225 times its inertia.
+    """
+    step = {
+        type(dynamics).__name__: found(run(mhrun.Unadjusted(dynamics, m=N), "normal", steps=20, warmup=0))[
+            "step_size"
+        ]
+        for dynamics in (mhrun.SGBD(), mhrun.TACTHMC(), mhrun.SGNHT(inertia=100.0))
+    }
+    assert step["SGNHT"] == pytest.approx(0.2, rel=1e-3)
+    assert step["TACTHMC"] == pytest.approx(0.0225)
+    assert step["SGBD"] == pytest.approx(0.2 / 3, rel=1e-3)
+
+
+@pytest.mark.parametrize(("scale", "temperature"), [(0.1, 1.0), (1.0, 1.0), (10.0, 1.0), (1.0, 4.0)])
+@pytest.mark.parametrize("precondition", ["dense", "diagonal"])
+def test_noise_of_the_target_is_in_the_coordinates_of_theta(precondition, scale, temperature):
+    """In scaled coordinates a gradient noise of variance 1 / s^2 has the variance 1, whatever the target's scale s.
+
+    Beside the noise that the dynamics adds it counts 1 / T.
+    """
+    target = Target(mhrun.GaussianMixture([[0.0]], scale**2), mhrun.NoData().load(), gradient_noise=scale**-2)
+    method = assembled(
+        "one",
+        mhrun.Unadjusted(mhrun.SGLD(), 1),
+        target,
+        {"step_size": mhrun.Fixed(step_size="auto"), "temperature": mhrun.Fixed(temperature=temperature)},
+        {"chains": 4, "warmup": 10, "steps": 100, "thin": 1, "thin_stats": None, "seed": 0},
+        dtype=torch.float64,
+        starts=None,
+        monitor=None,
+        precondition=precondition,
+    )
+    _, facts = piloted(method, None, lambda line: None)
+    assert facts["step_size"] == pytest.approx(2 * 0.1 / (1 + 1 / temperature), rel=1e-3)
+
+
+@pytest.mark.parametrize(("dynamics", "gain"), [(mhrun.SGLD, 1.0), (mhrun.SGBD, 0.75 * np.pi)])
+def test_a_known_noise_is_at_most_a_quarter_of_the_temperature(dynamics, gain):
+    """It adds c e V / 2 to the temperature, with the gain c of the dynamics: here T = 4 and V = 100."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trace = mhrun.sample(
+            lambda theta: -0.5 * theta.square().sum(),
+            None,
+            mhrun.Unadjusted(dynamics(known_noise=100.0), None),
+            start=[0.0],
+            temperature=4.0,
+            steps=10,
+            warmup=10,
+        )
+    assert gain * found(trace)["step_size"] * 100 / 2 == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("dynamics", [mhrun.SGLD, pytest.param(mhrun.SGBD, marks=pytest.mark.slow)])
+def test_a_known_noise_is_that_of_theta_and_has_no_scale(dynamics, rng):
+    """In scaled coordinates V would be taken off a noise of S^T V S: draws were 0.3 times as wide as is right."""
+    n, m = 10_000, 100
+    x = rng.normal(size=n)
+    noise = n**2 / m * x.var() * (1 - m / n)
+    kernel = mhrun.Unadjusted(dynamics(known_noise=noise), m)
+    counts = {"chains": 64, "steps": 8_000, "warmup": 3_000, "thin": 40, "progress": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trace = mhrun.sample(mhrun.GaussianMean(3.0), x, kernel, **counts)
+    assert "scale" not in found(trace)
+    sd = trace["posterior"]["theta"].values.std() * (n + 1 / 9) ** 0.5
+    assert (
+        0.9 < sd < 1.1
+    )  # 700 effective draws: a standard error of 2.7 %, and a variance that is 5 % too large
+    for scale in ("dense", "diagonal"):
+        with pytest.raises(Refusal, match="known_noise is a variance in the coordinates of theta"):
+            mhrun.sample(mhrun.GaussianMean(3.0), x, kernel, precondition=scale, **counts)
+    with pytest.raises(Refusal, match="known_noise"):
+        preconditioned(kernel, Scale(torch.zeros(1), torch.ones(1)))
+
+
+@pytest.mark.parametrize(
+    ("dynamics", "longest"),
+    [(mhrun.SGNHT(), 0.0225), (mhrun.SGNHT(inertia=0.5), 0.01125), (mhrun.Badodab(), None)],
+)
+def test_the_steps_of_a_thermostat_are_short_with_few_parameters(dynamics, longest):
+    """Of one parameter: at 0.1, which the curvature allows, chains of SGNHT are lost."""
+    trace = run(mhrun.Unadjusted(dynamics, None), "normal", steps=3_000, precondition="dense")
+    step_size = found(trace)["step_size"]
+    if longest is None:
+        assert step_size > 0.1
+    else:
+        assert step_size == pytest.approx(longest)
+        assert f"fluctuates most with few parameters, below about {longest:.3g}" in found(trace)["why"]
+    assert bool(trace["sample_stats"]["valid"].all())
+
+
+@pytest.mark.parametrize("dynamics", [mhrun.SGNHT(0.48), mhrun.TACTHMC(0.5)])
+def test_a_thermostat_without_a_stationary_value_has_no_step_size(dynamics):
+    with pytest.raises(UserError, match="is stable at no step size; lower the friction"):
+        run(mhrun.Unadjusted(dynamics, None))

@@ -1,0 +1,142 @@
+"""The figure of a sweep: its lines, marks and legend."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import pyplot as plt
+
+from mhrun.diagnostics.grid import Estimate
+from mhrun.report.sweep_figure import short_names, sweep_figure
+from mhrun.report.sweep_words import SHORT
+
+
+@pytest.mark.parametrize("first", [[50, "null", 20], ["b", "a", "b"], [3, 1, 2]])
+def test_the_figure_of_a_sweep_over_words_and_numbers(first):
+    frame = pd.DataFrame({"m": first, "method": "MINT", "accept_rate": [0.1, 0.2, 0.3], "run": "x"})
+    figure = sweep_figure(frame, ["m"])
+    line = figure.axes[0].lines[0]
+    assert list(line.get_ydata()) == ([0.2, 0.3, 0.1] if first == [3, 1, 2] else [0.1, 0.2, 0.3])
+    plt.close(figure)
+
+
+def test_a_method_that_a_setting_does_not_touch_has_one_line():
+    """And settings have their last names, as many parts as tell them apart."""
+    keys = ["methods.a.m", "methods.a.rule.most"]
+    rows = [
+        {keys[0]: m, keys[1]: most, "method": method, "ess": m * most if method == "A" else 5.0, "rhat": 1.0}
+        for m in (10, 20)
+        for most in (1, 2)
+        for method in ("A", "B")
+    ]
+    figure = sweep_figure(pd.DataFrame(rows), keys)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "A (most = 1)",
+        "A (most = 2)",
+        "B",
+    ]
+    assert figure.axes[0].get_xlabel() == "m"
+    plt.close(figure)
+    assert short_names(["methods.a.m", "methods.b.m", "m", "lam"]) == {
+        "methods.a.m": "a.m",
+        "methods.b.m": "b.m",
+        "m": "m",
+        "lam": "lam",
+    }
+
+
+def test_a_method_that_the_first_setting_does_not_touch_has_no_marks():
+    """Its value at each place is the same number, of one run: it is no measurement at T = 4."""
+    rows = [
+        {"T": t, "method": name, "ess": e} for t in (1, 4) for name, e in (("mcmc", 9.0), ("mint", 5.0 * t))
+    ]
+    figure = sweep_figure(pd.DataFrame(rows), ["T"])
+    marks = {line.get_marker() for line in figure.axes[0].get_lines() if len(line.get_xdata()) == 2}
+    assert "" in marks
+    assert len(marks) == 2
+    assert [text.get_text() for text in figure.texts] == ["Lines without marks: T does not touch the method"]
+    plt.close(figure)
+
+
+def test_a_job_that_is_missing_splits_no_line():
+    """The settings that do not touch a method have the same numbers where both have a job."""
+    rows = [
+        {"lam": lam, "tau": tau, "method": method, "ess": lam * (tau if method == "A" else 1.0)}
+        for lam, tau in ((0.1, 0.5), (0.1, 0.6), (0.2, 0.5), (0.2, 0.6), (0.5, 0.6))
+        for method in ("A", "B")
+    ]
+    figure = sweep_figure(pd.DataFrame(rows), ["lam", "tau"])
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["A (tau = 0.5)", "A (tau = 0.6)", "B"]
+    plt.close(figure)
+    apart = pd.DataFrame([row for row in rows if (row["lam"] == 0.1) == (row["tau"] == 0.5)])
+    figure = sweep_figure(apart, ["lam", "tau"])  # nothing in common shows that B is untouched
+    assert [text.get_text() for text in figure.legends[0].get_texts()][2:] == [
+        "B (tau = 0.5)",
+        "B (tau = 0.6)",
+    ]
+    plt.close(figure)
+
+
+def test_the_figure_of_a_sweep_explains_what_it_draws():
+    """Bars, open markers and noise floors; a bar through the bottom of a logarithmic axis ends in an arrow."""
+    frame = pd.DataFrame(
+        {
+            "lam": [0.1, 0.2, 0.3],
+            "method": "A",
+            "tv": [Estimate(0.01, 0.02), Estimate(0.1, 0.01), 2.0],
+            "floor": 0.02,
+            SHORT: [True, False, False],
+        }
+    )
+    figure = sweep_figure(frame, ["lam"], None, None, {"tv": "floor"}, "standard deviation over seeds")
+    (axis,) = figure.axes
+    assert axis.get_ylim() == (0.005, pytest.approx(2.6, rel=0.2))
+    (arrow,) = [line for line in axis.lines if line.get_marker() == "v"]
+    assert list(arrow.get_xdata()) == [0.1]
+    assert any(list(line.get_ydata()) == [0.02] * 3 for line in axis.lines)
+    assert [text.get_text() for text in figure.texts] == [
+        "Arrows: bars that go on below the axis; bars: standard deviation over seeds; fine dots: noise floor; "
+        "open markers: too short to judge"
+    ]
+    plt.close(figure)
+    figure = sweep_figure(frame[["lam", "method"]].assign(tv=[1.0, 2.0, 3.0]), ["lam"])
+    assert [text.get_text() for text in figure.texts] == []
+    plt.close(figure)
+
+
+@pytest.mark.parametrize(
+    ("methods", "values", "entries"),
+    [
+        (2, 2, ["M0 (tau = 0)", "M0 (tau = 1)", "M1 (tau = 0)", "M1 (tau = 1)"]),
+        (6, 2, [*(f"M{i}" for i in range(6)), "tau = 0", "tau = 1"]),
+        (8, 1, [f"M{i}" for i in range(8)]),
+        (12, 1, None),
+        (2, 6, None),
+    ],
+)
+def test_the_legend_of_a_sweep_has_eight_entries_at_most(methods, values, entries):
+    """One for each line, or for methods and values apart; more lines are labelled at their ends."""
+    rows = [
+        {"m": m, "tau": tau, "method": f"M{i}", "accept_rate": 0.1 * i + 0.01 * tau + 0.001 * m}
+        for i in range(methods)
+        for tau in range(values)
+        for m in (10, 20)
+    ]
+    frame = pd.DataFrame(rows)
+    if values == 1:
+        frame = frame.drop(columns="tau")
+    figure = sweep_figure(frame, ["m", "tau"] if values > 1 else ["m"])
+    labels = [text.get_text() for text in figure.axes[0].texts]
+    if entries is not None:
+        assert [text.get_text() for text in figure.legends[0].get_texts()] == entries
+        assert labels == []
+    else:
+        assert not figure.legends
+        assert len(set(labels)) == methods * values
+        heights = np.sort([text.xyann[1] for text in figure.axes[0].texts])
+        assert heights.min() > -0.05
+        assert heights.max() < 1.05
+        assert np.diff(heights).min() > 0.9 / (methods * values)
+    plt.close(figure)
