@@ -175,16 +175,11 @@ def test_experiments_compose_build_and_have_their_report(name, scale):
     assert config["experiment"] == name
     assert len(methods_of(config)) == len(config["methods"])
     report = config["report"]
-    paths = [
-        report["metrics"],
-        report.get("notes", report.get("sweep_notes")),
-        *report["tables"].values(),
-        *report["figures"].values(),
-    ]
-    for path in paths:
+    shown = [path for group in ("tables", "figures") for path in report.get(group, {}).values()]
+    for path in filter(None, (report.get("metrics"), report.get("notes", report.get("sweep_notes")), *shown)):
         module, _, function = path.rpartition(".")
         assert callable(experiment_function(module, function))
-        if path in [*report["tables"].values(), *report["figures"].values()]:
+        if path in shown:
             assert experiment_function(module, function).__doc__
     claims = judge_all(config, {})
     assert claims or "paper" not in report or "sweep_metrics" in report  # whose claims are of the sweep

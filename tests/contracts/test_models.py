@@ -20,6 +20,7 @@ from mhrun.paths import CONF
 from mhrun.random import Draws, Streams, derive_key
 from mhrun.target import Target
 from mhrun.target.fields import unfit
+from mhrun.types.capabilities import declared_fields
 
 MODELS = [path for path in sorted(CONF.glob("model/*.yaml")) if "???" not in path.read_text()]
 
@@ -64,9 +65,29 @@ SMALL = {
 }
 
 
+# Of a field that a model declares, by what its values must be.
+VALUES = {
+    "": lambda rng, field, shape: rng.normal(size=shape),
+    "signs": lambda rng, field, shape: rng.choice([-1, 1], shape),
+    "classes": lambda rng, field, shape: rng.integers(0, field.classes, shape),
+    "counts": lambda rng, field, shape: rng.poisson(2.0, shape),
+    "positive": lambda rng, field, shape: rng.exponential(size=shape),
+    "zeros": lambda rng, field, shape: np.zeros(shape),
+}
+
+
+def declared(model, rng):
+    """Return data of the fields that a model declares, empty if it does not."""
+    fields = declared_fields(model)
+    if any(field.row is None for field in fields.values()):
+        return {}
+    return {name: VALUES[field.values](rng, field, (300, *field.row)) for name, field in fields.items()}
+
+
 def readable(model, theta, rng):
-    for kind in KINDS:
-        data = Dataset.of(kind(rng, model.dim), pixels=True)
+    kinds = [kind(rng, model.dim) for kind in KINDS]
+    for fields in filter(None, [*kinds, declared(model, rng)]):
+        data = Dataset.of(fields, pixels=True)
         if unfit(model, data) is not None:
             continue
         try:
@@ -74,7 +95,9 @@ def readable(model, theta, rng):
                 return data
         except (UserError, KeyError, RuntimeError):
             continue
-    raise AssertionError("the model can read no kind of data there is here: add one to KINDS")
+    raise AssertionError(
+        "the model can read no kind of data there is here: give it `fields`, or add a kind to KINDS"
+    )
 
 
 @pytest.fixture(params=MODELS, ids=lambda path: path.stem)

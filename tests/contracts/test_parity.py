@@ -207,4 +207,6 @@ def test_torch_and_compiled_agree_in_every_field(name, interpreted):
             absolute = 1e-6 if field.startswith("log_ratio_skew") else rounding
             close = np.allclose(value, fast[field], rtol=2e-6, atol=absolute, equal_nan=True)
             assert close, (case, field, value, fast[field])
-    assert (compared == 0) == (name in IN_TORCH), "a method has gained or lost its compiled form"
+    assert (compared == 0) == (name in IN_TORCH), (
+        "it gained or lost its compiled form, or is new and has none: IN_TORCH"
+    )
