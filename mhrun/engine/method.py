@@ -70,6 +70,7 @@ class Method:
 
         Raises:
             Refusal: they are not.
+            UserError: the model does not return a log-prior for each chain.
         """
         shape = self.shape
         thin = shape.thin if isinstance(shape.thin, int) else 1
@@ -104,7 +105,17 @@ class Method:
         with torch.no_grad():
             # All starting points may need much memory.
             only_one = self.starts is None and self.target.dim >= MANY
-            outside = ~self.target.model.log_prior(self.first_points(1 if only_one else None)).isfinite()
+            theta = self.first_points(1 if only_one else None)
+            log_prior: Any = self.target.model.log_prior(theta)
+        if not isinstance(log_prior, Tensor) or log_prior.shape != theta.shape[:1]:
+            found = (
+                tuple(log_prior.shape) if isinstance(log_prior, Tensor) else f"a {type(log_prior).__name__}"
+            )
+            raise UserError(
+                f"log_prior of {type(self.target.model).__name__} must return a tensor (C,), here ({len(theta)},), and "
+                f"returned {found}."
+            )
+        outside = ~log_prior.isfinite()
         if outside.any():
             raise Refusal(
                 f"chain {int(outside.nonzero()[0])} starts where the prior is 0; choose another start."

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mhrun.errors import UserError
 from mhrun.random.permutations import Permutations
 from mhrun.random.philox import LOW, enough, normals_of, philox, uniforms_of
 from mhrun.random.streams import USES, Purpose, Streams, derive_key
@@ -288,13 +289,24 @@ class Draws:
         return self._root._permutations.relabelled(self._root.step, n, share, m)
 
     def _check_unused(self, key: Hashable) -> None:
+        """Note that these numbers are drawn in this step.
+
+        Raises:
+            UserError: they were drawn before, or their `use` is out of range: a part of the user's asks for them.
+        """
         if isinstance(key, tuple) and isinstance(key[1], int) and not 0 <= key[1] < USES:
-            raise RuntimeError(
+            raise UserError(
                 f"use = {key[1]} is out of range: it must be at least 0 and below {USES}. For a loop of any length "
                 "take the numbers from draws.trial(name, rows, number, trials)."
             )
         if key in self._drawn:
-            raise RuntimeError(f"{key} is drawn twice in one step: give each draw a different `use`.")
+            first = key[0] if isinstance(key, tuple) else key
+            if isinstance(first, Purpose):
+                raise UserError(
+                    f"numbers for Purpose.{first.name} are drawn twice in one step: give each draw another `use`, "
+                    "such as use=1."
+                )
+            raise UserError(f"the {first} of a step are drawn twice in it.")
         self._drawn.add(key)
 
     def _take(

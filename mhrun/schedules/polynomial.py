@@ -48,7 +48,10 @@ class Polynomial(Stateless):
                 if is_number(value) and value <= 0:
                     raise Refusal(f"{name} = {value:g} must be positive, or auto.")
             if not (is_auto(start) and (is_auto(end) or end is None)):
-                raise Refusal("start = auto goes with end = auto or end = null: a pilot finds both.")
+                raise Refusal(
+                    f"start = {start} does not go with end = {end}: give both numbers, both auto, or start=auto with "
+                    "end=null."
+                )
             start, end = 1.0, (None if end is None else 1.0 / _FALL)
         if isinstance(start, str) or isinstance(end, str):
             raise Refusal(f"start = {start!r} and end = {end!r} must be numbers, or auto.")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from mhrun.build import build, call
+from mhrun.data import Dataset
 from mhrun.data.files import look_in
 from mhrun.errors import UserError
 from mhrun.target.precision import FP32
@@ -25,6 +27,22 @@ def unavailable(device: str) -> str:
     return f"device = '{device}' is not available: {reason}, or choose cpu."
 
 
+def _check_members(group: str, part: object, members: Sequence[str]) -> None:
+    """Check that a part has what its group must have. Properties are not evaluated: names of a network are many.
+
+    Raises:
+        UserError: it lacks some of it, or all.
+    """
+    missing = [name for name in members if inspect.getattr_static(part, name, None) is None]
+    if len(missing) == len(members):
+        raise UserError(f"{group}: {type(part).__name__} is not a {group} part; choose one of conf/{group}.")
+    if missing:
+        raise UserError(
+            f"{group}: {type(part).__name__} has no {' and no '.join(missing)}; a {group} part has "
+            f"{', '.join(members)}."
+        )
+
+
 def target_of(config: Mapping[str, Any]) -> Target:
     """Return the target of a resolved configuration. Its data are loaded on first use.
 
@@ -37,9 +55,9 @@ def target_of(config: Mapping[str, Any]) -> Target:
     look_in((config.get("runtime") or {}).get("data_dir"))
     model = build(config["model"], "model")
     source = build(config["data"], "data")
-    for name, part, attribute in (("model", model, "log_prior"), ("data", source, "n")):
-        if not hasattr(part, attribute):
-            raise UserError(f"{name}: {type(part).__name__} is not a {name} part; choose one of conf/{name}.")
+    _check_members("model", model, ("dim", "names", "init", "log_prior", "log_lik"))
+    if not isinstance(source, Dataset):
+        _check_members("data", source, ("n", "load"))
     settings = {"model": model, "data": source, "device": device} | dict(config["target"])
     settings["precision"] = config.get("precision", FP32)
     return call(Target, settings, "the target", "target")

@@ -40,6 +40,25 @@ class Source(Protocol):
         ...
 
 
+def _load(source: Source) -> Dataset:
+    """Return the data of a source.
+
+    Raises:
+        UserError: they are no `Dataset`, or not as many as the source says.
+    """
+    loaded: object = source.load()
+    name = type(source).__name__
+    if not isinstance(loaded, Dataset):
+        raise UserError(
+            f"load of {name} must return a mhrun.Dataset, and returned a {type(loaded).__name__}."
+        )
+    if loaded.n != source.n:
+        raise UserError(
+            f"load of {name} returned {loaded.n:,} data, and its n is {source.n:,}; they must be equal."
+        )
+    return loaded
+
+
 @runtime_checkable
 class HasTransforms(Protocol):
     """Data or a source whose minibatches may differ from the stored data, see `mhrun.data.transforms`."""
@@ -156,13 +175,13 @@ class Target:
 
         Raises:
             Refusal: they lack what the model needs.
-            UserError: they cannot be loaded, or do not fit in memory.
+            UserError: they cannot be loaded, are not what the source says, or do not fit in memory.
         """
         return self._read()
 
     def _loaded(self) -> Dataset:
         try:
-            loaded = self.source if isinstance(self.source, Dataset) else self.source.load()
+            loaded = self.source if isinstance(self.source, Dataset) else _load(self.source)
             if reason := unfit(self.model, loaded):
                 raise Refusal(reason)
             return loaded.to(self.device)

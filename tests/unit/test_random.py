@@ -401,7 +401,7 @@ def test_uses_of_a_purpose_have_numbers_of_their_own():
 def test_numbers_are_drawn_once():
     draws = Draws(Streams(derive_key(11, "once"), 2), 1)
     draws.uniform(Purpose.ACCEPT)
-    with pytest.raises(RuntimeError, match="drawn twice"):
+    with pytest.raises(UserError, match="drawn twice"):
         draws.normal(Purpose.ACCEPT, 1)
     draws.normal(Purpose.ACCEPT, 1, use=1)
     draws.step = 2
@@ -449,7 +449,7 @@ def test_many_normals_follow_their_distribution_and_are_each_chain_s_own(compile
     assert abs(square) < 5.5 / np.sqrt(count / 2)
     draws = Draws(Streams(key, 1, compiled=compiled), 1)
     draws.normal(Purpose.NOISE, MANY)
-    with pytest.raises(RuntimeError, match="drawn twice"):
+    with pytest.raises(UserError, match="drawn twice"):
         draws.normal(Purpose.NOISE, MANY)
     draws.step = 2
     assert not np.array_equal(draws.normal(Purpose.NOISE, count)[0].numpy(), drawn(1, 1)[0])
@@ -457,9 +457,7 @@ def test_many_normals_follow_their_distribution_and_are_each_chain_s_own(compile
 
 def test_a_use_out_of_range_names_the_numbers_of_a_loop_of_any_length():
     draws, rows = Draws(Streams(derive_key(15, "trial"), 6), 4), torch.tensor([0, 2])
-    with pytest.raises(
-        RuntimeError, match=r"use = 16 is out of range: .* take the numbers from draws\.trial\("
-    ):
+    with pytest.raises(UserError, match=r"use = 16 is out of range: .* take the numbers from draws\.trial\("):
         draws.uniform(Purpose.PROPOSAL, use=16)
     found = torch.stack([draws.trial("shrink", rows, k, 40).uniform(Purpose.PROPOSAL) for k in range(40)])
     assert len(found.unique()) == 80
@@ -469,7 +467,7 @@ def test_the_numbers_of_a_part_are_drawn_once_a_step_and_are_of_the_chains_asked
     draws = Draws(Streams(derive_key(15, "part"), 6), 4)
     some, others = torch.tensor([0, 2]), torch.tensor([1, 2, 5])
     first = draws.part("exchange", some, 2).uniform(Purpose.EXCHANGE)
-    with pytest.raises(RuntimeError, match="drawn twice"):
+    with pytest.raises(UserError, match="drawn twice"):
         draws.part("exchange", some, 2).uniform(Purpose.EXCHANGE)
     more = draws.part("exchange", others, 2).uniform(Purpose.EXCHANGE)
     assert more.shape == (3,)
@@ -550,7 +548,7 @@ def test_arrivals_are_equal_in_both_paths_and_in_parts():
         assert torch.equal(one, two[rows, 25:])
     alone = Draws(Streams(key, 1, first_chain=4), 7).arrivals(n, 0, 40)
     assert torch.equal(alone.gap[0], plain.gap[2])
-    with pytest.raises(RuntimeError, match="twice"):
+    with pytest.raises(UserError, match="twice"):
         draws.arrivals(n, 25, 30)
 
 
