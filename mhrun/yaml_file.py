@@ -27,6 +27,7 @@ _PLAIN_TAGS = frozenset(
     f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map")
 )
 _FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_UNFINISHED = -1
 _UNUSABLE = re.compile("[\x00\ud800-\udfff]")  # in no file name, and in no UTF-8
 
 
@@ -101,7 +102,9 @@ def check(text: str, name: str, most_values: int = MOST_VALUES) -> None:
             is in, or more values than `most_values`.
     """
     try:
-        _check(text, name, most_values)
+        checker = _Checker(name, most_values)
+        for event in _events(text):
+            checker.check(event)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         code = error.character if isinstance(error.character, int) else ord(error.character)
@@ -129,69 +132,125 @@ class _Open:
         self.at_key = is_map
 
 
-def _check(text: str, name: str, most_values: int) -> None:
-    sizes: dict[str, int] = {}  # of anchors
-    enclosing: list[_Open] = []
-    documents = 0
-    scalars = yaml.SafeLoader("")
+class _Checker:
+    """Checks the events of a text one after the other.
 
-    def refuse(line: int, message: str) -> UserError:
-        return UserError(f"'{name}', line {line}: {message}")
+    Args:
+        name: what messages call the text.
+        most_values: most values and keys, with every alias written out.
+    """
 
-    def count(size: int, line: int, anchor: str | None) -> None:
-        """Add a finished value to what it is in."""
-        if anchor is not None:
-            sizes[anchor] = size
-        if enclosing:
-            enclosing[-1].size += size
-            if enclosing[-1].keys is not None:
-                enclosing[-1].at_key = not enclosing[-1].at_key
-        if size > most_values or (enclosing and enclosing[-1].size > most_values):
-            raise refuse(line, f"more than {most_values:,} values, with its aliases written out.")
+    def __init__(self, name: str, most_values: int) -> None:
+        self._name = name
+        self._most_values = most_values
+        self._sizes: dict[str, int] = {}  # of anchors; `_UNFINISHED` of what has not ended
+        self._enclosing: list[_Open] = []
+        self._documents = 0
+        self._scalars = yaml.SafeLoader("")
 
-    for event in _events(text):
+    def check(self, event: yaml.Event) -> None:
+        """Check the next event.
+
+        Raises:
+            UserError: it is not allowed.
+        """
         line = _line(event)
         anchor = event.anchor if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) else None
-        if anchor in sizes:
-            raise refuse(line, f"the anchor &{anchor} is there already; give it another name.")
+        if anchor in self._sizes:
+            raise self._refusal(line, f"the anchor &{anchor} is there already; give it another name.")
         if isinstance(event, yaml.DocumentStartEvent):
-            documents += 1
-            if documents > 1:
-                raise refuse(line, "a second document (---) begins; a configuration is one document.")
+            self._documents += 1
+            if self._documents > 1:
+                raise self._refusal(line, "a second document (---) begins; a configuration is one document.")
         elif isinstance(event, yaml.CollectionStartEvent):
-            if event.tag is not None and event.tag not in _PLAIN_TAGS:
-                raise refuse(line, f"the tag {_tag(event.tag)} is not allowed; write plain values.")
-            if enclosing and enclosing[-1].at_key:
-                raise refuse(line, "a key is a list or a group; a key is one word.")
-            if len(enclosing) >= DEEPEST:
-                raise refuse(line, f"more than {DEEPEST} lists or groups in one another.")
-            if event.anchor is not None:
-                sizes[event.anchor] = -1  # open
-            enclosing.append(_Open(event.anchor, isinstance(event, yaml.MappingStartEvent)))
+            self._begin(event, line)
         elif isinstance(event, yaml.CollectionEndEvent):
-            finished = enclosing.pop()
-            count(finished.size, line, finished.anchor)
+            finished = self._enclosing.pop()
+            self._count(finished.size, line, finished.anchor)
         elif isinstance(event, yaml.AliasEvent):
-            if event.anchor not in sizes:
-                raise refuse(line, f"the alias *{event.anchor} has no anchor &{event.anchor} before it.")
-            if sizes[event.anchor] < 0:
-                raise refuse(line, f"*{event.anchor} is inside &{event.anchor} and would never end.")
-            if enclosing and enclosing[-1].at_key:
-                raise refuse(line, f"the key *{event.anchor} is an alias; write the key.")
-            count(sizes[event.anchor], line, None)
+            assert event.anchor is not None
+            self._count(self._size_of(event.anchor, line), line, None)
         elif isinstance(event, yaml.ScalarEvent):
-            if event.tag is not None and event.tag not in _PLAIN_TAGS and event.tag != "!":
-                raise refuse(line, f"the tag {_tag(event.tag)} is not allowed; write plain values.")
-            _check_scalar(event, scalars, refuse)
-            if enclosing and enclosing[-1].at_key:
-                keys = enclosing[-1].keys
-                assert keys is not None
-                if event.value in keys:
-                    raise refuse(
-                        line, f"the key '{event.value}' is there already, in line {keys[event.value]}."
-                    )
-                keys[event.value] = line
-            count(1, line, event.anchor)
+            self._check_scalar(event, line)
+            self._count(1, line, event.anchor)
+
+    def _refusal(self, line: int, message: str) -> UserError:
+        return UserError(f"'{self._name}', line {line}: {message}")
+
+    @property
+    def _keys(self) -> dict[str, int] | None:
+        """The keys of the group whose next value is a key, with their lines; None where none is expected."""
+        return self._enclosing[-1].keys if self._enclosing and self._enclosing[-1].at_key else None
+
+    def _begin(self, event: yaml.CollectionStartEvent, line: int) -> None:
+        """Enter a list or a group."""
+        if event.tag is not None and event.tag not in _PLAIN_TAGS:
+            raise self._refusal(line, f"the tag {_tag(event.tag)} is not allowed; write plain values.")
+        if self._keys is not None:
+            raise self._refusal(line, "a key is a list or a group; a key is one word.")
+        if len(self._enclosing) >= DEEPEST:
+            raise self._refusal(line, f"more than {DEEPEST} lists or groups in one another.")
+        if event.anchor is not None:
+            self._sizes[event.anchor] = _UNFINISHED
+        self._enclosing.append(_Open(event.anchor, isinstance(event, yaml.MappingStartEvent)))
+
+    def _size_of(self, anchor: str, line: int) -> int:
+        """Return how many values an alias stands for."""
+        if anchor not in self._sizes:
+            raise self._refusal(line, f"the alias *{anchor} has no anchor &{anchor} before it.")
+        if self._sizes[anchor] == _UNFINISHED:
+            raise self._refusal(line, f"*{anchor} is inside &{anchor} and would never end.")
+        if self._keys is not None:
+            raise self._refusal(line, f"the key *{anchor} is an alias; write the key.")
+        return self._sizes[anchor]
+
+    def _count(self, size: int, line: int, anchor: str | None) -> None:
+        """Add a finished value to what it is in."""
+        if anchor is not None:
+            self._sizes[anchor] = size
+        if self._enclosing:
+            inside = self._enclosing[-1]
+            inside.size += size
+            if inside.keys is not None:
+                inside.at_key = not inside.at_key
+            size = max(size, inside.size)
+        if size > self._most_values:
+            raise self._refusal(
+                line, f"more than {self._most_values:,} values, with its aliases written out."
+            )
+
+    def _check_scalar(self, event: yaml.ScalarEvent, line: int) -> None:
+        """Check a value, and that it is a new key where it is one."""
+        tag, value = event.tag, event.value
+        if tag is not None and tag not in _PLAIN_TAGS and tag != "!":
+            raise self._refusal(line, f"the tag {_tag(tag)} is not allowed; write plain values.")
+        if found := _UNUSABLE.search(value):
+            raise self._refusal(line, f"the character U+{ord(found[0]):04X} cannot be used; remove it.")
+        if "${" in value and len(value) > _LONGEST_REFERENCE:
+            raise self._refusal(
+                line, f"a value with ${{...}} has more than {_LONGEST_REFERENCE:,} characters."
+            )
+        self._check_readable(event, line)
+        if (keys := self._keys) is not None:
+            if value in keys:
+                raise self._refusal(line, f"the key '{value}' is there already, in line {keys[value]}.")
+            keys[value] = line
+
+    def _check_readable(self, event: yaml.ScalarEvent, line: int) -> None:
+        """Check that a number or another plain value can be read as what it looks like."""
+        tag, value = event.tag, event.value
+        if tag is None or tag == "!":
+            tag = self._scalars.resolve(yaml.ScalarNode, value, event.implicit)
+        if tag.rpartition(":")[2] in ("str", "timestamp", "merge", "value"):
+            return  # a time is a word to configurations
+        if len(value) > _LONGEST_DIGITS and tag.endswith(":int"):
+            raise self._refusal(line, f"a whole number of {len(value):,} digits; use 1e9 for a large one.")
+        try:
+            self._scalars.construct_object(yaml.ScalarNode(tag, value))
+        except (ValueError, KeyError, OverflowError, yaml.YAMLError) as error:
+            raise self._refusal(
+                line, f"'{cut(value, 40)}' cannot be read as a value; put it in quotes if it is a word."
+            ) from error
 
 
 def _events(text: str) -> Iterator[yaml.Event]:
@@ -205,27 +264,6 @@ def _events(text: str) -> Iterator[yaml.Event]:
 
 def _line(event: yaml.Event) -> int:
     return 0 if event.start_mark is None else event.start_mark.line + 1
-
-
-def _check_scalar(event: yaml.ScalarEvent, loader: yaml.SafeLoader, refuse: Any) -> None:
-    line, value = _line(event), event.value
-    if found := _UNUSABLE.search(value):
-        raise refuse(line, f"the character U+{ord(found[0]):04X} cannot be used; remove it.")
-    if "${" in value and len(value) > _LONGEST_REFERENCE:
-        raise refuse(line, f"a value with ${{...}} has more than {_LONGEST_REFERENCE:,} characters.")
-    tag = event.tag
-    if tag is None or tag == "!":
-        tag = loader.resolve(yaml.ScalarNode, value, event.implicit)
-    if tag.rpartition(":")[2] in ("str", "timestamp", "merge", "value"):
-        return  # a time is a word to configurations
-    if len(value) > _LONGEST_DIGITS and tag.endswith(":int"):
-        raise refuse(line, f"a whole number of {len(value):,} digits; use 1e9 for a large one.")
-    try:
-        loader.construct_object(yaml.ScalarNode(tag, value))
-    except (ValueError, KeyError, OverflowError, yaml.YAMLError) as error:
-        raise refuse(
-            line, f"'{cut(value, 40)}' cannot be read as a value; put it in quotes if it is a word."
-        ) from error
 
 
 def _tag(tag: str) -> str:
