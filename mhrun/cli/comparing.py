@@ -20,6 +20,9 @@ from mhrun.store.identity import differences
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mhrun.report.compare import Comparison
+    from mhrun.report.compared_rows import Row
+
 _SETTINGS = 4  # settings that the line of a run names; the rest are counted
 _LEAST = 0.0
 _READ = 20  # runs of an experiment whose settings are read, the newest
@@ -32,59 +35,77 @@ def compare_runs(words: Sequence[str]) -> int:
         UserError: an unknown run or option, or runs that cannot be compared.
     """
     options = _options(words)
-    rest, reference, kind = options.runs, options.reference, options.kind
-    outputs, names = outputs_of(rest)
+    reference, kind = options.reference, options.kind
+    outputs, names = outputs_of(options.runs)
     if not names:
         raise UserError(
             "compare needs runs: folders, names of experiments (their newest run), or beginnings of digests; "
             "RUN:METHOD is one method of it."
         )
     compared = [found_run(name, outputs) for name in names]
-    reference_run = _reference_run(reference, names, compared, outputs) if reference is not None else None
+    named_folders = [(name, folder) for name, (folder, _) in zip(names, compared, strict=True)]
+    reference_run = None
+    if reference is not None:
+        reference_run = _reference_run(reference, names, compared, outputs)
+        named_folders.append((reference, reference_run[0]))
 
     from mhrun.report.compared_draws import least_evaluations
     from mhrun.report.compared_rows import rows_of
-    from mhrun.report.comparison_page import COLUMNS, DISTANCES, EXPLAINED, build_comparison, table
+    from mhrun.report.comparison_page import build_comparison
 
     rows = rows_of([*compared, *([reference_run] if reference_run else [])])
-    against = None
-    if reference_run is not None:
-        against = [r for r in rows if r.run.folder.path.resolve() == reference_run[0].path.resolve()]
-        against = [r for r in against if reference_run[1] in (None, r.method)]
-        if len(against) > 1:
-            raise UserError(
-                f"--reference {reference} has several methods; choose "
-                f"{', '.join(f'{reference}:{r.method}' for r in against[:4])}{', ...' * (len(against) > 4)}."
-            )
-    named_folders = [(name, folder) for name, (folder, _) in zip(names, compared, strict=True)]
-    named_folders += (
-        [(reference, reference_run[0])] if reference is not None and reference_run is not None else []
-    )
+    against = _reference_row(rows, reference, reference_run)
+    beside = sys.stdout if kind == "table" else sys.stderr  # of what is no part of the JSON or CSV
     for line in lines_of_runs(named_folders, outputs):
-        print(line, file=sys.stdout if kind == "table" else sys.stderr)
-    against_row, evaluations = against[0] if against else None, options.evaluations
+        print(line, file=beside)
+    evaluations = options.evaluations
     if evaluations == _LEAST:
-        evaluations = least_evaluations(rows, against_row)
-    comparison, page = build_comparison(rows, against_row, outputs, options.tolerance, evaluations)
-    if kind == "json":
-        print((page.parent / "compare.json").read_text(), end="")
-    elif kind == "csv":
-        print((page.parent / "compare.csv").read_text(), end="")
+        evaluations = least_evaluations(rows, against)
+    comparison, page = build_comparison(rows, against, outputs, options.tolerance, evaluations)
+    if kind == "table":
+        _print_table(comparison, explains=options.explains)
     else:
-        frame = table(comparison)
-        headings = COLUMNS | DISTANCES
-        texts = (EXPLAINED if options.explains else {}) | (
-            {"verdict": comparison.rule} if comparison.rule else {}
-        )
-        explain({headings[key]: text for key, text in texts.items() if headings[key] in frame.columns})
-        show(frame, list(DISTANCES.values()))  # after the explanations, so that verdicts end the screen
-        print(flush=True)
+        print((page.parent / f"compare.{kind}").read_text(), end="")
     for note in comparison.notes:
         print(f"mhrun: {note}", file=sys.stderr)
     if kind == "table" and not options.explains:
         print("columns explained by --explain, and on the page")
-    print(f"page    {page}", file=sys.stdout if kind == "table" else sys.stderr)
+    print(f"page    {page}", file=beside)
     return 0
+
+
+def _reference_row(
+    rows: Sequence[Row], reference: str | None, run: tuple[RunFolder, str | None] | None
+) -> Row | None:
+    """Return the row of the reference; None without one.
+
+    Raises:
+        UserError: it is a run of several methods.
+    """
+    if run is None:
+        return None
+    folder, method = run
+    found = [r for r in rows if r.run.folder.path.resolve() == folder.path.resolve()]
+    found = [r for r in found if method in (None, r.method)]
+    if len(found) > 1:
+        choices = ", ".join(f"{reference}:{r.method}" for r in found[:4])
+        raise UserError(
+            f"--reference {reference} has several methods; choose {choices}{', ...' * (len(found) > 4)}."
+        )
+    return found[0] if found else None
+
+
+def _print_table(comparison: Comparison, *, explains: bool) -> None:
+    """Print what its columns are, if `explains`, and the comparison: verdicts end the screen."""
+    from mhrun.report.comparison_page import COLUMNS, DISTANCES, EXPLAINED, table
+
+    frame, headings = table(comparison), COLUMNS | DISTANCES
+    texts = dict(EXPLAINED) if explains else {}
+    if comparison.rule:
+        texts["verdict"] = comparison.rule
+    explain({headings[key]: text for key, text in texts.items() if headings[key] in frame.columns})
+    show(frame, list(DISTANCES.values()))
+    print(flush=True)
 
 
 def _reference_run(

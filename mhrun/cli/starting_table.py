@@ -15,6 +15,7 @@ from mhrun.build import call
 from mhrun.cli.starting_groups import multilevel
 from mhrun.cli.starting_hints import hints_of
 from mhrun.cli.starting_models import flow, part_text, regression_of
+from mhrun.data import Dataset
 from mhrun.data.outcome import outcome_of
 from mhrun.data.table import Table
 from mhrun.data.table_facts import features_of, units_in_words
@@ -92,39 +93,27 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> NewPr
         raise UserError(f"form={form} is that of the effects of groups: add groups=COLUMN.")
     if groups:
         table_settings.pop("intercept", None)  # a named parameter, and no column of x
-    check_word(file.name, "the file")
-    data = call(Table, table_settings, "the table").load()
-    columns = features_of(data.facts)
-    _check_names(file.name, columns, levels, data.facts)
-    if not groups and ("x" not in data.fields or not columns):
-        raise UserError(f"{file.name} has no column but '{target}'; a regression needs features.")
-    table_settings["file"] = file.name
-    if "features" not in table_settings:
-        categorical = {str(name) for name in table_settings.get("categorical") or ()}
-        table_settings["features"] = [name for name in columns if name.partition("=")[0] not in categorical]
-        table_settings.pop("exclude", None)
-    name, of_columns = _name(file), _columns(data.facts)
+    data = _loaded(file, target, levels, table_settings)
+    columns, name = features_of(data.facts), _name(file)
     fitted = (
         multilevel(regression.word, name, target, data, form)
         if groups
         else regression.fitted(name, target, data, levels)
     )
     has_bounds = regression.has_bounds and not groups
+    of_columns = _columns(data.facts)
     title = f"{regression.word[0].upper()}{regression.word[1:]} regression of {target} on {of_columns} of {file.name}"
     steps = min(max(_STEPS, _WALK * fitted.dim), _MOST_STEPS) // (1 if has_bounds else 2)
     width = len(columns) + len(groups) if groups else fitted.dim  # numbers of a row
     methods = _methods(has_bounds, data.n, fitted.dim, width, may_walk=not groups)
     files = {
-        f"conf/data/{name}.yaml": part_text([title], "table", table_settings),
+        f"conf/data/{name}.yaml": part_text([title], "table", _written(table_settings, file, columns)),
         f"conf/experiment/{name}.yaml": _experiment(name, title, methods, steps, has_groups=bool(groups)),
         **fitted.files,
     }
-    is_count = model is None and levels[:3] == [0, 1, 2]  # the smallest values of the target
-    may_be_classes = model is None and regression.word == "linear" and _may_be_classes(levels)
     lines = [
         f"model   {regression.word} regression of {fitted.outcome}: {data.n:,} rows, {of_columns}",
-        *[f"        {target} may be a count: model=poisson is a Poisson regression"] * is_count,
-        *[f"        {target} has {len(levels)} values: model=softmax if they are classes"] * may_be_classes,
+        *([] if model is not None else _other_models(target, levels, regression.word)),
         *(f"        {line}" for line in hints_of(data, regression.word)),
         *(f"units   {line}" for line in units_in_words(data.facts)),
         f"priors  {fitted.prior}",
@@ -134,6 +123,41 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> NewPr
     ]
     exact = next((method for method in methods if method in _EXACT), None)
     return NewProject(name, files, lines, exact)
+
+
+def _loaded(file: Path, target: str, levels: Sequence[Any], table_settings: Mapping[str, Any]) -> Dataset:
+    """Return the data of a table whose settings are known.
+
+    Raises:
+        UserError: there are no features, or names that a configuration cannot have.
+    """
+    check_word(file.name, "the file")
+    data = call(Table, table_settings, "the table").load()
+    columns = features_of(data.facts)
+    _check_names(file.name, columns, levels, data.facts)
+    if not table_settings.get("groups") and ("x" not in data.fields or not columns):
+        raise UserError(f"{file.name} has no column but '{target}'; a regression needs features.")
+    return data
+
+
+def _written(table_settings: Mapping[str, Any], file: Path, columns: Sequence[str]) -> dict[str, Any]:
+    """Return the settings of the table in the project: beside its copy, with the features that it has now."""
+    settings = {**table_settings, "file": file.name}
+    if "features" not in settings:
+        categorical = {str(name) for name in settings.get("categorical") or ()}
+        settings["features"] = [name for name in columns if name.partition("=")[0] not in categorical]
+        settings.pop("exclude", None)
+    return settings
+
+
+def _other_models(target: str, levels: Sequence[Any], word: str) -> list[str]:
+    """Return lines on other models that the values of a target may be meant for."""
+    lines = []
+    if levels[:3] == [0, 1, 2]:  # the smallest
+        lines.append(f"        {target} may be a count: model=poisson is a Poisson regression")
+    if word == "linear" and _may_be_classes(levels):
+        lines.append(f"        {target} has {len(levels)} values: model=softmax if they are classes")
+    return lines
 
 
 def _check_names(
