@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -18,6 +18,11 @@ from mhrun.data.memory import in_bytes
 from mhrun.durations import in_words
 from mhrun.errors import UserError
 from mhrun.store.folder import RunFolder
+
+if TYPE_CHECKING:
+    from mhrun.engine.estimate import Cost
+    from mhrun.engine.method import Method
+    from mhrun.engine.settings import Settings
 
 _SWEEP_SECONDS = 30.0  # seconds of the trials of all jobs of a sweep
 _BETWEEN = 10.0  # seconds between two lines on how many methods have been tried
@@ -153,13 +158,10 @@ def _planned(
     import torch
 
     from mhrun.engine.assemble import check_data, check_space, methods_of, trace_bytes
-    from mhrun.engine.estimate import costs, total
+    from mhrun.engine.estimate import total
     from mhrun.engine.executors import check_executor
     from mhrun.engine.jobs import jobs_of, separable
-    from mhrun.engine.pilot import piloted
     from mhrun.engine.settings import Settings
-    from mhrun.report.efficiency import pilot_passes
-    from mhrun.store.blocks import steps_done
     from mhrun.store.identity import method_digest
     from mhrun.store.sharing import found as found_elsewhere
 
@@ -181,24 +183,8 @@ def _planned(
         seen_digests |= set(digests.values())
     # A forced run starts again: it has no folder to resume from.
     methods_folder = folder.path / "methods" if not runtime["force"] else folder.path / "none"
-    # An open minibatch size decides what a step reads: the pilot is run, and nothing of it is kept.
-    setups = {}
-    for place, method in enumerate(methods):
-        before = time.perf_counter()
-        methods[place], facts = piloted(method, None, lambda line: None)
-        facts = {} if facts is None else facts
-        count = pilot_passes(facts, method.kernel.separate_gradients())
-        if (surrogate := method.target.surrogate) is not None:
-            surrogate.pack()  # finds its mode
-            count += surrogate.n_grad
-        if not steps_done(methods_folder / method.name):
-            setups[method.name] = _SetUp(count, time.perf_counter() - before)
-    estimates, told = list[Any](), time.monotonic()
-    for place, method in enumerate(methods):
-        if time.monotonic() > told + _BETWEEN:
-            told = time.monotonic()
-            print(f"{place} of {len(methods)} methods tried, next {method.name}", file=sys.stderr)
-        estimates += costs([(method, methods_folder / method.name)], settings, trial_seconds)
+    methods, setups = _set_up(methods, methods_folder)
+    estimates = _tried(methods, methods_folder, settings, trial_seconds)
     unfinished = {cost.method for cost in estimates}
     separable_methods = separable(
         [method for method in methods if method.name in unfinished], settings.threads
@@ -211,6 +197,44 @@ def _planned(
         with_set_up.append(cost._replace(seconds=(least, most)))
     seconds = total(with_set_up, jobs, {method.name for method in separable_methods})
     return _Planned(estimates, setups, seconds, jobs, sum(trace_bytes(method) for method in methods))
+
+
+def _set_up(methods: Sequence[Method], folder: Path) -> tuple[list[Method], dict[str, _SetUp]]:
+    """Return the methods with the settings that their pilots find, and what that takes for those that have not begun.
+
+    An open minibatch size decides what a step reads, so that pilots are run. Nothing of them is kept.
+    """
+    from mhrun.engine.pilot import piloted
+    from mhrun.report.efficiency import pilot_passes
+    from mhrun.store.blocks import steps_done
+
+    ready, setups = [], {}
+    for method in methods:
+        before = time.perf_counter()
+        filled, facts = piloted(method, None, lambda line: None)
+        count = pilot_passes(facts or {}, method.kernel.separate_gradients())
+        if (surrogate := method.target.surrogate) is not None:
+            surrogate.pack()  # finds its mode
+            count += surrogate.n_grad
+        if not steps_done(folder / method.name):
+            setups[method.name] = _SetUp(count, time.perf_counter() - before)
+        ready.append(filled)
+    return ready, setups
+
+
+def _tried(
+    methods: Sequence[Method], methods_folder: Path, settings: Settings, trial_seconds: float | None
+) -> list[Cost]:
+    """Return the costs of the methods, each from a trial; tell from time to time how many have been tried."""
+    from mhrun.engine.estimate import costs
+
+    estimates, told = list[Cost](), time.monotonic()
+    for place, method in enumerate(methods):
+        if time.monotonic() > told + _BETWEEN:
+            told = time.monotonic()
+            print(f"{place} of {len(methods)} methods tried, next {method.name}", file=sys.stderr)
+        estimates += costs([(method, methods_folder / method.name)], settings, trial_seconds)
+    return estimates
 
 
 def _seconds(setups: Mapping[str, _SetUp], method: str) -> float:

@@ -158,16 +158,28 @@ def _quantity(
     if not callable(model):
         raise UserError(f"model = {model!r} must be a Model, a torch module or a function (theta, batch).")
     single = not (isinstance(x, Mapping | Dataset) or is_frame(x))
-    fields = {name: field[0] for name, field in rows.items()}
+    return _of_function(model, {name: field[0] for name, field in rows.items()}, data.n, single=single), []
+
+
+def _of_function(
+    function: Callable[..., Any], fields: Mapping[str, Tensor], n: int, *, single: bool
+) -> Callable[[Any], Tensor]:
+    """Return a user's function of theta and a batch over many draws at once; one by one if vmap cannot.
+
+    Args:
+        function: of the parameters of a draw and the batch.
+        fields: of the batch (n, ...).
+        n: number of data.
+        single: whether the batch is the field ``x`` alone.
+    """
     batch = fields["x"] if single else Named(fields)
-
-    def of_draw(theta: Any) -> Tensor:
-        prediction: Tensor = model(Named(theta) if isinstance(theta, dict) else theta, batch)
-        return prediction
-
     vectorised = True
 
-    def of_functions(theta: Any) -> Tensor:
+    def of_draw(theta: Any) -> Tensor:
+        prediction: Tensor = function(Named(theta) if isinstance(theta, dict) else theta, batch)
+        return prediction
+
+    def of_draws(theta: Any) -> Tensor:
         """Return f for a batch of draws: a tensor (B, D), or parameters by name."""
         nonlocal vectorised
         with explained("the prediction", fields):
@@ -178,11 +190,11 @@ def _quantity(
                     vectorised = False
             if not vectorised:
                 prediction = torch.stack([of_draw(draw) for draw in _one_by_one(theta)])
-        if not isinstance(prediction, Tensor) or prediction.shape[1:2] != (data.n,):
-            raise UserError(f"the prediction must return one row per datum, a tensor ({data.n}, ...).")
+        if not isinstance(prediction, Tensor) or prediction.shape[1:2] != (n,):
+            raise UserError(f"the prediction must return one row per datum, a tensor ({n}, ...).")
         return prediction
 
-    return of_functions, []
+    return of_draws
 
 
 def _check_module(trace: xr.DataTree, model: ModuleModel) -> None:

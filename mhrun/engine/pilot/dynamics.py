@@ -101,34 +101,48 @@ def step_of_dynamics(
     if step is None:
         shorter = math.inf if rate is None else _MEAN_ERROR / abs(rate.size)
         step = torch.tensor([min(largest_step, shorter)], dtype=torch.float64)
-    error, stability_bound = float(step.max()) * rates.error / 2, rates.stability_bound
-    bias = kernel.dynamics.bias.in_small_steps
+    longest = float(step.max())
+    facts = _facts_of_variance(longest, rates, kernel.dynamics.bias.in_small_steps, of_thermostat)
+    shift = None if judged is None else judged.shift(longest)
+    if shift is not None and abs(shift.size) >= _SHOWN:
+        is_limited = given is None and rate is not None and longest * abs(rate.size) > 0.99 * _MEAN_ERROR
+        facts |= {"mean_error": abs(shift.size), "mean_error_of": shift.name}
+        facts["why"] += _shift_in_words(shift, facts["variance_bias"], is_limited=is_limited)
+    return DynamicsStep(step, m, facts)
+
+
+def _facts_of_variance(step: float, rates: _ErrorRates, bias: float, of_thermostat: float) -> dict[str, Any]:
+    """Return by how much the variance is expected to be off at a step size, in numbers and words.
+
+    Args:
+        step: the step size.
+        rates: by what errors grow with it.
+        bias: of small steps.
+        of_thermostat: the step size up to which the thermostat is stable.
+    """
+    error = step * rates.error / 2
     size_in_words = f"between {-bias:.0%} too small and" if bias < 0 else "about"
-    facts: dict[str, Any] = {
-        "stability_bound": stability_bound,
+    thermostat = ""
+    if of_thermostat < rates.stability_bound:
+        thermostat = f", and its thermostat, which fluctuates most with few parameters, below about {of_thermostat:.3g}"
+    return {
+        "stability_bound": rates.stability_bound,
         "why": f"its stationary variance is then expected {size_in_words} {error:.0%} too large if the "
         f"posterior is normal, of which minibatch noise is {1 - rates.of_the_step / rates.error:.0%}; "
-        f"steps are stable below {stability_bound:.3g}"
-        + (
-            f", and its thermostat, which fluctuates most with few parameters, below about {of_thermostat:.3g}."
-            if of_thermostat < stability_bound
-            else "."
-        ),
+        f"steps are stable below {rates.stability_bound:.3g}{thermostat}.",
         "variance_error": error,
         "variance_bias": bias,
     }
-    shift = None if judged is None else judged.shift(float(step.max()))
-    if shift is not None and (size := abs(shift.size)) >= _SHOWN:
-        facts |= {"mean_error": size, "mean_error_of": shift.name}
-        reason = ""
-        if bias < 0 and size > 2 * _MEAN_ERROR:
-            reason = ", at shorter steps too: a smaller friction lowers it"
-        elif given is None and rate is not None and float(step) * abs(rate.size) > 0.99 * _MEAN_ERROR:
-            reason = ", and would be by more at longer steps"
-        facts["why"] += (
-            f" The mean of {shift.name} is off by up to {size:.2g} posterior standard deviations{reason}."
-        )
-    return DynamicsStep(step, m, facts)
+
+
+def _shift_in_words(shift: MeanBias, bias: float, *, is_limited: bool) -> str:
+    """Return a sentence on a mean that is off; `is_limited`: the step is short because of it."""
+    size, reason = abs(shift.size), ""
+    if bias < 0 and size > 2 * _MEAN_ERROR:
+        reason = ", at shorter steps too: a smaller friction lowers it"
+    elif is_limited:
+        reason = ", and would be by more at longer steps"
+    return f" The mean of {shift.name} is off by up to {size:.2g} posterior standard deviations{reason}."
 
 
 class _ErrorRates(NamedTuple):
