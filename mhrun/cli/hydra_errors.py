@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
@@ -43,61 +43,120 @@ def cause(error: BaseException) -> UserError | None:
 _INSTALLED = {"joblib": "hydra-joblib-launcher", "submitit": "hydra-submitit-launcher", "ray": "ray"}
 
 
+class _Failure(NamedTuple):
+    """What Hydra could not do."""
+
+    error: Exception
+    text: str  # its message in one line
+    words: Sequence[str]  # of the command line
+    folders: Sequence[Path]  # of configurations
+    name: str  # of the configuration that was composed
+
+
 def explained(
     error: Exception, words: Sequence[str], folders: Sequence[Path], name: str = "config"
 ) -> UserError:
     """Return what Hydra could not do with some words for the configuration `name`, in one line for people."""
     if (ours := cause(error)) is not None:
         return ours
-    if key := next(
-        (e.full_key for e in _chain(error) if isinstance(e, GrammarParseError) and e.full_key), None
-    ):
-        return UserError(
-            f"{key}: its ${{...}} cannot be read; a reference is ${{NAME}} or ${{GROUP.NAME}}, and a plain ${{ is "
-            "written \\${."
-        )
-    text = " ".join(str(error).split())
-    if (found := re.search(r"[Cc]ould not (?:find|load) '?experiment/([^'.\s]+)", text)) or (
-        found := re.search(r"In 'config': Could not find 'experiment/([^']+)'", text)
-    ):
-        return UserError(
-            f"There is no experiment '{found[1]}'.{nearest(found[1], experiments(folders))} "
-            f"mhrun list shows the experiments{'' if folders else '; one of a project needs --project FOLDER'}."
-        )
-    if (found := re.search(r"(?:Multiple values for \S*|^\S*)@methods\.(\w+)\.", text)) and (
-        word := next((w for w in words if f"@methods.{found[1]}=" in w), None)
-    ):
+    failure = _Failure(error, " ".join(str(error).split()), words, folders, name)
+    lines = (explain(failure) for explain in _EXPLANATIONS)
+    return UserError(next(filter(None, lines), None) or reason(error))
+
+
+def _of_a_reference(failure: _Failure) -> str | None:
+    """Return which ``${...}`` cannot be read, or None."""
+    grammar = (link for link in _chain(failure.error) if isinstance(link, GrammarParseError))
+    key = next((link.full_key for link in grammar if link.full_key), None)
+    if key is None:
+        return None
+    return (
+        f"{key}: its ${{...}} cannot be read; a reference is ${{NAME}} or ${{GROUP.NAME}}, and a plain ${{ is "
+        "written \\${."
+    )
+
+
+def _of_an_experiment(failure: _Failure) -> str | None:
+    """Return that an experiment is not there, or None."""
+    found = re.search(r"[Cc]ould not (?:find|load) '?experiment/([^'.\s]+)", failure.text) or re.search(
+        r"In 'config': Could not find 'experiment/([^']+)'", failure.text
+    )
+    if found is None:
+        return None
+    return (
+        f"There is no experiment '{found[1]}'.{nearest(found[1], experiments(failure.folders))} mhrun list shows the "
+        f"experiments{'' if failure.folders else '; one of a project needs --project FOLDER'}."
+    )
+
+
+def _of_something_added_twice(failure: _Failure) -> str | None:
+    """Return which method or group is there already, or None."""
+    found = re.search(r"(?:Multiple values for \S*|^\S*)@methods\.(\w+)\.", failure.text)
+    if found and (word := next((w for w in failure.words if f"@methods.{found[1]}=" in w), None)):
         method, choice = found[1], word.rpartition("=")[2]
-        return UserError(
+        return (
             f"There is a method '{method}' already; set its parts (methods.{method}.KEY=VALUE), or add another one: "
             f"+method@methods.{method}_2={choice}."
         )
-    if (found := re.search(r"(?:Multiple values for (\w+)\.|^(\w+) appears more than once)", text)) and (
-        word := next((w for w in words if w.startswith(f"+{found[1] or found[2]}=")), None)
+    found = re.search(r"(?:Multiple values for (\w+)\.|^(\w+) appears more than once)", failure.text)
+    if found and (word := _starting(failure.words, f"+{found[1] or found[2]}=")):
+        return f"There is a {found[1] or found[2]} already: write {word[1:]}, without the +."
+    return None
+
+
+def _starting(words: Sequence[str], start: str) -> str | None:
+    """Return the first word with this start, or None."""
+    return next((word for word in words if word.startswith(start)), None)
+
+
+def _of_a_choice(failure: _Failure) -> str | None:
+    """Return that a group has no such part, or None."""
+    if (found := re.search(r"Could not find '([^']+)'", failure.text)) is None:
+        return None
+    group, _, choice = found[1].rpartition("/")
+    return _no_choice(group, choice, failure.folders)
+
+
+def _of_a_value(failure: _Failure) -> str | None:
+    """Return that a word has several values, or one for a group, or None."""
+    if found := re.search(
+        r"(?:Ambiguous value for argument|Sweep parameters) '([^=']+)=(.*?)'(?= |$)", failure.text
     ):
-        return UserError(f"There is a {found[1] or found[2]} already: write {word[1:]}, without the +.")
-    if found := re.search(r"Could not find '([^']+)'", text):
-        group, _, choice = found[1].rpartition("/")
-        return UserError(_no_choice(group, choice, folders))
-    if found := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '([^=']+)=(.*?)'(?= |$)", text):
         key, values = found[1], found[2]
         list_hint = "" if "(" in values else f"; one list is {key}=[{values}]"
-        return UserError(f"{key} is given several values; mhrun -m runs each of them{list_hint}.")
-    if found := re.search(r"Error merging override \+*([^=\s]+)=(.*)", text):
-        return UserError(
+        return f"{key} is given several values; mhrun -m runs each of them{list_hint}."
+    if found := re.search(r"Error merging override \+*([^=\s]+)=(.*)", failure.text):
+        return (
             f"{found[1]}={found[2]} does not fit: '{found[1]}' is a group of settings; set one of them "
             f"({found[1]}.KEY=VALUE). --cfg job shows them."
         )
-    if found := re.search(r"Could not delete from config\. '([^']+)' does not exist", text):
-        return UserError(f"~{found[1]} removes nothing: {_members(found[1], words, folders, name)}")
+    return None
+
+
+def _of_a_key(failure: _Failure) -> str | None:
+    """Return which key or part of the words is not there, or None."""
+    words, folders, name = failure.words, failure.folders, failure.name
+    if found := re.search(r"Could not delete from config\. '([^']+)' does not exist", failure.text):
+        return f"~{found[1]} removes nothing: {_members(found[1], words, folders, name)}"
     for word in words:
         key = word.lstrip("+~").split("=", 1)[0]
-        if "@" in key and f"To append to your default list use +{word}" in text:
-            return UserError(f"{word} replaces a part that is not there; to add it, write +{word}.")
-        if key and re.search(rf"(?:override|key|Key)[^']*'{re.escape(key)}'", text):
+        if "@" in key and f"To append to your default list use +{word}" in failure.text:
+            return f"{word} replaces a part that is not there; to add it, write +{word}."
+        if key and re.search(rf"(?:override|key|Key)[^']*'{re.escape(key)}'", failure.text):
             hint = _nearest_key(key, words, folders, name)
-            return UserError(hint if hint.startswith("'") else f"There is no setting '{key}'.{hint}")
-    return UserError(reason(error))
+            return hint if hint.startswith("'") else f"There is no setting '{key}'.{hint}"
+    return None
+
+
+# The first that applies: a missing experiment is a missing choice, too.
+_EXPLANATIONS = (
+    _of_a_reference,
+    _of_an_experiment,
+    _of_something_added_twice,
+    _of_a_choice,
+    _of_a_value,
+    _of_a_key,
+)
 
 
 def _no_choice(group: str, choice: str, folders: Sequence[Path]) -> str:
@@ -140,21 +199,14 @@ def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path], name: 
     if name == "check" and (setting := _of_a_part(key, words, folders)):
         return f" Did you mean '{setting}'?"
     same_leaf = [k for k in keys if k.rpartition(".")[2] == leaf]
-    if (method_setting := _of_methods(key)) is not None:
-        method = key.split(".")[1]
+    if (setting_of_method := _of_methods(key)) is not None:
         methods = [str(member) for member in config.get("methods") or {}]  # type: ignore[union-attr]
-        if methods and method not in methods:
-            return f"{nearest(method, methods)} The methods are {', '.join(methods)}."
-        if method_setting in COUNTS:
-            return f" All methods have the experiment's {method_setting}; for one with another, write +{key}=VALUE."
-        if of_others := [k for k in same_leaf if _of_methods(k) == method_setting]:
-            return f" '{of_others[0]}' is one; to set it here too, write +{key}=VALUE."
-        if deeper := _deeper(method_setting, [k for k in keys if k.startswith(f"methods.{method}.")]):
-            return f" Did you mean '{deeper}'?"
-        if "." not in method_setting and (
-            close := difflib.get_close_matches(method_setting, OF_A_METHOD, 1, 0.6)
+        if hint := _hint_of_method(key, setting_of_method, keys, methods):
+            return hint
+        if "." not in setting_of_method and (
+            close := difflib.get_close_matches(setting_of_method, OF_A_METHOD, 1, 0.6)
         ):
-            same_leaf = [f"+methods.{method}.{close[0]}"]
+            same_leaf = [f"+methods.{key.split('.')[1]}.{close[0]}"]
     siblings = {k.rpartition(".")[2]: k for k in keys if k.rpartition(".")[0] == key.rpartition(".")[0]}
     close_siblings = [siblings[k] for k in difflib.get_close_matches(leaf, siblings, 1, 0.6)]
     candidates = [k for k in keys if not key.startswith(f"{k}.")]
@@ -163,6 +215,27 @@ def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path], name: 
     if name == "check":
         shows = f"check has {listed(SETTINGS)}, and what a part has as {part_of(words)}.KEY."
     return f" Did you mean '{close[0]}'?" if close else f" {shows}"
+
+
+def _hint_of_method(key: str, setting: str, keys: Sequence[str], methods: Sequence[str]) -> str:
+    """Return what is meant by `setting` in a key of a method, empty if that is not known.
+
+    Args:
+        key: of the method.
+        setting: the key without the method's name.
+        keys: of the configuration.
+        methods: that it has.
+    """
+    method = key.split(".")[1]
+    if methods and method not in methods:
+        return f"{nearest(method, methods)} The methods are {', '.join(methods)}."
+    if setting in COUNTS:
+        return f" All methods have the experiment's {setting}; for one with another, write +{key}=VALUE."
+    if of_another := next((k for k in keys if _of_methods(k) == setting), None):
+        return f" '{of_another}' is one; to set it here too, write +{key}=VALUE."
+    if deeper := _deeper(setting, [k for k in keys if k.startswith(f"methods.{method}.")]):
+        return f" Did you mean '{deeper}'?"
+    return ""
 
 
 def _of_a_part(key: str, words: Sequence[str], folders: Sequence[Path]) -> str:
