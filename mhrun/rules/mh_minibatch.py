@@ -210,9 +210,9 @@ class MHMinibatch(Rule):
     def sequential(self, n: int) -> NativeTest:
         """Return the pieces of the compiled loop."""
         sizes, overhead = self.sizes(n)
-        pieces = (self._table.probabilities.numpy(), self._table.points.numpy())
+        quantiles = (self._table.probabilities.numpy(), self._table.points.numpy())  # of X_corr
         five_sd = ("off", "undecided", "always").index(self.five_sd)
-        args = (float(self.variance), five_sd, self.finite, self.at_end == "barker", *pieces, self.prior)
+        args = (float(self.variance), five_sd, self.finite, self.at_end == "barker", *quantiles, self.prior)
         if not overhead:
             return NativeTest(args, sizes, False, _begin, _judge)
         planned = (
@@ -236,22 +236,18 @@ def own_share(share: Any) -> Any:
 
 
 @piece
-def _begin(args: Any, test: Any, seen: Any, draw: Any) -> Any:
-    probabilities, points = args[4], args[5]
+def _noise(args: Any, draw: Any) -> Any:
+    """Return the random numbers of a decision: a normal one, X_corr, and a logistic one for all data."""
     normal = normals(u64(0), ACCEPT_DRAW, draw)[0]
-    corrected = inverted(uniform(ACCEPT_DRAW + USE, draw), probabilities, points)
+    corrected = inverted(uniform(ACCEPT_DRAW + USE, draw), args[4], args[5])
     w = uniform(ACCEPT_DRAW + USE + USE, draw)
-    return normal, corrected, math.log(w) - math.log1p(-w), 0
+    return normal, corrected, math.log(w) - math.log1p(-w)
 
 
 @piece
-def _judge(args: Any, params: Any, test: Any, seen: Any) -> Any:
-    v, five_sd, finite, barker = args[0], args[1], args[2], args[3]
-    n, size, scale = test.n, seen.size, test.scale
-    d = scale * seen.mean + (test.offset if args[6] else 0.0)
-    s2 = scale * scale * seen.var / size
-    if finite:
-        s2 *= size / max(size - 1, 1) * (1.0 - size / n)
+def _verdict(args: Any, params: Any, n: Any, size: Any, d: Any, s2: Any) -> Any:
+    """Return the verdict from D and its variance s^2, of `size` data."""
+    v, five_sd, barker = args[0], args[1], args[3]
     verdict = UNDECIDED
     if s2 < v:
         verdict = ACCEPT if d + math.sqrt(v - s2) * params[0] + params[1] > 0 else REJECT
@@ -265,40 +261,43 @@ def _judge(args: Any, params: Any, test: Any, seen: Any) -> Any:
 
 
 @piece
+def _begin(args: Any, test: Any, seen: Any, draw: Any) -> Any:
+    normal, corrected, logistic = _noise(args, draw)
+    return normal, corrected, logistic, 0
+
+
+@piece
+def _judge(args: Any, params: Any, test: Any, seen: Any) -> Any:
+    finite, with_offset = args[2], args[6]
+    n, size, scale = test.n, seen.size, test.scale
+    d = scale * seen.mean + (test.offset if with_offset else 0.0)
+    s2 = scale * scale * seen.var / size
+    if finite:
+        s2 *= size / max(size - 1, 1) * (1.0 - size / n)
+    return _verdict(args, params, n, size, d, s2)
+
+
+@piece
 def _begin_pilot(args: Any, test: Any, seen: Any, draw: Any) -> Any:
-    sizes, planned = args[7], args[8]
-    normal = normals(u64(0), ACCEPT_DRAW, draw)[0]
-    corrected = inverted(uniform(ACCEPT_DRAW + USE, draw), args[4], args[5])
-    w = uniform(ACCEPT_DRAW + USE + USE, draw)
-    size_needed = 1.0 / (planned / (test.scale * test.scale * seen.var) + (1.0 / test.n if args[2] else 0.0))
+    finite, sizes, planned = args[2], args[7], args[8]
+    normal, corrected, logistic = _noise(args, draw)
+    size_needed = 1.0 / (planned / (test.scale * test.scale * seen.var) + (1.0 / test.n if finite else 0.0))
     last = len(sizes) - 1
     stage = last  # if more than n data are needed, or `size_needed` is NaN
     if size_needed <= sizes[last]:
         stage = 0
         while sizes[stage] < size_needed:
             stage += 1
-    return normal, corrected, math.log(w) - math.log1p(-w), stage, seen.var
+    return normal, corrected, logistic, stage, seen.var
 
 
 @piece
 def _judge_pilot(args: Any, params: Any, test: Any, seen: Any) -> Any:
-    v, barker = args[0], args[3]
-    n, size, scale, var = test.n, seen.size, test.scale, seen.var
-    d = scale * seen.mean + (test.offset if args[6] else 0.0)
-    share_read = size / n if args[2] else 0.0
-    own_weight = own_share(share_read) if args[9] else 0.0
-    s2 = (
-        scale
-        * scale
-        * (own_weight * (var * size / max(size - 1, 1)) + (1.0 - own_weight) * params[4])
-        / size
-        * (1.0 - share_read)
-    )
-    verdict = UNDECIDED
-    if s2 < v:
-        verdict = ACCEPT if d + math.sqrt(v - s2) * params[0] + params[1] > 0 else REJECT
-    if size == n and barker:
-        verdict = ACCEPT if d + params[2] > 0 else REJECT
-    elif size == n and verdict == UNDECIDED:
-        verdict = ACCEPT if d > 0 else REJECT
-    return verdict
+    finite, with_offset, skew_corrected = args[2], args[6], args[9]
+    n, size, scale = test.n, seen.size, test.scale
+    d = scale * seen.mean + (test.offset if with_offset else 0.0)
+    share_read = size / n if finite else 0.0
+    own_weight = own_share(share_read) if skew_corrected else 0.0
+    own, of_pilot = seen.var * size / max(size - 1, 1), params[4]
+    var = own_weight * own + (1.0 - own_weight) * of_pilot
+    return _verdict(args, params, n, size, d, scale * scale * var / size * (1.0 - share_read))
