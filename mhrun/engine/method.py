@@ -72,18 +72,7 @@ class Method:
             Refusal: they are not.
             UserError: the model does not return a log-prior for each chain.
         """
-        shape = self.shape
-        thin = shape.thin if isinstance(shape.thin, int) else 1
-        for name, count in (("thin", thin), ("thin_stats", shape.stats_thin)):
-            if count < 1:
-                raise Refusal(f"{name} = {count} must be at least 1.")
-        for name, interval in (("thin", thin), ("thin_stats", shape.stats_thin)):
-            if shape.steps < interval:
-                raise Refusal(f"{name} = {interval} keeps none of {shape.steps} steps.")
-        if isinstance(shape.thin, tuple):
-            steps = list(shape.thin)
-            if not steps or steps != sorted(set(steps)) or not 1 <= steps[0] <= steps[-1] <= shape.total:
-                raise Refusal(f"thin = {steps} must be increasing steps between 1 and {shape.total}.")
+        self._check_kept_steps()
         if self.target.precision.gradients != FP32 and self.dtype != torch.float32:
             raise Refusal(
                 f"precision = {self.target.precision.gradients} is for a state in float32, and dtype is "
@@ -102,6 +91,25 @@ class Method:
             raise Refusal(
                 "a step size cannot be tuned to an acceptance rate: its steps have no acceptance test."
             )
+        self._check_prior()
+
+    def _check_kept_steps(self) -> None:
+        """Check which steps the trace has."""
+        shape = self.shape
+        thin = shape.thin if isinstance(shape.thin, int) else 1
+        for name, count in (("thin", thin), ("thin_stats", shape.stats_thin)):
+            if count < 1:
+                raise Refusal(f"{name} = {count} must be at least 1.")
+        for name, interval in (("thin", thin), ("thin_stats", shape.stats_thin)):
+            if shape.steps < interval:
+                raise Refusal(f"{name} = {interval} keeps none of {shape.steps} steps.")
+        if isinstance(shape.thin, tuple):
+            steps = list(shape.thin)
+            if not steps or steps != sorted(set(steps)) or not 1 <= steps[0] <= steps[-1] <= shape.total:
+                raise Refusal(f"thin = {steps} must be increasing steps between 1 and {shape.total}.")
+
+    def _check_prior(self) -> None:
+        """Check that the starting points have a log-prior, and that it is finite."""
         with torch.no_grad():
             # All starting points may need much memory.
             only_one = self.starts is None and self.target.dim >= MANY
