@@ -228,7 +228,8 @@ def _tried(
     """Return the costs of the methods, each from a trial; tell from time to time how many have been tried."""
     from mhrun.engine.estimate import costs
 
-    estimates, told = list[Cost](), time.monotonic()
+    estimates: list[Cost] = []
+    told = time.monotonic()
     for place, method in enumerate(methods):
         if time.monotonic() > told + _BETWEEN:
             told = time.monotonic()
