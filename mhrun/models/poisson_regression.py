@@ -103,6 +103,11 @@ class PoissonRegression(Regression):
         """Return f(eta, y), (C, m)."""
         return y * eta - eta.exp() - torch.lgamma(y + 1.0)
 
+    def log_lik_size(self, theta: Tensor, rows: Rows) -> Tensor:
+        """Return y |eta| + exp(eta) + log y!, (C, m): of counts of 10^5 each is 10^5 or more, and log p about -7."""
+        eta, y = predictor(theta.double(), rows["x"].double()) + self.offset(rows), rows["y"].double()
+        return y * eta.abs() + eta.exp() + torch.lgamma(y + 1.0)
+
     def slopes(self, eta: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first two derivatives of f in eta, each (C, m)."""
         mean = eta.exp()

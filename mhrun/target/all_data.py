@@ -119,7 +119,12 @@ class AllData:
         exact = in_float64(self._model, rows)
         at_candidate = likelihoods(self._model.log_lik(candidate, exact)).double()
         at_origin = self._model.log_lik(origin, exact).double()
-        terms, size = at_candidate - at_origin, at_candidate.abs() + at_origin.abs()
+        terms = at_candidate - at_origin
+        offered = native_form(self._model, "log_lik_size", "log_lik")
+        if offered is None:
+            size = at_candidate.abs() + at_origin.abs()
+        else:
+            size = offered(candidate, exact) + offered(origin, exact)
         if self._surrogate is not None:
             after, before = (self._surrogate.terms(theta, rows) for theta in (candidate, origin))
             terms, size = terms - (after - before), size + after.abs() + before.abs()

@@ -226,6 +226,15 @@ class HasBounds(Protocol):
 
 
 @runtime_checkable
+class SizesSummands(Protocol):
+    """Has log-likelihoods that are small differences of large numbers, which round as these do."""
+
+    def log_lik_size(self, theta: Tensor, rows: Rows) -> Tensor:
+        """Return the sum of the absolute summands of each log-likelihood, (C, m), in place of its absolute value."""
+        ...
+
+
+@runtime_checkable
 class HasLowerBounds(Protocol):
     """Has lower bounds of its log-likelihood that are quadratic in theta, for `mhrun.kernels.Firefly`."""
 

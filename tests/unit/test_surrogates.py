@@ -17,6 +17,7 @@ from mhrun.models.bounds import constant_bounds
 from mhrun.models.function import FunctionModel
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.logistic import Logistic
+from mhrun.models.poisson_regression import PoissonRegression
 from mhrun.models.tied_means import TiedMeans
 from mhrun.native.forms import ROUNDING
 from mhrun.pairing.growing import Growing
@@ -108,6 +109,21 @@ def test_rounding_is_relative_to_the_log_likelihoods_and_the_expansions(target):
     )
     found = target.bounded.terms(one, two, index)[1] / ROUNDING
     assert torch.allclose(found, size, rtol=1e-9)
+
+
+@pytest.mark.parametrize("mean", [1.0, 1e5, 1e8])
+def test_rounding_of_large_counts_is_that_of_the_summands(mean):
+    """log p of a Poisson count of 10^8 is about -10, and the difference of numbers of 10^9."""
+    y = np.random.default_rng(3).poisson(mean, 50).astype(float)
+    data = Dataset.of({"x": np.ones((50, 1)), "y": y})
+    target = Target(PoissonRegression(1, 1e4), data, surrogate="taylor1")
+    mode, sd = target.surrogate.reference.theta, (50 * mean) ** -0.5
+    one, two = (mode[None] + shift * sd for shift in (0.3, -1.1))
+    terms, allowed = target.bounded.terms(one, two, torch.arange(50)[None])
+    eta, to, at = (np.longdouble(float(theta)) for theta in (one, two, mode))
+    exact = y * (to - eta) - (np.exp(to) - np.exp(eta)) - (y - np.exp(at)) * (to - eta)
+    assert (np.abs(terms[0].numpy() - exact) <= allowed[0].numpy()).all()
+    assert (allowed <= 1e-11 * mean * max(1.0, np.log(mean))).all()
 
 
 def test_terms_and_known_part_add_up_to_the_difference(target):
