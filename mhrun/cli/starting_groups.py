@@ -25,6 +25,9 @@ class Kind(NamedTuple):
     distributions: str  # that the module imports
     density: str  # log-likelihood of the data from `mean`
     draw: str  # of new targets from `mean`
+    mean: (
+        str  # of the target, from the linear predictor `mean`; without it, new targets are what is predicted
+    )
     sd: float  # of the priors of intercept and weights
     extra: Mapping[str, str]  # further parameters
     spread: str  # prior of the standard deviation of a group's effects
@@ -37,6 +40,7 @@ _KINDS = {
         "Normal",
         "Normal(mean, theta.scale).log_prob(rows.y)",
         "Normal(mean, theta.scale).sample()",
+        "",
         1.0,
         {"scale": "HalfNormal(1.0)"},
         "HalfNormal(1.0)",
@@ -47,6 +51,7 @@ _KINDS = {
         "Bernoulli, Normal",
         "logsigmoid(rows.y * mean)",
         "2 * Bernoulli(logits=mean).sample() - 1",
+        "mean.sigmoid()",
         3.0,
         {},
         "HalfNormal(2.0)",
@@ -57,11 +62,14 @@ _KINDS = {
         "Normal, Poisson",
         "Poisson(mean.exp(){exposure}).log_prob(rows.y)",
         "Poisson(mean.exp(){exposure}).sample()",
+        "mean.exp(){exposure}",
         3.0,
         {},
         "HalfNormal(1.0)",
     ),
 }
+
+_PREDICTED = {"logistic": "the probability of the positive outcome", "Poisson": "the expected count"}
 
 
 def multilevel(word: str, name: str, target: str, data: Dataset, form: str | None = None) -> Fitted:
@@ -103,6 +111,7 @@ def multilevel(word: str, name: str, target: str, data: Dataset, form: str | Non
     formula += ["x.weights"] * bool(features)
     parameters |= kind.extra
     functions = {"log_lik": f"{name}_model.log_lik", "simulate": f"{name}_model.simulate"}
+    functions |= {"mean": f"{name}_model.mean_outcome"} if kind.mean else {}
     functions |= {"log_prior": f"{name}_model.log_prior"} if centred else {}
     positive = data.facts.get("positive")
     equation = kind.equation.format(
@@ -120,6 +129,8 @@ def multilevel(word: str, name: str, target: str, data: Dataset, form: str | Non
         density=kind.density.format(exposure=times),
         draw=kind.draw.format(exposure=times),
     )
+    if kind.mean:
+        module += _MEAN.format(what=_PREDICTED[word], mean=kind.mean.format(exposure=times))
     if centred:
         densities = " + ".join(
             f"Normal(0.0, theta.{sd}).log_prob(theta.{effects}).sum()" for effects, sd in centred.items()
@@ -210,6 +221,14 @@ def simulate(theta, rows):
     """Return new targets for the same features and groups."""
     mean = linear_predictor(theta, rows)
     return {{"y": {draw}}}
+'''
+
+_MEAN = '''
+
+def mean_outcome(theta, rows):
+    """Return {what} of each row (m,), which run.predict averages over the draws."""
+    mean = linear_predictor(theta, rows)
+    return {mean}
 '''
 
 _LOG_PRIOR = '''

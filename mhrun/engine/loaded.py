@@ -120,8 +120,8 @@ class LoadedRun:
         """Return the posterior predictive of a method for new rows: (1/S) sum_s f(theta_s, x_i), as `mhrun.predict`.
 
         f is `function`, if given. Otherwise it is, of a logistic regression, the probability of the positive outcome;
-        of a Poisson or robust regression, the mean of the outcome; of a model with a function `simulate`, a new
-        outcome; of a classifier, the probability of each class.
+        of a Poisson or robust regression, the mean of the outcome; of a model function, its `mean`, else a new outcome
+        by its `simulate`; of a classifier, the probability of each class.
 
         Args:
             method: of the run.
@@ -228,7 +228,11 @@ def load(run: str | os.PathLike[str], *, project: str | os.PathLike[str] | None 
 
 def _prediction(model: Model) -> Any:
     """Return what a model predicts: a function of theta and the rows, or the model itself."""
-    simulate = model.simulate if isinstance(model, FunctionModel) else None
+    if not isinstance(model, FunctionModel):
+        return model
+    if model.mean is not None:
+        return model.mean
+    simulate = model.simulate
     if simulate is None:
         return model
 

@@ -18,14 +18,14 @@ from mhrun.data.frames import is_frame
 from mhrun.diagnostics.ladders import rung
 from mhrun.errors import UserError
 from mhrun.models.explained import explained
-from mhrun.models.function import Named
+from mhrun.models.function import FunctionModel, Named
 from mhrun.models.module import ModuleModel
 from mhrun.models.parameters import parameters_of
 from mhrun.numbers import is_whole, whole_number
 from mhrun.store.draws import in_order_of_run, stopped_chains, validity
 from mhrun.store.netcdf import FIELDS, LAYERS, flat_draws
 from mhrun.target.fields import ambiguous_bytes
-from mhrun.types import Model
+from mhrun.types import Model, Rows
 from mhrun.types.capabilities import HasOutcomeMean, predicts_classes
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ def predict(
     Args:
         trace: what `mhrun.sample` returned, or a trace that was opened from disk.
         model: what f is: of a model of classes, the probability of each class; of a logistic, Poisson or robust
-            regression, the mean of the outcome (logistic: the probability of +1); of a torch module with a
-            ``likelihood=``, the module's outputs; a function ``(theta, batch) -> (m, ...)`` is f itself, with theta and
-            batch as a log-likelihood has them.
+            regression, the mean of the outcome (logistic: the probability of +1); of a `FunctionModel`, its `mean`; of
+            a torch module with a ``likelihood=``, the module's outputs; a function ``(theta, batch) -> (m, ...)`` is f
+            itself, with theta and batch as a log-likelihood has them.
         x: the new data: an array, a mapping of arrays, a pandas DataFrame or a `Dataset`; with the field ``exposure``
             if a Poisson regression was fitted with one.
         every: use every so many draws only.
@@ -133,6 +133,7 @@ def _quantity(
     if isinstance(model, torch.nn.Module) and not isinstance(model, Model):
         model = ModuleModel(model)
     rows = data.part(0, data.n)
+    single = not (isinstance(x, Mapping | Dataset) or is_frame(x))
     if isinstance(model, Model):
         size = flat_draws(trace["posterior"]).shape[-1]
         if size != len(model.names):
@@ -150,6 +151,8 @@ def _quantity(
         if isinstance(model, HasOutcomeMean):
             _check_fields(trace, data)
             return lambda theta: model.outcome_mean(theta, rows), []
+        if isinstance(model, FunctionModel) and model.mean is not None:
+            return _of_function(model.mean, _fields(rows), data.n, single=single), []
         example = "theta.slopes" if has_names else "theta"
         raise UserError(
             f"{type(model).__name__} does not say what it predicts; give a function of parameters and rows, such as "
@@ -157,8 +160,12 @@ def _quantity(
         )
     if not callable(model):
         raise UserError(f"model = {model!r} must be a Model, a torch module or a function (theta, batch).")
-    single = not (isinstance(x, Mapping | Dataset) or is_frame(x))
-    return _of_function(model, {name: field[0] for name, field in rows.items()}, data.n, single=single), []
+    return _of_function(model, _fields(rows), data.n, single=single), []
+
+
+def _fields(rows: Rows) -> dict[str, Tensor]:
+    """Return the fields (n, ...) of rows (1, n, ...)."""
+    return {name: field[0] for name, field in rows.items()}
 
 
 def _of_function(

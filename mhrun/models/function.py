@@ -64,6 +64,7 @@ class FunctionModel:
             for each chain.
         simulate: ``(theta, rows) -> fields``: new data given parameters, for simulation-based calibration; `rows` has
             the experiment's data, and the returned fields replace those of the same names.
+        mean: ``(theta, rows) -> (m,)``: the mean of the outcome, which `mhrun.predict` averages over draws.
         lipschitz: a bound on the norm of the gradient of each datum's log-likelihood in theta, everywhere, for exact
             minibatch tests: a number, or a function ``rows -> (n,)``. It is never guessed; a run stops if a term
             exceeds its bound. Parameters must be without constraints.
@@ -92,6 +93,7 @@ class FunctionModel:
         parameters: Mapping[str, Any] | Parameters | None = None,
         start_sd: float = 0.0,
         simulate: Callable[[Any, Any], Any] | None = None,
+        mean: Callable[[Any, Any], Tensor] | None = None,
         lipschitz: Constant | None = None,
         curvature: Constant | None = None,
         third: Constant | None = None,
@@ -114,7 +116,7 @@ class FunctionModel:
             self.start = {} if start is None else start_values(start, self.parameters)
             self.parameters.check(self.start)
         self.start_sd = float(start_sd)
-        self.simulate = simulate
+        self.simulate, self.mean = simulate, mean
         self._log_lik = log_lik
         self._log_prior = log_prior
         self._single = single

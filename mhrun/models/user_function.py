@@ -34,7 +34,8 @@ class UserFunction(FunctionModel):
         start_sd: standard deviation of normal noise added to the start in unconstrained coordinates, independent for
             each chain.
         simulate: the dotted name of a function ``(theta, rows) -> fields`` that draws new data, for
-            ``mhrun check experiment=...``.
+            ``mhrun check experiment=...``, and for `LoadedRun.predict` where there is no `mean`.
+        mean: the dotted name of a function ``(theta, rows) -> (m,)``, the mean of the outcome, for `LoadedRun.predict`.
         lipschitz: a bound on the norm of the gradient of each datum's log-likelihood in theta, everywhere: a number, or
             the dotted name of a function ``rows -> (n,)``. Exact minibatch tests need it. It is never guessed; a run
             stops if a term exceeds its bound. Parameters must be without constraints.
@@ -56,6 +57,7 @@ class UserFunction(FunctionModel):
         start: Any = None,
         start_sd: float = 0.0,
         simulate: str | None = None,
+        mean: str | None = None,
         lipschitz: float | str | None = None,
         curvature: float | str | None = None,
         third: float | str | None = None,
@@ -78,6 +80,7 @@ class UserFunction(FunctionModel):
             parameters=parameters,
             start_sd=start_sd,
             simulate=None if simulate is None else trusted_object(simulate, "simulate"),
+            mean=None if mean is None else trusted_object(mean, "mean"),
             **{k: trusted_object(v, k) if isinstance(v, str) else v for k, v in constants.items()},
         )
 

@@ -152,3 +152,21 @@ def test_predict_needs_the_exposure_that_the_model_was_fitted_with(tmp_path):
         mhrun.predict(trace, model, X)
     found = mhrun.predict(trace, model, {"x": X, "exposure": np.full(N, 7.0)})
     assert found.to_numpy() == pytest.approx(7 * np.exp(theta @ X.T).mean((0, 1)))
+
+
+@short_run
+def test_predict_of_a_model_function_is_its_mean():
+    def log_lik(theta, rows):
+        return -0.5 * (rows.y - rows.x @ theta.w) ** 2
+
+    model = mhrun.FunctionModel(
+        log_lik,
+        parameters={"w": {"shape": D, "prior": "Normal(0, 1)"}},
+        mean=lambda theta, rows: rows.x @ theta.w,
+    )
+    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
+    data = {"x": X, "y": np.arange(float(N))}
+    trace = mhrun.sample(model, data, kernel, step_size=0.1, chains=2, steps=20, warmup=0)
+    w = trace["posterior"]["w"].to_numpy()
+    assert mhrun.predict(trace, model, {"x": X}).to_numpy() == pytest.approx((w @ X.T).mean((0, 1)))
+    assert mhrun.predict(trace, model, {"x": X}, each=True).to_numpy() == pytest.approx(w @ X.T)
