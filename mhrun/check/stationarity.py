@@ -30,7 +30,7 @@ from mhrun.check.targets import (
     tempered_likelihood,
     tossed,
 )
-from mhrun.parts import ESTIMATES
+from mhrun.parts import ARRIVALS, ESTIMATES
 from mhrun.random import derive_key
 
 # Numbers of steps and rounds are for kernels that accept about half of the shortest moves; lazy ones take more.
@@ -47,6 +47,7 @@ _ACROSS = 0.5  # standard deviations that chains must move in these steps: less 
 _MOVE = 0.2  # the same of a single move
 _BINS = 8
 _HOT = 4.0  # a temperature that is judged besides 1
+_MANY, _HOTTER = 2_000, 100.0  # data and temperature at which thinned rules read few of them
 # Factor of the step size of every other chain: at a single step size a wrong move can look right.
 _SHORTER = 0.4
 _ROUNDS = 8
@@ -89,6 +90,10 @@ def tempered(subject: Subject, check_name: str) -> Iterator[CheckResult]:
         yield CheckResult(check_name, NONE, "the rungs of a ladder have several temperatures: see invariance")
         return
     yield from _all_stay(subject, check_name, [gaussian_mean(30), correlated(), tempered_likelihood(4)], _HOT)
+    rule = subject.exact(gaussian_mean(_MANY)).rule
+    if rule is not None and rule.wants == ARRIVALS:  # of few data they read all in most steps, and thin none
+        title = check_name.replace(f"{_HOT:g}", f"{_HOTTER:g}")
+        yield from _all_stay(subject, title, [gaussian_mean(_MANY)], _HOTTER)
 
 
 def _all_stay(subject: Subject, check_name: str, waiting: list[Known], base: float) -> Iterator[CheckResult]:
@@ -147,6 +152,9 @@ def _stays(
     path = np.stack([known.uniforms(trajectory.theta[s].numpy(), temperature) for s in places])
     half = min((~short).sum(), short.sum())
     detail = f"{steps} steps of size {step:.2g} and {_SHORTER * step:.2g}, acceptance {share:.2f}"
+    if kernel.rule is not None and kernel.rule.wants == ARRIVALS:
+        everything = float((trajectory.stat("batch_size") == known.n).double().mean())
+        detail += f", {everything:.0%} of the decisions on all data"
     if period is not None:
         title, detail = f"{title}, period {period}", f"every other step one with period {period:,}, {detail}"
     verdict = by_paths(title, [path[:, ~short][:, :half], path[:, short][:, :half]], detail)
