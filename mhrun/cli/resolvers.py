@@ -51,7 +51,7 @@ def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
                 raise UserError(
                     f"{name} = {value!r} must be a number."
                     if len(name) > 1
-                    else f"{value!r} must be a number."
+                    else f"{value!r} must be a number: the experiment computes with it."
                 )
         return function(*values)
 

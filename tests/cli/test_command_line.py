@@ -117,6 +117,11 @@ def mistakes(outputs, *extra):
         ([*SMOKE, "lam=0.5"], "lam = 0.5 must be below tau = 0.5"),
         ([*SMOKE, "lam=-0.1"], "lam = -0.1 must not be negative"),
         ([*SMOKE, "lam=abc"], "lam = 'abc' must be a number"),
+        (
+            [*SMOKE, "methods.sgld.schedules.step_size.step_size=0.1"],
+            "There is no setting 'methods.sgld.schedules.step_size.step_size'. methods.sgld.schedules.step_size has "
+            "start, end and exponent.",
+        ),
         ([*SMOKE, "tau=1.5"], "tau = 1.5 must lie in (0, 1]"),
         ([*SMOKE, "m=10001"], "m = 10001 is more than the n = 10000 data"),
         ([*SMOKE, "methods.mint.kernel.pairing.m=20000"], "m = 20000 is more than the n = 10000 data"),
