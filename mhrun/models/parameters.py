@@ -207,6 +207,13 @@ def coordinate_names(model: Model) -> Sequence[str]:
     return names
 
 
+def numbers_of(model: Model, theta: Sequence[float]) -> dict[str, float]:
+    """Return the numbers of a draw by name, within the constraints of the parameters, at a point theta (D,)."""
+    parameters, point = parameters_of(model), torch.tensor([list(theta)], dtype=torch.float64)
+    flat = point if parameters is None else parameters.flat(point)
+    return dict(zip(model.names, flat[0].tolist(), strict=True))
+
+
 def constant_coordinates(model: object) -> tuple[int, ...]:
     """Return the places of the draws' coordinates that never change, see `Parameters.constant`."""
     parameters = parameters_of(model)

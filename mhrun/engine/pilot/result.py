@@ -22,6 +22,7 @@ from mhrun.store.blocks import load_block
 from mhrun.store.files import write_whole
 from mhrun.store.sharing import PILOT
 
+_COORDINATES = 4  # of another mode, that are named
 _LONG = 25  # leapfrog steps from which a dense scale is named
 NETWORK = "network"
 _DOUBTS = {
@@ -112,6 +113,8 @@ def pilot_warnings(name: str, facts: Mapping[str, Any] | None) -> Iterator[str]:
         )
     if "flat_along" in facts:
         yield f"{name}: {improper(facts['flat_along'])}"
+    if "other_mode" in facts:
+        yield f"{name}: {elsewhere(**facts['other_mode'])}"
     if "heavy" in facts:
         yield f"{name}: {without_variance(**facts['heavy'])}"
 
@@ -130,6 +133,17 @@ def improper(direction: str) -> str:
     return (
         f"The log posterior does not fall off along {direction}: it may be improper, and chains wander without end. "
         "Give these parameters priors, or leave one of them out."
+    )
+
+
+def elsewhere(at: Mapping[str, float], share: float) -> str:
+    """Return what a mode at which no chain begins means, as sentences."""
+    shown = ", ".join(f"{name} = {value:.3g}" for name, value in list(at.items())[:_COORDINATES])
+    rest = ", ..." if len(at) > _COORDINATES else ""
+    return (
+        f"The posterior has another mode, at {shown}{rest}, with about {share:.0%} of the mass of both, and no chain "
+        "begins there: chains may never visit it, and R-hat would not show that. Give each chain a start of its own, "
+        "or take a ladder (parallel_tempering)."
     )
 
 

@@ -28,7 +28,7 @@ from mhrun.engine.threads import limited
 from mhrun.errors import UserError
 from mhrun.kernels import AdaptiveBackward, MetropolisHastings, ZigZag
 from mhrun.kernels.preconditioned import Scale
-from mhrun.models.parameters import coordinate_names
+from mhrun.models.parameters import coordinate_names, numbers_of
 from mhrun.random import derive_key
 from mhrun.target.function_space import is_network
 
@@ -133,6 +133,9 @@ def _begun(
         start, facts["why"] = ScaledStart(theta), f"{reason}, so that there is no scale; "
     if start.flat_along is not None:
         facts["flat_along"] = start.flat_along
+    if start.other is not None:
+        at = numbers_of(method.target.model, start.other.theta)
+        facts["other_mode"] = {"at": at, "share": start.other.share}
     if start.heavy is not None:
         name = coordinate_names(method.target.model)[start.heavy.coordinate]
         facts["heavy"] = {"name": name, "power": start.heavy.power}

@@ -20,6 +20,7 @@ from mhrun.engine.pilot.modes import (
     on_all_data,
 )
 from mhrun.engine.pilot.normality import spread_of_log_ratio
+from mhrun.engine.pilot.other_modes import OtherMode, other_mode
 from mhrun.engine.surface import Surface
 from mhrun.kernels import ZigZag
 from mhrun.kernels.preconditioned import Scale
@@ -49,6 +50,7 @@ class ScaledStart(NamedTuple):
     doubt: str | None = None  # why the scale may be far off: "flat" or "skewed"
     flat_along: str | None = None  # a direction in which the log posterior does not fall off
     heavy: HeavyTail | None = None  # a coordinate in which it falls off so slowly that it has no variance
+    other: OtherMode | None = None  # at which no chain begins
     moved: Moved | None = None  # what became of ascents to modes that have hardly a share of the posterior
     draws: Tensor | None = None  # (C, S, D), float64, of the coldest trajectories that judged the scale
     # The same with a diagonal scale, where a dense one of many parameters is taken for their correlations
@@ -88,7 +90,10 @@ def scaled_start(
             flat_along=direction_in_words(direction, coordinate_names(method.target.model))
         )
     elif proper and curvature is not None:
-        start = start._replace(heavy=heavy_tail(surface, modes.theta[modes.best], curvature))
+        heavy = heavy_tail(surface, modes.theta[modes.best], curvature)
+        is_ladder = method.kernel.rungs > 1
+        other = None if is_ladder else other_mode(surface, modes, curvature, key)
+        start = start._replace(heavy=heavy, other=other)
     return start
 
 

@@ -1,0 +1,86 @@
+"""Another mode of the posterior, which chains that begin at one point may never visit."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mhrun.engine.pilot.curvature import below_mode, hessian, is_degenerate
+from mhrun.engine.pilot.modes import Mode, find_modes
+from mhrun.engine.surface import Surface
+from mhrun.random import Draws, Purpose, Streams, derive_key
+from mhrun.target.function_space import is_network
+
+_DISTANCES = (
+    5.0,
+    10.0,
+    20.0,
+    40.0,
+)  # of the points that ascents begin at, in standard deviations at the mode
+_MOST, _PARAMETERS = 2_000, 20  # data and parameters up to which ascents are cheap
+_APART = 4.0  # standard deviations of either mode between two that are different
+_NATS = 0.05  # below its mode as a quadratic, that an end is at most
+_SHARE = 0.01  # of the posterior, that a mode worth a line has at least
+
+
+class OtherMode(NamedTuple):
+    """A mode at which no chain begins."""
+
+    theta: tuple[float, ...]  # (D,)
+    share: (
+        float  # of its mass in that of this mode and the one where chains begin, by Laplace's approximation
+    )
+
+
+def other_mode(surface: Surface, modes: Mode, curvature: Tensor, key: int) -> OtherMode | None:
+    """Return the mode with the largest mass that ascents from far away end at, if no chain begins at it.
+
+    Chains that all begin near one mode have an R-hat of 1 whether or not they ever visit another. So ascents are made
+    from points 5, 10, 20 and 40 standard deviations from the highest mode, in random directions. A mode is another one
+    if it is 4 standard deviations from all of which chains begin near, by the curvature at either, and has at least 1 %
+    of the mass of both. With many data or parameters, and for networks, nothing is tried: ascents would cost more than
+    the pilot. A mode that no ascent ends at is not found.
+
+    Args:
+        surface: the log posterior; what is evaluated is added to its count.
+        modes: at which the chains begin; the highest is proper.
+        curvature: minus the Hessian (D, D) at the highest one.
+        key: of the random directions.
+    """
+    dim = len(curvature)
+    if surface.size > _MOST or dim > _PARAMETERS or is_network(surface.target.model):
+        return None
+    begun = modes.theta.double().cpu().unique(dim=0)
+    best, inverse = modes.theta[modes.best].double().cpu(), torch.linalg.cholesky(curvature.double().cpu())
+    z = Draws(Streams(derive_key(key, "other modes"), len(_DISTANCES)), 0).normal(Purpose.INIT, dim).cpu()
+    directions = torch.linalg.solve_triangular(inverse.T, z.T, upper=True).T / z.norm(dim=1, keepdim=True)
+    points = best + torch.tensor(_DISTANCES)[:, None] * math.sqrt(surface.temperature) * directions
+    if not bool(surface.value_and_grad(points.to(modes.theta))[0].isfinite().all()):
+        return None
+    found = find_modes(surface, points.to(modes.theta))
+    masses: list[tuple[float, Tensor]] = []
+    for end, height in zip(found.theta.double().cpu(), found.heights, strict=True):
+        offsets = begun - end
+        if not bool(end.isfinite().all()) or float(_lengths(offsets, curvature).min()) < _APART:
+            continue
+        at_end = hessian(surface, end.to(modes.theta))
+        if not bool(at_end.isfinite().all()) or is_degenerate(at_end):
+            continue
+        _, gradient = surface.value_and_grad(end[None].to(modes.theta))
+        apart = float(_lengths(offsets, at_end).min()) >= _APART
+        if apart and below_mode(gradient[0].cpu(), at_end) < _NATS:
+            volumes = 0.5 * (torch.logdet(curvature.double().cpu()) - torch.logdet(at_end))
+            masses.append(((height - modes.height) / surface.temperature + float(volumes), end))
+    if not masses:
+        return None
+    mass, end = max(masses, key=lambda pair: pair[0])
+    share = 1 / (1 + math.exp(-mass)) if mass > -700 else 0.0
+    return OtherMode(tuple(end.tolist()), share) if share >= _SHARE else None
+
+
+def _lengths(offsets: Tensor, curvature: Tensor) -> Tensor:
+    """Return the lengths (K,) of offsets (K, D) in standard deviations at T = 1."""
+    return (offsets @ curvature.double().cpu() * offsets).sum(1).clamp_min(0.0).sqrt()

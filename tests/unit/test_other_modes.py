@@ -1,0 +1,94 @@
+"""A mode at which no chain begins is named, since chains that all stay in another agree with each other."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import mhrun
+from mhrun.data import Dataset
+from mhrun.engine.pilot.modes import find_curved_modes
+from mhrun.engine.pilot.other_modes import other_mode
+from mhrun.engine.surface import Surface
+from mhrun.models.function import FunctionModel
+from mhrun.target import Target
+
+
+def mixture(share, apart, width=1.0, dim=2):
+    """Return the log-density of two normal modes at -apart / 2 and apart / 2 in all coordinates."""
+
+    def log_density(theta):
+        first, second = (
+            math.log(weight) - 0.5 * ((theta - sign * apart / 2) / sd).square().sum() - dim * math.log(sd)
+            for weight, sign, sd in ((share, -1, width), (1 - share, 1, 1.0))
+        )
+        return torch.logaddexp(first, second)
+
+    return log_density
+
+
+def found(log_density, starts, n=1, key=1):
+    """Return the other mode, for chains that begin at `starts` (C, D)."""
+    starts = torch.tensor(starts, dtype=torch.float64)
+    model = FunctionModel(lambda theta, b: log_density(theta) / n + 0 * b["x"], torch.zeros(starts.shape[1]))
+    surface = Surface(Target(model, Dataset.of({"x": np.zeros(n)})), 1.0, 0)
+    modes, curvature, proper = find_curved_modes(surface, starts)
+    assert proper
+    return other_mode(surface, modes, curvature, key)
+
+
+@pytest.mark.parametrize("key", range(4))
+@pytest.mark.parametrize(("share", "width"), [(0.25, 1.0), (0.9, 1.0), (0.5, 1.5)])
+def test_a_mode_and_its_mass_are_found(share, width, key):
+    """Laplace's approximation of a normal mode is exact."""
+    other = found(mixture(share, 8.0, width), [[3.0, 3.0]] * 4, key=key)
+    assert other.theta == pytest.approx((-4.0, -4.0), abs=0.01)
+    assert other.share == pytest.approx(share, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("log_density", "starts"),
+    [
+        (mixture(0.5, 8.0), [[3.0, 3.0], [-3.0, -3.0]]),  # chains begin at both
+        (mixture(0.001, 8.0), [[3.0, 3.0]]),  # with hardly a share
+        (mixture(0.5, 2.5), [[1.0, 1.0]]),  # chains cross
+        (lambda theta: -0.5 * theta.square().sum(), [[1.0, 0.5]]),
+        (lambda theta: -2 * (1 + theta.square().sum()).log(), [[1.0, 0.5]]),
+    ],
+)
+def test_nothing_else_is(log_density, starts):
+    assert found(log_density, starts) is None
+
+
+def test_nothing_is_tried_with_many_data():
+    assert found(mixture(0.5, 8.0), [[3.0, 3.0]], n=2_000) is not None
+    assert found(mixture(0.5, 8.0), [[3.0, 3.0]], n=2_001) is None
+
+
+@pytest.mark.slow
+def test_a_run_warns_of_it_with_the_parameters_as_they_are_drawn():
+    rng = np.random.default_rng(0)
+    data = np.concatenate([rng.normal(-2.0, 1.0, 100), rng.normal(3.0, 1.0, 50)])
+
+    def log_lik(theta, batch):
+        one, two = (-0.5 * (batch.z - mean) ** 2 for mean in (theta.m1, theta.m2))
+        return torch.logaddexp(theta.w.log() + one, (1 - theta.w).log() + two)
+
+    normal = "Normal(0, 10)"
+    with warnings.catch_warnings(record=True) as lines:
+        warnings.simplefilter("always")
+        mhrun.sample(
+            log_lik,
+            {"z": data},
+            parameters={"w": "Beta(2, 2)", "m1": normal, "m2": normal},
+            start={"w": 0.5, "m1": -1.0, "m2": 1.0},
+            steps=200,
+            warmup=200,
+        )
+    (line,) = [str(line.message) for line in lines if "another mode" in str(line.message)]
+    assert "w = 0.33" in line or "w = 0.34" in line
+    assert "with about 50% of the mass of both" in line
