@@ -209,7 +209,10 @@ def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path], name: 
             same_leaf = [f"+methods.{key.split('.')[1]}.{close[0]}"]
     siblings = {k.rpartition(".")[2]: k for k in keys if k.rpartition(".")[0] == key.rpartition(".")[0]}
     close_siblings = [siblings[k] for k in difflib.get_close_matches(leaf, siblings, 1, 0.6)]
-    if not close_siblings and "_target_" in siblings:
+    # Those of another method would not be read by this one.
+    near = [k for k in same_leaf if not key.startswith(f"{k}.")]
+    near = [k for k in near if k.split(".")[:2] == key.split(".")[:2] or not _of_methods(k)]
+    if not (close_siblings or near) and "_target_" in siblings:
         return f" {key.rpartition('.')[0]} has {listed([k for k in siblings if not k.startswith('_')])}."
     candidates = [k for k in keys if not key.startswith(f"{k}.")]
     close = close_siblings or same_leaf or difflib.get_close_matches(key, candidates, 1, 0.6)

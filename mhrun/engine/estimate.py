@@ -18,6 +18,7 @@ from mhrun.engine.assemble import trace_bytes
 from mhrun.engine.choices import Choices, recorded_choices
 from mhrun.engine.cost import step_seconds
 from mhrun.engine.executors import COMPILED, choose_executor, measured_threads
+from mhrun.engine.graph import GRAPH
 from mhrun.engine.jobs import separable
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
@@ -30,9 +31,8 @@ from mhrun.store.blocks import steps_done
 from mhrun.types import State
 
 _TRIED = 1.0  # seconds of a trial of a method
-# A first step, or an observation of a few chains, that takes longer is not repeated: compiling and reading data take
-# less, the former only in a compiled loop.
-_LONG, _LONG_COMPILED = 5.0, 30.0
+_LONG = 30.0  # a first step that takes longer is not repeated: compiling and reading data take less
+_SLOW = 5.0  # likewise observations of some chains, which are not compiled
 _FEW = 4  # chains that are observed for the time of an observation of all
 _WORTH = 60.0  # guessed duration in seconds above which a run is tried
 _COMPILED_FACTOR = 20.0  # a compiled loop is so many times faster than the guess, which is of torch
@@ -212,7 +212,8 @@ def _pace_of_steps(
         began = time.perf_counter()
         after, record = executor.advance(state, first, controls)
         spent = time.perf_counter() - began
-        if first_time and spent < (_LONG_COMPILED if executor.name == COMPILED else _LONG):
+        # The first time may include compilation, which takes minutes for a graph
+        if first_time and (spent < _LONG or executor.name == GRAPH):
             spent, first_time = 0.0, False
             continue
         if size < count:
@@ -255,9 +256,9 @@ def _observation_seconds(method: Method, monitor: Monitor, step: int, state: Sta
         some_valid = None if valid is None else valid[:count]
         return _timed(method, monitor, step, theta[:count], some_valid)
 
-    is_slow = seconds(1) * chains > _LONG  # the first time may include reading the data
+    is_slow = seconds(1) * chains > _SLOW  # the first time may include reading the data
     for count in (1, _FEW) if is_slow else (_FEW,):
-        if count < chains and (found := seconds(count) * chains / count) > _LONG:
+        if count < chains and (found := seconds(count) * chains / count) > _SLOW:
             return found
     return seconds(chains)
 

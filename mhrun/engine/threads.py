@@ -49,7 +49,7 @@ def is_heavy(method: Method) -> bool:
 def faster_threads(threads: int, step: Callable[[], object]) -> int:
     """Return `threads`, or 1 if steps are not clearly faster with so many, as beside other processes they are not.
 
-    If the first step takes more than 5 seconds, there is no comparison, which would take minutes.
+    If a step takes more than 5 seconds, there is no comparison, which would take minutes.
 
     Args:
         threads: at most.
@@ -57,18 +57,17 @@ def faster_threads(threads: int, step: Callable[[], object]) -> int:
     """
     if threads == 1:
         return 1
-    seconds = {1: float("inf"), threads: float("inf")}
+    seconds = {threads: float("inf"), 1: float("inf")}
     with limited(threads):
-        began = time.perf_counter()
         step()  # the first one prepares things
-        if time.perf_counter() - began > _LONG:
-            return threads
         for _ in range(_ROUNDS):
             for count in seconds:
                 torch.set_num_threads(count)
                 began = time.perf_counter()
                 step()
                 seconds[count] = min(seconds[count], time.perf_counter() - began)
+                if seconds[threads] > _LONG:
+                    return threads
     return threads if seconds[threads] < _CLEARLY * seconds[1] else 1
 
 

@@ -12,6 +12,7 @@ import yaml
 from kit import FEW, compute
 from kit import unrendered as without_rendering
 
+from mhrun.cli.compose import compose_config
 from mhrun.cli.result import show_result
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
@@ -368,7 +369,10 @@ def test_a_finding_is_one_sentence_with_the_numbers_of_the_paper_scale_run(path)
     if not (name := metrics_of(path.stem)):
         pytest.skip("results of an experiment that has another name now")
     own = yaml.safe_load((ROOT / "conf" / "experiment" / f"{path.stem}.yaml").read_text())
-    config = {"experiment": path.stem, "report": {"metrics": name}, "monitor": own.get("monitor")}
+    monitor = own.get("monitor")
+    if "${" in str(monitor):
+        monitor = compose_config([f"experiment={path.stem}", "scale=paper"], compare=False)["monitor"]
+    config = {"experiment": path.stem, "report": {"metrics": name}, "monitor": monitor}
     number = lambda x: math.nan if x is None else x  # noqa: E731
     found = {
         name: Estimate(*map(number, value)) if isinstance(value, list) else number(value)

@@ -12,7 +12,7 @@ from mhrun.paths import PACKAGE
 
 PAGE = PACKAGE.parent / "docs" / "warnings.md"
 _MAKERS = re.compile(
-    r"warnings(_of)?$|^tempered$|^improper$|^large_draws$"
+    r"warnings(_of)?$|^tempered$|^improper$|^without_variance$|^elsewhere$|^large_draws$"
 )  # functions that return lines of warnings
 _ENOUGH = 20  # characters of a text that identify a warning
 

@@ -60,7 +60,7 @@ def prior(theta):
 )
 def test_a_tail_without_a_variance_is_found(second, power):
     tail = found(density(second))
-    assert tail.coordinate == 1
+    assert tail.direction.abs().tolist() == [0.0, 1.0]
     assert tail.power == pytest.approx(power, abs=0.01)
 
 
@@ -80,7 +80,7 @@ def test_other_tails_are_not(second):
 
 
 def test_a_cauchy_prior_matters_where_the_data_do_not_bound_a_parameter():
-    assert found(separated, prior, np.array([-1.0, -0.5, 0.4, 1.2])).coordinate == 1
+    assert found(separated, prior, np.array([-1.0, -0.5, 0.4, 1.2])).power == pytest.approx(2.0, abs=0.05)
     assert found(noisy, prior, 30 * X) is None
 
 
@@ -108,4 +108,44 @@ def test_a_run_warns_of_it():
         mhrun.sample(
             lambda theta: Cauchy(0.0, 1.0).log_prob(theta).sum(), None, start=[0.3], steps=200, warmup=200
         )
-    assert any("falls off only as theta[0]^-2," in str(line.message) for line in lines), lines
+    assert any(
+        "along theta[0] the posterior falls off only as the power -2 of" in str(line.message)
+        for line in lines
+    ), lines
+
+
+@pytest.mark.parametrize("dim", [2, 6])
+@pytest.mark.parametrize(("nu", "is_heavy"), [(1.0, True), (2.0, True), (4.0, False)])
+def test_of_a_multivariate_t_the_power_is_that_of_a_coordinate(dim, nu, is_heavy):
+    """Its density falls as distance^-(nu + D), and that of one coordinate as distance^-(nu + 1)."""
+    model = FunctionModel(
+        lambda theta, b: -(nu + dim) / 2 * torch.log1p(theta.square().sum() / nu) + 0 * b["x"], [0.1] * dim
+    )
+    surface = Surface(Target(model, Dataset.of({"x": X[:1]})), 1.0, 0)
+    modes, curvature, _ = find_curved_modes(surface, model.init(2, Draws(Streams(1, 2), 0)))
+    tail = heavy_tail(surface, modes.theta[modes.best], curvature)
+    assert (tail is not None) == is_heavy
+    if is_heavy:
+        assert tail.power == pytest.approx(nu + 1, abs=0.02)
+
+
+def test_a_density_that_is_heavy_only_with_the_others_held_fixed_is_not():
+    """y_i ~ N(w z_i, 1), z_i ~ N(0, 1), w Cauchy: of z = 0 the prior of w is left, and of six z it falls as w^-8."""
+    y = 0.1 * torch.from_numpy(X[:6])
+
+    def log_lik(theta, b):
+        w, z = theta[0], theta[1:]
+        prior = Cauchy(0.0, 1.0).log_prob(w) + Normal(0.0, 1.0).log_prob(z).sum()
+        return prior + Normal(0.0, 1.0).log_prob(y - w * z).sum() + 0 * b["x"]
+
+    model = FunctionModel(log_lik, [0.0] * 7)
+    surface = Surface(Target(model, Dataset.of({"x": X[:1]})), 1.0, 0)
+    modes, curvature, proper = find_curved_modes(surface, torch.zeros(2, 7, dtype=torch.float64))
+    assert proper
+    assert heavy_tail(surface, modes.theta[modes.best], curvature) is None
+
+
+def test_a_tempered_prior_is_judged_at_its_temperature():
+    tail = found(lambda theta, b: 0 * theta[0] * b["x"] + Normal(0.0, 1.0).log_prob(theta[0]),
+                 lambda theta: StudentT(3.0).log_prob(theta[1]), temperature=2.0)  # fmt: skip
+    assert tail.power == pytest.approx(2.0, abs=0.02)

@@ -147,12 +147,12 @@ def elsewhere(at: Mapping[str, float], share: float) -> str:
     )
 
 
-def without_variance(name: str, power: float) -> str:
+def without_variance(direction: str, power: float) -> str:
     """Return what a tail without a variance means, as sentences."""
     return (
-        f"Far out the posterior falls off only as {name}^-{power:.2g}, so that it has no variance: chains hardly get "
-        "there, and quantiles in the tails may be wrong though R-hat and ESS look right. Choose a prior with a lighter "
-        "tail."
+        f"Far out along {direction} the posterior falls off only as the power -{power:.2g} of the distance: it has no "
+        "variance, chains hardly get there, and quantiles in the tail may be wrong though R-hat and ESS look right. "
+        "Give these parameters priors with lighter tails."
     )
 
 

@@ -19,6 +19,7 @@ from mhrun.engine.model_checks import check_model
 from mhrun.engine.pilot.acceptance import tune
 from mhrun.engine.pilot.adaptation import adapt, quarter_period
 from mhrun.engine.pilot.dynamics import step_of_dynamics
+from mhrun.engine.pilot.impropriety import direction_in_words
 from mhrun.engine.pilot.open_settings import is_open, leapfrog_is_open
 from mhrun.engine.pilot.result import NETWORK, PilotResult, filled, line, load, save
 from mhrun.engine.pilot.start import ScaledStart, scaled_start
@@ -137,8 +138,8 @@ def _begun(
         at = numbers_of(method.target.model, start.other.theta)
         facts["other_mode"] = {"at": at, "share": start.other.share}
     if start.heavy is not None:
-        name = coordinate_names(method.target.model)[start.heavy.coordinate]
-        facts["heavy"] = {"name": name, "power": start.heavy.power}
+        direction = direction_in_words(start.heavy.direction, coordinate_names(method.target.model))
+        facts["heavy"] = {"direction": direction, "power": start.heavy.power}
     if start.moved is not None:
         facts["moved"] = start.moved._asdict()
     if start.doubt is not None and is_network(method.target.model):

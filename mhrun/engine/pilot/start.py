@@ -49,7 +49,7 @@ class ScaledStart(NamedTuple):
     condition: float | None = None  # the condition number of the curvature that the scale is from
     doubt: str | None = None  # why the scale may be far off: "flat" or "skewed"
     flat_along: str | None = None  # a direction in which the log posterior does not fall off
-    heavy: HeavyTail | None = None  # a coordinate in which it falls off so slowly that it has no variance
+    heavy: HeavyTail | None = None  # a direction in which it falls off so slowly that it has no variance
     other: OtherMode | None = None  # at which no chain begins
     moved: Moved | None = None  # what became of ascents to modes that have hardly a share of the posterior
     draws: Tensor | None = None  # (C, S, D), float64, of the coldest trajectories that judged the scale
