@@ -19,7 +19,7 @@ from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.logistic import Logistic
 from mhrun.target import Target
 from mhrun.types import Bounds, Model, Reference, Rows
-from mhrun.types.capabilities import HasBounds, HasLowerBounds, bound_kinds_of
+from mhrun.types.capabilities import HasBounds, HasLowerBounds, bound_kinds_of, offers
 
 Array = npt.NDArray[np.floating]
 
@@ -356,12 +356,12 @@ class Counting:
 
     def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
         """As the model."""
-        assert isinstance(self._model, HasBounds)
+        assert offers(self._model, HasBounds)
         return self._model.bounds(data, kind, reference)
 
     def lower_bound(self, theta: Tensor, rows: Any, anchor: Tensor | None = None) -> Tensor:
         """As the model, and count: a bound is an evaluation too."""
-        assert isinstance(self._model, HasLowerBounds)
+        assert offers(self._model, HasLowerBounds)
         return self._counted(self._model.lower_bound(theta, rows, anchor), theta)
 
     def log_lik(self, theta: Tensor, rows: Any) -> Tensor:

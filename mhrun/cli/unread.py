@@ -28,6 +28,7 @@ _REFERENCE = re.compile(r"\$\{\s*(?:oc\.select:\s*)?([A-Za-z_]\w*)\s*(?=[.\[},])
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _CODE = (".py", ".yaml", ".md", ".html", ".jinja", ".j2")
 _NEAR = 0.7  # similarity of a name, above which another is taken for a misspelling of it
+_OF_REPORTS = ("metrics", "figures", "tables", "notes", "finding")
 _ADDS = (OverrideType.ADD, OverrideType.FORCE_ADD)
 
 
@@ -74,19 +75,24 @@ def check_read(words: Sequence[str], config: DictConfig, compose: Compose) -> No
 def _check_temperature(words: Sequence[str], unresolved: Mapping[str, Any], references: set[str]) -> None:
     """Refuse a temperature where all methods have another, or none: draws at T = 1 would be taken for others.
 
-    The code of a report may read it, and is not asked.
+    A report's own functions may read it: an experiment that has some is not judged.
 
     Raises:
         UserError: such a word.
     """
-    if "temperature" in references or (unresolved.get("report") or {}).get("metrics") is not None:
+    own = unresolved.get("report") or {}
+    if "temperature" in references or any(own.get(name) for name in _OF_REPORTS):
+        return
+    if any(
+        "${" in text and "temperature" in text for text in _words(unresolved)
+    ):  # also in other forms, ${..temperature}
         return
     for word, override in zip(words, parsed(words), strict=True):
         if override.key_or_group == "temperature" and not override.is_delete():
             methods = list(unresolved.get("methods") or {})
             raise UserError(
-                f"{word}: no method of this experiment ({', '.join(methods)}) reads it: all have temperatures of their "
-                "own, 1 unless stated. Leave it out, or give a method that reads it, such as "
+                f"{word}: no method of this experiment ({', '.join(methods)}) reads it: each has its own temperature, "
+                "which is 1 unless the method sets it. Leave it out, or add a method that reads it, such as "
                 "+method@methods.mint=mint."
             )
 

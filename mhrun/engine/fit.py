@@ -15,7 +15,7 @@ from mhrun.native import native_form
 from mhrun.store.draws import validity
 from mhrun.store.netcdf import flat_draws
 from mhrun.types import Model
-from mhrun.types.capabilities import JudgesFit
+from mhrun.types.capabilities import JudgesFit, offers
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -26,7 +26,7 @@ _NEAR = 1.1  # R-hat below which the mean of all draws is near the posterior's
 
 def judges_fit(model: Model) -> TypeGuard[JudgesFit]:
     """Return whether a model says what the data contradict in it."""
-    return isinstance(model, JudgesFit) and native_form(model, "fit_warnings", "log_lik") is not None
+    return offers(model, JudgesFit) and native_form(model, "fit_warnings", "log_lik") is not None
 
 
 def fit_warnings(method: Method, trace: xr.DataTree) -> list[str]:

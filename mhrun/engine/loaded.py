@@ -116,6 +116,7 @@ class LoadedRun:
         every: int = 1,
         each: bool = False,
         seed: int = 0,
+        outcomes: bool = False,
     ) -> xr.DataArray:
         """Return the posterior predictive of a method for new rows: (1/S) sum_s f(theta_s, x_i), as `mhrun.predict`.
 
@@ -132,6 +133,7 @@ class LoadedRun:
             every: use every so many draws only.
             each: return f at each draw, not the mean.
             seed: of the random numbers of f.
+            outcomes: whether f is a new outcome by the `simulate` of a model function, also if that has a `mean`.
 
         Returns:
             (datum, ...), with `each` (chain, draw, datum, ...).
@@ -142,7 +144,7 @@ class LoadedRun:
         target, trace = self.target(method), self.trace(method)
         rows = self.rows(new, method)
         with self._trusted():
-            f = function if function is not None else _prediction(target.model)
+            f = function if function is not None else _prediction(target.model, outcomes=outcomes)
             prediction = predict(trace, f, rows, every=every, each=each, seed=seed)
             facts = target.data.facts
         if original_units and "target_mean" in facts:
@@ -226,13 +228,19 @@ def load(run: str | os.PathLike[str], *, project: str | os.PathLike[str] | None 
     return LoadedRun(folder, folder.config(), None if project is None else project_at(os.fspath(project)))
 
 
-def _prediction(model: Model) -> Any:
-    """Return what a model predicts: a function of theta and the rows, or the model itself."""
-    if not isinstance(model, FunctionModel):
-        return model
-    if model.mean is not None:
+def _prediction(model: Model, *, outcomes: bool) -> Any:
+    """Return what a model predicts: a function of theta and the rows, or the model itself.
+
+    Raises:
+        UserError: `outcomes` of a model that is no function with `simulate`.
+    """
+    simulate = model.simulate if isinstance(model, FunctionModel) else None
+    if outcomes and simulate is None:
+        raise UserError(
+            "outcomes=True needs a model function with simulate; give predict a function (theta, batch) that samples."
+        )
+    if isinstance(model, FunctionModel) and model.mean is not None and not outcomes:
         return model.mean
-    simulate = model.simulate
     if simulate is None:
         return model
 

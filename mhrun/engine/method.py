@@ -28,7 +28,7 @@ from mhrun.target import Target
 from mhrun.target.fields import fields_read
 from mhrun.target.precision import FP32, TF32, exact_products
 from mhrun.types import BUFFER, Model, State, prior_summary_of
-from mhrun.types.capabilities import HasBuffers, batch_norms_of
+from mhrun.types.capabilities import HasBuffers, batch_norms_of, offers
 
 # Seconds that torch takes for an index without replacement, and from which the compiled generator pays.
 _PLAIN_INDEX, _NUMBERS_PAY = 1.2e-7, 1.0
@@ -167,7 +167,7 @@ class Method:
         check_start(self.target, theta, log_lik)
         if self.target.has_buffers and not self.kernel.keeps_buffers:
             buffers = self.target.first_buffers(theta)
-            assert isinstance(model, HasBuffers)
+            assert offers(model, HasBuffers)
             after = model.train(theta, buffers, data.rows(index))[2]
             changed = [name for name, value in buffers.items() if not torch.equal(value, after[name])]
             if changed:

@@ -23,7 +23,7 @@ from mhrun.random import Draws, Purpose, Streams
 from mhrun.target import Target
 from mhrun.target.gradients import Gradients
 from mhrun.types import BUFFER, Model, Rows
-from mhrun.types.capabilities import HasBuffers
+from mhrun.types.capabilities import HasBuffers, offers
 
 _ROWS = 5  # data that are evaluated alone
 _TOGETHER, _TOGETHER_OF_MODULE = 300, 30  # and beside each other: a large network takes long
@@ -69,7 +69,7 @@ def check_model(target: Target, theta: Tensor, *, takes_gradients: bool = True) 
     _check_rows(target, point)
     _check_precision(target, theta + _NEAR / _AWAY * (point - theta))
     both = native_form(model, "log_lik_and_grad", "log_lik")
-    by_minibatch = isinstance(model, HasBuffers) and bool(
+    by_minibatch = offers(model, HasBuffers) and bool(
         model.buffer_names
     )  # gradients are those of training mode
     if takes_gradients and (both is None or not is_theirs) and not by_minibatch:

@@ -26,7 +26,7 @@ from mhrun.store.draws import in_order_of_run, stopped_chains, validity
 from mhrun.store.netcdf import FIELDS, LAYERS, flat_draws
 from mhrun.target.fields import ambiguous_bytes
 from mhrun.types import Model, Rows
-from mhrun.types.capabilities import HasOutcomeMean, predicts_classes
+from mhrun.types.capabilities import HasOutcomeMean, offers, predicts_classes
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -148,7 +148,7 @@ def _quantity(
         has_names = parameters_of(model) is not None
         if predicts_classes(model) and not has_names:
             return lambda theta: model.predict(theta, rows).exp(), ["class"]
-        if isinstance(model, HasOutcomeMean):
+        if offers(model, HasOutcomeMean):
             _check_fields(trace, data)
             return lambda theta: model.outcome_mean(theta, rows), []
         if isinstance(model, FunctionModel) and model.mean is not None:

@@ -205,7 +205,7 @@ def sample(
             "replacement": replacement,
             "precision": precision,
             "temperature": method.plan.schedules["temperature"],
-            "step_size or acceptance": method.plan.schedules["step_size"],
+            "step_size/acceptance": method.plan.schedules["step_size"],
             "precondition": method.precondition,
             "start": start,
             "parameters": (parameters, method.shape.parameters, method.shape.layout),

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mhrun.errors import Refusal
 from mhrun.target import Target
-from mhrun.types.capabilities import HasLogLikOfOne
+from mhrun.types.capabilities import HasLogLikOfOne, offers
 
 _SECONDS, _MOST, _FIRST = (
     0.5,
@@ -38,7 +38,7 @@ def check_support(target: Target, theta: Tensor) -> None:
         Refusal: a value is outside of the support of its distribution, or a parameter out of its range.
     """
     model = target.model
-    if not isinstance(model, HasLogLikOfOne):
+    if not offers(model, HasLogLikOfOne):
         return
     index = np.linspace(0, target.n - 1, min(target.n, _MOST)).astype(np.int64)
 

@@ -116,6 +116,8 @@ class FunctionModel:
             self.start = {} if start is None else start_values(start, self.parameters)
             self.parameters.check(self.start)
         self.start_sd = float(start_sd)
+        if mean is not None and not callable(mean):
+            raise Refusal(f"mean = {mean!r} must be a function (theta, rows) -> (m,).")
         self.simulate, self.mean = simulate, mean
         self._log_lik = log_lik
         self._log_prior = log_prior

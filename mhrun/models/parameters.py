@@ -25,7 +25,7 @@ from mhrun.models.parameter import (
     unconstrained,
 )
 from mhrun.types import Model
-from mhrun.types.capabilities import HasParameters
+from mhrun.types.capabilities import HasParameters, offers
 
 
 class Parameters:
@@ -190,7 +190,7 @@ class Parameters:
 
 def parameters_of(model: object) -> Parameters | None:
     """Return the named parameters of a model whose theta has unconstrained coordinates; None of any other."""
-    if isinstance(model, HasParameters) and isinstance(model.parameters, Parameters):
+    if offers(model, HasParameters) and isinstance(model.parameters, Parameters):
         return model.parameters
     return None
 

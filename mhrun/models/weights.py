@@ -8,7 +8,6 @@ from torch import Tensor
 from mhrun.errors import Refusal
 from mhrun.native.vectors import square_sum
 from mhrun.random import Draws, Purpose, derive_key
-from mhrun.types.capabilities import Simulates
 
 
 class Weights:
@@ -39,7 +38,7 @@ class Weights:
 
     def refuses_simulation(self) -> str | None:
         """Return why weights and outcomes cannot be drawn, or None."""
-        if not isinstance(self, Simulates):
+        if not callable(getattr(self, "simulate", None)):
             return (
                 f"{type(self).__name__} does not say how outcomes are drawn; give it simulate(theta, rows)."
             )

@@ -18,7 +18,7 @@ from mhrun.random import Draws, Streams
 from mhrun.target import Source, Target
 from mhrun.target.fields import fields_read, unfit
 from mhrun.types import Model, Rows
-from mhrun.types.capabilities import AppliesFunctions, HasOutcomeMean, declared_fields
+from mhrun.types.capabilities import AppliesFunctions, HasOutcomeMean, declared_fields, offers
 
 Mean = Callable[[Any, Any], Tensor]
 
@@ -80,7 +80,7 @@ class HeldOut(Periodic[_Values]):
         fields = declared_fields(target.model)
         if has_no_data(target.data) or any(field.values == "zeros" for field in fields.values()):
             return f"it needs a model of data, and {type(target.model).__name__} is a density without data."
-        if self._mean is not None and not isinstance(target.model, AppliesFunctions):
+        if self._mean is not None and not offers(target.model, AppliesFunctions):
             return (
                 f"mean is for torch modules and functions; {type(target.model).__name__} has its own or none."
             )
@@ -124,7 +124,7 @@ class HeldOut(Periodic[_Values]):
         """Evaluate rows (1, m, ...) at theta (C, D)."""
         model, mean = target.model, None
         if self._mean is not None:
-            assert isinstance(model, AppliesFunctions)
+            assert offers(model, AppliesFunctions)
             mean = model.applied(self._mean, theta, rows)
         elif _predicts_number(model):
             mean = model.outcome_mean(theta, rows)
@@ -193,7 +193,7 @@ def _predicts_number(model: Model) -> TypeGuard[HasOutcomeMean]:
     """Return whether a model has a mean of its outcome, which is a number and not a label."""
     fields = declared_fields(model)
     is_label = "y" in fields and fields["y"].values == "signs"
-    return isinstance(model, HasOutcomeMean) and not is_label
+    return offers(model, HasOutcomeMean) and not is_label
 
 
 def _start(target: Target, chains: int) -> Tensor:

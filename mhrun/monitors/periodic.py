@@ -20,7 +20,7 @@ from mhrun.monitors import Monitor
 from mhrun.numbers import whole_number
 from mhrun.target import Source, Target
 from mhrun.target.fields import ambiguous_bytes
-from mhrun.types.capabilities import MeasuresMemory
+from mhrun.types.capabilities import MeasuresMemory, offers
 
 _HELD = 1 << 25  # inputs that are held at once
 
@@ -245,7 +245,7 @@ class Periodic(Monitor, Generic[Computed]):
         """Return the rows (1, m, ...) of some data in parts of which a model may hold everything in memory."""
         data = self.on(target.device, data)
         per_datum = max(1, *(field[0].numel() for field in data.fields.values()))
-        if isinstance(target.model, MeasuresMemory):  # activations
+        if offers(target.model, MeasuresMemory):  # activations
             per_datum = max(per_datum, target.model.values_per_datum(data.part(0, min(3, data.n))))
         size = max(1, _HELD // (chains * per_datum))
         return [data.part(start, min(start + size, data.n)) for start in range(0, data.n, size)]

@@ -167,7 +167,8 @@ def grow(
             sum_3[:, -1] += first.three[rows]
             at[-1] = sizes[-1] + overhead
         centred = sum_1 / at
-        spread = _finite((sum_2 / at - centred.square()).clamp_min(0.0))
+        spread = (sum_2 / at - centred.square()).clamp_min(0.0)
+        spread = torch.where(centred.isfinite(), spread, 0.0)
         stages = Stages(rows, stage + 1, at, shift[:, None] + centred, spread)
         verdict = judge(stages)
         decided = verdict != UNDECIDED
@@ -209,8 +210,8 @@ def geometric_steps(n: int, first: int, ratio: float = 1.05) -> tuple[int, ...]:
 def _finite(values: Tensor) -> Tensor:
     """Return values with 0 for those that are not finite.
 
-    The log-likelihood of a datum that is impossible at the candidate is -infinity, and so is the mean of the terms.
-    About a shift of -infinity it would be NaN, as would its variance be.
+    The log-likelihood of a datum that is impossible at the candidate is -infinity, and so is the mean of the terms:
+    about a shift of -infinity it would be NaN.
     """
     return torch.where(values.isfinite(), values, 0.0)
 

@@ -17,7 +17,7 @@ from mhrun.target.all_data import AllData
 from mhrun.target.first_point import first_point
 from mhrun.target.surrogate import Surrogate
 from mhrun.types import BOUND_KINDS, Bounds, Model
-from mhrun.types.capabilities import HasBounds, bound_kinds_of
+from mhrun.types.capabilities import HasBounds, bound_kinds_of, offers
 
 CONSTANTS = dict(zip(BOUND_KINDS, ("lipschitz", "curvature", "third"), strict=True))
 """The settings of `mhrun.UserFunction` that bound its terms, by kind."""
@@ -89,7 +89,7 @@ class BoundedTerms:
         Raises:
             UserError: a bound of 0 does not hold.
         """
-        assert isinstance(self._model, HasBounds)
+        assert offers(self._model, HasBounds)
         assert self.kind is not None
         reference = None if self._surrogate is None else self._surrogate.reference
         bounds = self._model.bounds(self._read().fields, self.kind, reference)

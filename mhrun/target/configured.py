@@ -30,10 +30,17 @@ def unavailable(device: str) -> str:
 def _check_members(group: str, part: object, members: Sequence[str]) -> None:
     """Check that a part has what its group must have. Properties are not evaluated: names of a network are many.
 
+    What ``__getattr__`` gives counts, as of a model that wraps another.
+
     Raises:
         UserError: it lacks some of it, or all.
     """
-    missing = [name for name in members if inspect.getattr_static(part, name, None) is None]
+
+    def has(name: str) -> bool:
+        declared = inspect.getattr_static(part, name, None)
+        return declared is not None or getattr(part, name, None) is not None
+
+    missing = [name for name in members if not has(name)]
     if len(missing) == len(members):
         raise UserError(f"{group}: {type(part).__name__} is not a {group} part; choose one of conf/{group}.")
     if missing:

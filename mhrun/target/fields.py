@@ -12,7 +12,7 @@ from mhrun.models.linear import Regression
 from mhrun.native import native_form
 from mhrun.target.labels import other_labels
 from mhrun.types import Field, Model
-from mhrun.types.capabilities import HasFields, ReadsPixels
+from mhrun.types.capabilities import HasFields, ReadsPixels, offers
 
 _EXPOSURE = "exposure"  # a field that changes a model which does not read it
 _BLOCK = 1 << 22  # values checked at once: a memory-mapped field may be larger than memory
@@ -70,14 +70,14 @@ def fields_read(model: Model, data: Dataset) -> Mapping[str, Field] | None:
     if (of_data := native_form(model, "fields_of", "log_lik")) is not None:
         fields: Mapping[str, Field] = of_data(data.fields)
         return fields
-    if isinstance(model, HasFields) and native_form(model, "fields", "log_lik") is not None:
+    if offers(model, HasFields) and native_form(model, "fields", "log_lik") is not None:
         return model.fields
     return None
 
 
 def ambiguous_bytes(model: Model, data: Dataset) -> str | None:
     """Return why a model that reads bytes as pixels cannot read bytes that were not declared as pixels, or None."""
-    if "x" not in data.plain_bytes or not (isinstance(model, ReadsPixels) and model.reads_pixels):
+    if "x" not in data.plain_bytes or not (offers(model, ReadsPixels) and model.reads_pixels):
         return None
     return (
         f"x holds bytes (uint8), which are pixels to {type(model).__name__}, k for k/255. For pixels set "

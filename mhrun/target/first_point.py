@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mhrun.random import Draws, Streams
 from mhrun.types import Model
-from mhrun.types.capabilities import HasStartRows
+from mhrun.types.capabilities import HasStartRows, offers
 
 
 def first_point(model: Model, device: torch.device) -> Tensor:
@@ -15,5 +15,5 @@ def first_point(model: Model, device: torch.device) -> Tensor:
 
     A model may have starting points for one number of chains only.
     """
-    chains = model.start_rows if isinstance(model, HasStartRows) else 1
+    chains = model.start_rows if offers(model, HasStartRows) else 1
     return model.init(chains, Draws(Streams(0, chains, device), 0))[:1].double()

@@ -12,7 +12,7 @@ from mhrun.native import native_form
 from mhrun.native.vectors import combined
 from mhrun.target.precision import FP32, lowered
 from mhrun.types import Model, Rows
-from mhrun.types.capabilities import HasBuffers
+from mhrun.types.capabilities import HasBuffers, offers
 
 
 class Gradients:
@@ -42,7 +42,7 @@ class Gradients:
         self, theta: Tensor, buffers: Mapping[str, Tensor], rows: Rows
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return the same in training mode, and the buffers afterwards, name -> (C, ...)."""
-        assert isinstance(self._model, HasBuffers)
+        assert offers(self._model, HasBuffers)
         with lowered(self._precision, self._device):
             return self._model.train(theta, buffers, rows)
 

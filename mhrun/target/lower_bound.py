@@ -13,7 +13,7 @@ from mhrun.native.forms import GAP_ROUNDING
 from mhrun.target.reference import find_reference, gradient_of_sum, hessian_of_sum, in_float64
 from mhrun.target.surrogate import Sums, Surrogate
 from mhrun.types import Model, Reference, Rows
-from mhrun.types.capabilities import HasLowerBounds
+from mhrun.types.capabilities import HasLowerBounds, offers
 
 
 class LowerBound(Surrogate):
@@ -30,7 +30,7 @@ class LowerBound(Surrogate):
 
     def __init__(self, model: Model, read: Callable[[], Dataset], *, tuned: bool) -> None:
         super().__init__(model, read, order=2)
-        assert isinstance(model, HasLowerBounds)
+        assert offers(model, HasLowerBounds)
         self._bounded = model
         self.tuned = tuned
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mhrun.errors import Refusal, nearest
-from mhrun.types.capabilities import TakesAutocast
+from mhrun.types.capabilities import TakesAutocast, offers
 
 FP32, TF32, BF16 = "fp32", "tf32", "bf16"
 PRECISIONS = (FP32, TF32, BF16)
@@ -44,7 +44,7 @@ def check_precision(name: Any, device: torch.device, model: Any, surrogate: str)
         )
     if name == TF32 and device.type == "cpu":
         raise Refusal("precision = tf32 is a format of NVIDIA GPUs; on a CPU choose fp32 or bf16.")
-    if name == BF16 and not (isinstance(model, TakesAutocast) and model.takes_autocast):
+    if name == BF16 and not (offers(model, TakesAutocast) and model.takes_autocast):
         raise Refusal(
             f"precision = bf16 is for torch modules: {type(model).__name__} computes its gradient itself; choose "
             "fp32, or tf32 on a GPU."

@@ -26,7 +26,7 @@ from mhrun.target.quadratic import Quadratic, quadratic_part
 from mhrun.target.surrogate import Surrogate
 from mhrun.target.surrogates import surrogate_of
 from mhrun.types import BUFFER, Evaluation, Model, Rows, State
-from mhrun.types.capabilities import HasBuffers
+from mhrun.types.capabilities import HasBuffers, offers
 
 
 @runtime_checkable
@@ -127,7 +127,7 @@ class Target:
             if not noise >= 0:
                 raise Refusal(f"{name} = {noise:g} is a variance; it must be at least 0.")
         self.model = model
-        self._buffered = model if isinstance(model, HasBuffers) else None
+        self._buffered = model if offers(model, HasBuffers) else None
         self.n = data.n  # number of data
         if self.n >= 2**31:  # the integer arithmetic of the index draws overflows
             raise Refusal(f"n = {self.n:,} data are too many; minibatches can be drawn from fewer than 2^31.")

@@ -10,7 +10,8 @@ overrides `log_prior`. It must override them too. See `mhrun.native.native_form`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from functools import cache
+from typing import Any, Protocol, TypeGuard, TypeVar
 
 from torch import Tensor
 
@@ -18,10 +19,31 @@ from mhrun.native import NativeBounds, NativeLowerBound, NativeModel
 from mhrun.types.decision import Bounds, Reference
 from mhrun.types.model import Field, ParameterBlock, Rows
 
+P_co = TypeVar("P_co", covariant=True)
+
+
+def offers(part: object, capability: Callable[..., P_co]) -> TypeGuard[P_co]:
+    """Return whether a part has all members of a capability, one of the protocols below.
+
+    As `isinstance`, but alike in all versions of Python: from 3.12 on that does not see what ``__getattr__`` gives, as
+    of a model that wraps another, and takes a property that raises AttributeError for a member.
+    """
+    return all(hasattr(part, name) for name in _members(capability))
+
+
+@cache
+def _members(capability: Any) -> tuple[str, ...]:
+    declared = (
+        {**vars(capability), **capability.__annotations__}
+        if "__annotations__" in vars(capability)
+        else vars(capability)
+    )
+    return tuple(name for name in declared if not name.startswith("_"))
+
+
 # --------------------------------------------------------------------------------------------------- predictions
 
 
-@runtime_checkable
 class HasPredictions(Protocol):
     """Predicts classes, unless it is a `MayBeClassifier` that is none."""
 
@@ -30,14 +52,12 @@ class HasPredictions(Protocol):
         ...
 
 
-@runtime_checkable
 class MayBeClassifier(Protocol):
     """Has `predict` for some of its settings only."""
 
     tells_classes: bool  # whether `predict` is the log-probability of classes
 
 
-@runtime_checkable
 class HasOutcomeMean(Protocol):
     """Predicts an outcome that is a number."""
 
@@ -46,7 +66,6 @@ class HasOutcomeMean(Protocol):
         ...
 
 
-@runtime_checkable
 class AppliesFunctions(Protocol):
     """Evaluates a user's function of what its likelihood is a function of."""
 
@@ -58,7 +77,6 @@ class AppliesFunctions(Protocol):
 # ----------------------------------------------------------------------------------------- data, prior and starts
 
 
-@runtime_checkable
 class HasFields(Protocol):
     """Declares the data fields that log_lik reads. Data without them are refused before any computation.
 
@@ -71,21 +89,18 @@ class HasFields(Protocol):
         ...
 
 
-@runtime_checkable
 class ReadsPixels(Protocol):
     """Says how it reads bytes (uint8) of ``x``."""
 
     reads_pixels: bool  # whether they are pixels, k for k/255, see `mhrun.Dataset`
 
 
-@runtime_checkable
 class HasBlocks(Protocol):
     """Declares the parts of theta, for proposals and priors that treat one part at a time."""
 
     blocks: Sequence[ParameterBlock]
 
 
-@runtime_checkable
 class HasPriorSummary(Protocol):
     """Describes its prior."""
 
@@ -95,7 +110,6 @@ class HasPriorSummary(Protocol):
         ...
 
 
-@runtime_checkable
 class HasStartRows(Protocol):
     """May have starting points that are given for a number of chains."""
 
@@ -105,7 +119,6 @@ class HasStartRows(Protocol):
         ...
 
 
-@runtime_checkable
 class HasParameters(Protocol):
     """Has named parameters of which theta are unconstrained coordinates.
 
@@ -118,7 +131,6 @@ class HasParameters(Protocol):
 # ---------------------------------------------------------------------------------------------- checks of a model
 
 
-@runtime_checkable
 class DrawsPrior(Protocol):
     """Draws from its prior, for simulation-based calibration (`mhrun.check.calibration`)."""
 
@@ -127,7 +139,6 @@ class DrawsPrior(Protocol):
         ...
 
 
-@runtime_checkable
 class Simulates(Protocol):
     """Draws data, for simulation-based calibration."""
 
@@ -136,7 +147,6 @@ class Simulates(Protocol):
         ...
 
 
-@runtime_checkable
 class JudgesFit(Protocol):
     """Says what the data contradict in it."""
 
@@ -145,7 +155,6 @@ class JudgesFit(Protocol):
         ...
 
 
-@runtime_checkable
 class HasLogLikOfOne(Protocol):
     """Has its log_lik before it is vectorised over chains, which raises torch's own errors.
 
@@ -160,7 +169,6 @@ class HasLogLikOfOne(Protocol):
 # ------------------------------------------------------------------------------------------------------- networks
 
 
-@runtime_checkable
 class HasBuffers(Protocol):
     """May have state beside theta, such as running statistics (`mhrun.models.module.ModuleModel`).
 
@@ -185,7 +193,6 @@ class HasBuffers(Protocol):
         ...
 
 
-@runtime_checkable
 class HasBatchNorms(Protocol):
     """May have layers by which the likelihood of a datum depends on its minibatch."""
 
@@ -195,14 +202,12 @@ class HasBatchNorms(Protocol):
         ...
 
 
-@runtime_checkable
 class TakesAutocast(Protocol):
     """Says whether it can be evaluated in other formats."""
 
     takes_autocast: bool  # whether its products may be in bfloat16
 
 
-@runtime_checkable
 class MeasuresMemory(Protocol):
     """Knows what a gradient pass keeps in memory, if that is more than the data."""
 
@@ -214,7 +219,6 @@ class MeasuresMemory(Protocol):
 # -------------------------------------------------------------------------------- bounds, for exact minibatch tests
 
 
-@runtime_checkable
 class HasBounds(Protocol):
     """Bounds the terms of a log-ratio."""
 
@@ -225,7 +229,6 @@ class HasBounds(Protocol):
         ...
 
 
-@runtime_checkable
 class SizesSummands(Protocol):
     """Has log-likelihoods that are small differences of large numbers, which round as these do."""
 
@@ -234,7 +237,6 @@ class SizesSummands(Protocol):
         ...
 
 
-@runtime_checkable
 class HasLowerBounds(Protocol):
     """Has lower bounds of its log-likelihood that are quadratic in theta, for `mhrun.kernels.Firefly`."""
 
@@ -322,31 +324,29 @@ class CompiledForms(Protocol):
 
 def predicts_classes(model: object) -> TypeGuard[HasPredictions]:
     """Return whether a model predicts classes."""
-    return isinstance(model, HasPredictions) and (
-        not isinstance(model, MayBeClassifier) or model.tells_classes
-    )
+    return offers(model, HasPredictions) and (not offers(model, MayBeClassifier) or model.tells_classes)
 
 
 def batch_norms_of(model: object) -> Sequence[str]:
     """Return the layers by which a datum's likelihood depends on its minibatch; empty if there are none."""
-    return model.batch_norms if isinstance(model, HasBatchNorms) else ()
+    return model.batch_norms if offers(model, HasBatchNorms) else ()
 
 
 def blocks_of(model: object) -> Sequence[ParameterBlock]:
     """Return the blocks of theta that the model declares; empty if it declares none."""
-    return model.blocks if isinstance(model, HasBlocks) else ()
+    return model.blocks if offers(model, HasBlocks) else ()
 
 
 def bound_kinds_of(model: object) -> Sequence[str]:
     """Return the kinds of terms that a model bounds; empty if it has no bounds."""
-    return model.bound_kinds if isinstance(model, HasBounds) else ()
+    return model.bound_kinds if offers(model, HasBounds) else ()
 
 
 def declared_fields(model: object) -> Mapping[str, Field]:
     """Return the fields that a model declares whatever the data are; empty if it declares none."""
-    return model.fields if isinstance(model, HasFields) else {}
+    return model.fields or {} if offers(model, HasFields) else {}
 
 
 def prior_summary_of(model: object) -> str | None:
     """Return the prior of a model in a line; None if it does not describe it."""
-    return model.prior_summary if isinstance(model, HasPriorSummary) else None
+    return model.prior_summary if offers(model, HasPriorSummary) else None
