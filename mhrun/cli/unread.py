@@ -83,9 +83,8 @@ def _check_temperature(words: Sequence[str], unresolved: Mapping[str, Any], refe
     own = unresolved.get("report") or {}
     if "temperature" in references or any(own.get(name) for name in _OF_REPORTS):
         return
-    if any(
-        "${" in text and "temperature" in text for text in _words(unresolved)
-    ):  # also in other forms, ${..temperature}
+    # In forms that references_of does not know, such as ${..temperature}
+    if any("${" in text and "temperature" in text for text in _words(unresolved)):
         return
     for word, override in zip(words, parsed(words), strict=True):
         if override.key_or_group == "temperature" and not override.is_delete():

@@ -107,11 +107,7 @@ def test_settings_that_are_read_are_not_refused(words):
         ("  - /method@methods.mint: mint\n", "temperature=4", False),
         ("report: {metrics: mine.metrics}\n", "temperature=4", False),
         ("report: {figures: {one: mine.figure}}\n", "temperature=4", False),
-        (
-            "methods: {mcmc: {schedules: {temperature: {temperature: '${.....temperature}'}}}}\n",
-            "temperature=4",
-            False,
-        ),
+        ("others: {first: '${..temperature}'}\n", "temperature=4", False),
     ],
 )
 def test_a_temperature_that_no_method_reads_is_refused(method, word, is_refused, tmp_path):
