@@ -27,7 +27,7 @@ from mhrun.models.weights import Weights
 from mhrun.random import derive_key
 from mhrun.target import Target
 from mhrun.types import Model, Rows
-from mhrun.types.capabilities import DrawsPrior, Simulates
+from mhrun.types.capabilities import DrawsPrior, Simulates, offers
 
 Array = npt.NDArray[np.floating]
 
@@ -104,7 +104,7 @@ def refuses(model: Model) -> str | None:
     if isinstance(model, FunctionModel | Weights):
         return model.refuses_simulation()
     wanted = {"sample_prior(count)": DrawsPrior, "simulate(theta, rows)": Simulates}
-    if missing := [method for method, kind in wanted.items() if not isinstance(model, kind)]:
+    if missing := [method for method, kind in wanted.items() if not offers(model, kind)]:
         return (
             f"{type(model).__name__} has no {' and no '.join(missing)}, by which parameters and data are drawn; add "
             f"{'them' if missing[1:] else 'it'}, or write the model as functions with parameters."
