@@ -92,8 +92,7 @@ def tempered(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     yield from _all_stay(subject, check_name, [gaussian_mean(30), correlated(), tempered_likelihood(4)], _HOT)
     rule = subject.exact(gaussian_mean(_MANY)).rule
     if rule is not None and rule.wants == ARRIVALS:  # of few data they read all in most steps, and thin none
-        title = check_name.replace(f"{_HOT:g}", f"{_HOTTER:g}")
-        yield from _all_stay(subject, title, [gaussian_mean(_MANY)], _HOTTER)
+        yield from _all_stay(subject, f"invariance at T = {_HOTTER:g}", [gaussian_mean(_MANY)], _HOTTER)
 
 
 def _all_stay(subject: Subject, check_name: str, waiting: list[Known], base: float) -> Iterator[CheckResult]:

@@ -225,14 +225,14 @@ def _set_up(methods: Sequence[Method], folder: Path) -> tuple[list[Method], dict
 def _tried(
     methods: Sequence[Method], methods_folder: Path, settings: Settings, trial_seconds: float | None
 ) -> list[Cost]:
-    """Return the costs of the methods, each from a trial; tell from time to time how many have been tried."""
+    """Return the costs of the methods, each from a trial; print from time to time how many have been tried."""
     from mhrun.engine.estimate import costs
 
     estimates: list[Cost] = []
-    told = time.monotonic()
+    last_line = time.monotonic()
     for place, method in enumerate(methods):
-        if time.monotonic() > told + _BETWEEN:
-            told = time.monotonic()
+        if time.monotonic() > last_line + _BETWEEN:
+            last_line = time.monotonic()
             print(f"{place} of {len(methods)} methods tried, next {method.name}", file=sys.stderr)
         estimates += costs([(method, methods_folder / method.name)], settings, trial_seconds)
     return estimates

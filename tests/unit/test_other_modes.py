@@ -64,6 +64,21 @@ def test_nothing_else_is(log_density, starts):
     assert found(log_density, starts) is None
 
 
+def test_a_model_that_fails_far_out_is_sampled_as_before():
+    def log_lik(theta, batch):
+        if float(theta.abs().max()) > 4.5:
+            raise ValueError("out of range")
+        return -0.5 * theta.square().sum() + 0 * batch
+
+    class Failing(FunctionModel):
+        def log_lik(self, theta, rows):
+            return torch.stack([log_lik(one, rows["x"][0]) for one in theta])
+
+    surface = Surface(Target(Failing(log_lik, [0.0, 0.0]), Dataset.of({"x": np.zeros(1)})), 1.0, 0)
+    modes, curvature, _ = find_curved_modes(surface, torch.zeros(1, 2, dtype=torch.float64))
+    assert other_mode(surface, modes, curvature, 1) is None
+
+
 def test_nothing_is_tried_with_many_data():
     assert found(mixture(0.5, 8.0), [[3.0, 3.0]], n=2_000) is not None
     assert found(mixture(0.5, 8.0), [[3.0, 3.0]], n=2_001) is None

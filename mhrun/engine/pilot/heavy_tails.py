@@ -14,13 +14,10 @@ from mhrun.engine.surface import Surface
 from mhrun.target.function_space import is_network
 
 _DISTANCES = (30.0, 300.0, 3000.0)  # from the mode, in standard deviations by the curvature there
-_NO_VARIANCE = (
-    3.0  # power of a density's decay up to which it has no variance: 2 of Cauchy's, 3 of Student's with 2
-)
+# Power of a density's decay up to which it has no variance: 2 of Cauchy's, 3 of Student's with 2 degrees of freedom
+_NO_VARIANCE = 3.0
 _TOLERANCE = 0.1  # of a power, which is measured between the distances
-_LIGHT = (
-    100.0  # a power above which no tail has it: of normal and exponential tails it grows with the distance
-)
+_LIGHT = 100.0  # above it a tail is no power: that of normal and exponential tails grows with the distance
 _SHARE = 1e-4  # of the mass near the mode, beyond the first distance
 _MOST_EVALUATIONS = 2_000_000  # log-likelihoods of single data
 _JUDGED = 4  # rays with the least powers that are judged with the curvature along them
@@ -101,7 +98,7 @@ def _judged(
         try:
             at = hessian(surface, point.to(surface.target.device)) / temperature
             _, gradient = surface.value_and_grad(point[None].to(surface.target.device))
-        except Exception:  # the user's model, far out
+        except Exception:  # a user's model may raise any so far out
             return None
         across = others.T @ at @ others
         pull = others.T @ gradient[0].cpu() / temperature

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
@@ -14,12 +15,8 @@ from mhrun.engine.surface import Surface
 from mhrun.random import Draws, Purpose, Streams, derive_key
 from mhrun.target.function_space import is_network
 
-_DISTANCES = (
-    5.0,
-    10.0,
-    20.0,
-    40.0,
-)  # of the points that ascents begin at, in standard deviations at the mode
+# Of the points that ascents begin at, in standard deviations at the mode
+_DISTANCES = (5.0, 10.0, 20.0, 40.0)
 _MOST, _PARAMETERS = 2_000, 20  # data and parameters up to which ascents are cheap
 _APART = 4.0  # standard deviations of either mode between two that are different
 _NATS = 0.05  # below its mode as a quadratic, that an end is at most
@@ -30,9 +27,7 @@ class OtherMode(NamedTuple):
     """A mode at which no chain begins."""
 
     theta: tuple[float, ...]  # (D,)
-    share: (
-        float  # of its mass in that of this mode and the one where chains begin, by Laplace's approximation
-    )
+    share: float  # of its mass in the mass of both, by Laplace's approximation
 
 
 def other_mode(surface: Surface, modes: Mode, curvature: Tensor, key: int) -> OtherMode | None:
@@ -40,8 +35,8 @@ def other_mode(surface: Surface, modes: Mode, curvature: Tensor, key: int) -> Ot
 
     Chains that all begin near one mode have an R-hat of 1 whether or not they ever visit another. So ascents are made
     from points 5, 10, 20 and 40 standard deviations from the highest mode, in random directions. A mode is another one
-    if it is 4 standard deviations from all of which chains begin near, by the curvature at either, and has at least 1 %
-    of the mass of both. With many data or parameters, and for networks, nothing is tried: ascents would cost more than
+    if it is 4 standard deviations from each at which chains begin, by the curvature at either, and has at least 1 % of
+    the mass of both. With many data or parameters, and for networks, nothing is tried: ascents would cost more than
     the pilot. A mode that no ascent ends at is not found.
 
     Args:
@@ -50,13 +45,20 @@ def other_mode(surface: Surface, modes: Mode, curvature: Tensor, key: int) -> Ot
         curvature: minus the Hessian (D, D) at the highest one.
         key: of the random directions.
     """
-    dim = len(curvature)
-    if surface.size > _MOST or dim > _PARAMETERS or is_network(surface.target.model):
+    if surface.size > _MOST or len(curvature) > _PARAMETERS or is_network(surface.target.model):
         return None
+    # A model need not be defined so far out, and a class of the user's may raise any exception there.
+    with suppress(Exception):
+        return _searched(surface, modes, curvature, key)
+    return None
+
+
+def _searched(surface: Surface, modes: Mode, curvature: Tensor, key: int) -> OtherMode | None:
+    dim = len(curvature)
     begun = modes.theta.double().cpu().unique(dim=0)
-    best, inverse = modes.theta[modes.best].double().cpu(), torch.linalg.cholesky(curvature.double().cpu())
+    best, root = modes.theta[modes.best].double().cpu(), torch.linalg.cholesky(curvature.double().cpu())
     z = Draws(Streams(derive_key(key, "other modes"), len(_DISTANCES)), 0).normal(Purpose.INIT, dim).cpu()
-    directions = torch.linalg.solve_triangular(inverse.T, z.T, upper=True).T / z.norm(dim=1, keepdim=True)
+    directions = torch.linalg.solve_triangular(root.T, z.T, upper=True).T / z.norm(dim=1, keepdim=True)
     points = best + torch.tensor(_DISTANCES)[:, None] * math.sqrt(surface.temperature) * directions
     if not bool(surface.value_and_grad(points.to(modes.theta))[0].isfinite().all()):
         return None

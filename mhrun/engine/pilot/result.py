@@ -142,8 +142,8 @@ def elsewhere(at: Mapping[str, float], share: float) -> str:
     rest = ", ..." if len(at) > _COORDINATES else ""
     return (
         f"The posterior has another mode, at {shown}{rest}, with about {share:.0%} of the mass of both, and no chain "
-        "begins there: chains may never visit it, and R-hat would not show that. Give each chain a start of its own, "
-        "or take a ladder (parallel_tempering)."
+        "begins there: chains may never visit it, and R-hat would not show that. Give each chain its own start, or "
+        "take a ladder (parallel_tempering)."
     )
 
 
