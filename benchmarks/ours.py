@@ -224,8 +224,8 @@ def runner(
 
     def work(chains: int, steps: int, seed: int) -> worker.Found:
         place = folder / f"{chains}-{steps}-{seed}"
-        heat = [problem.temperature * problem.ratio ** (c % RUNGS) for c in range(chains)]
-        fixed = mhrun.Fixed(step_size=problem.step_size, temperature=heat)
+        rungs = [problem.temperature * problem.ratio ** (c % RUNGS) for c in range(chains)]
+        fixed = mhrun.Fixed(step_size=problem.step_size, temperature=rungs)
         names = problem.target.model.names if problem.thin else ()
         shape, plan = Shape(chains, names, 0, steps, problem.thin, 1), Plan({"all": fixed}, chains, 0, steps)
         method = Method(name, problem.kernel, problem.target, plan, shape, seed, problem.dtype)

@@ -45,6 +45,8 @@ from contenders import (
 from rich.console import Console
 from rich.table import Table
 
+from mhrun.cores import cpu_name
+
 
 def without_replacement(rounds: int, chain_steps: int, console: Console) -> list[dict[str, Any]]:
     """MINT and MHminibatch on the mixture, n = 10^6: minibatches without replacement, the default, and with."""
@@ -431,7 +433,7 @@ def main() -> None:
         make_peers()
     found = {
         "when": time.strftime("%Y-%m-%d %H:%M"),
-        "machine": f"{platform.processor() or platform.machine()}, {len(os.sched_getaffinity(0))} cores",
+        "machine": f"{cpu_name()}, {len(os.sched_getaffinity(0))} cores",
         "python": platform.python_version(),
     } | {name: TABLES[name](arguments, console) for name in chosen}
     name = "-".join(["benchmarks", *(chosen if arguments.only else [])]) + ".json"

@@ -1,8 +1,11 @@
-"""The cores that this process may use."""
+"""The processor, and the cores that this process may use."""
 
 from __future__ import annotations
 
 import os
+import platform
+from functools import lru_cache
+from pathlib import Path
 
 CORES = "MHRUN_CORES"
 """The environment variable with the most cores that this process uses: jobs of a sweep divide those of a machine."""
@@ -13,3 +16,12 @@ def usable_cores() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     setting = os.environ.get(CORES, "")
     return max(1, min(cores, int(setting))) if setting.isdecimal() else cores
+
+
+@lru_cache(maxsize=1)
+def cpu_name() -> str:
+    """Return the name of the processor, or of its architecture where the system does not tell."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

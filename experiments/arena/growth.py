@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib.ticker import EngFormatter
 
 from mhrun.report.metrics import Metric, Metrics, MetricTable, value
-from mhrun.report.plots import finished, panels
+from mhrun.report.plots import finished, logarithmic_across, panels
 from mhrun.report.vocabulary import Estimate, Figure, Run, Style, method_styles
 
 from .errors import cost, effective, is_exact
@@ -104,9 +105,7 @@ def by_test(run: Run) -> dict[str, dict[str, Metric | None]]:
 
 def growth(run: Run) -> Figure:
     """Evaluations of single data for one effective draw, and for the set-up of a run, against the number of data."""
-    figure, (left, right) = panels(
-        2, size=(4.0, 4.0), share="", xscale="log", yscale="log", xlabel="number of data n"
-    )
+    figure, (left, right) = panels(2, size=(4.0, 4.0), share="", yscale="log", xlabel="number of data n")
     numbers, looks = run.cached(metrics), method_styles(tests(run))
     for name, (label, methods) in tests(run).items():
         n, style = np.array(list(methods)), looks[name]
@@ -118,6 +117,8 @@ def growth(run: Run) -> Figure:
             n, [value(c) for c in costs], yerr=bars, capsize=2, label=f"{label}: n^{power:.2f}", **look
         )
         right.plot(n, [value(numbers[f"{method}.setup"]) for method in methods.values()], **look)
+    for axis in (left, right):
+        logarithmic_across(axis, numbers=EngFormatter(sep=""))
     left.set(ylabel="evaluations per effective draw")
     right.set(ylabel="evaluations of the set-up, all chains")
     return finished(

@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from matplotlib.ticker import LogLocator, NullLocator
 
 from mhrun.build import build
 from mhrun.diagnostics.calibration import brier, calibration_error
 from mhrun.diagnostics.chains import worth_of_predictions
 from mhrun.errors import UserError
 from mhrun.report.metrics import Metrics, MetricTable, estimate, value
-from mhrun.report.plots import THIN, finished, logarithmic, panels, points
+from mhrun.report.plots import THIN, finished, logarithmic, logarithmic_across, panels, points
 from mhrun.report.vocabulary import COLOURS, Array, Axes, Figure, Run, Style, method_styles
 
 TRUTH = "hmc"
@@ -209,11 +208,3 @@ def convergence_figure(run: Run) -> Figure:
             )
     logarithmic(axis)
     return finished(figure, legend="right")
-
-
-def logarithmic_across(axis: Axes) -> None:
-    """Make the x axis logarithmic, with plain numbers."""
-    axis.set_xscale("log")
-    axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.xaxis.set_major_formatter("{x:g}")
-    axis.xaxis.set_minor_locator(NullLocator())

@@ -7,13 +7,12 @@ import hashlib
 import importlib.metadata
 import platform
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from mhrun import __version__
-from mhrun.cores import usable_cores
+from mhrun.cores import cpu_name, usable_cores
 from mhrun.paths import PACKAGE
 
 _TRIM, _PAD, _MAP = -1, -2, -3  # M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_THRESHOLD of glibc's malloc.h
@@ -56,13 +55,8 @@ def versions() -> dict[str, str]:
 
 def machine(device: str) -> dict[str, Any]:
     """Return a description of the machine."""
-    name = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        lines = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
-        name = lines[0].split(":", 1)[1].strip() if lines else name
     description: dict[str, Any] = {
-        "cpu": name,
+        "cpu": cpu_name(),
         "cores": usable_cores(),
         "system": platform.system(),
         "device": device,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mhrun.array_cache import kept
+from mhrun.cores import cpu_name
 from mhrun.engine.cost import compiling_pays
 from mhrun.engine.method import Method
 from mhrun.errors import UserError
@@ -60,7 +61,7 @@ def fastest(method: Method, model: ModuleModel) -> str:
     environment: tuple[Any, ...] = (
         torch.__version__,
         torch.get_num_threads(),
-        platform.processor(),
+        cpu_name(),
         platform.node(),
         str(theta.device),
     )
