@@ -141,11 +141,33 @@ def _of_a_key(failure: _Failure) -> str | None:
     for word in words:
         key = word.lstrip("+~").split("=", 1)[0]
         if "@" in key and f"To append to your default list use +{word}" in failure.text:
-            return f"{word} replaces a part that is not there; to add it, write +{word}."
+            return _of_no_part(word, failure)
         if key and re.search(rf"(?:override|key|Key)[^']*'{re.escape(key)}'", failure.text):
             hint = _nearest_key(key, words, folders, name)
             return hint if hint.startswith("'") else f"There is no setting '{key}'.{hint}"
     return None
+
+
+def _of_no_part(word: str, failure: _Failure) -> str:
+    """Return why a word ``GROUP@PLACE=NAME`` has no part to replace: no such method or place in a part, or none yet."""
+    place = word.split("=", 1)[0].partition("@")[2]
+    parent, _, leaf = place.rpartition(".")
+    try:
+        words = _experiment_words(failure.words, failure.name)
+        config: Any = OmegaConf.to_container(composed(words, failure.folders, failure.name), resolve=False)
+    except (HydraException, OmegaConfBaseException, UserError):
+        config = {}
+    methods = [str(method) for method in config.get("methods") or {}]
+    if _of_methods(place) is not None and methods and (method := place.split(".")[1]) not in methods:
+        return f"There is no method '{method}'.{nearest(method, methods)} The methods are {', '.join(methods)}."
+    for part in parent.split("."):
+        config = config.get(part) if isinstance(config, Mapping) else None
+    if isinstance(config, Mapping) and "_target_" in config and leaf not in config:
+        members = [str(key) for key, value in config.items() if isinstance(value, Mapping)]
+        kind = str(config["_target_"]).rpartition(".")[2]
+        of_parts = f"; it has {' and '.join(members)}" if members else ""
+        return f"{parent} is {kind}, which has no part '{leaf}'{of_parts}."
+    return f"{word} replaces a part that is not there; to add it, write +{word}."
 
 
 # The first that applies: a missing experiment is a missing choice, too.
@@ -181,13 +203,18 @@ def _no_choice(group: str, choice: str, folders: Sequence[Path]) -> str:
     )
 
 
+def _experiment_words(words: Sequence[str], name: str) -> list[str]:
+    """Return the words that choose an experiment, add methods to it and remove some of its own."""
+    chosen = ("experiment=", "+method@", "~methods.")
+    return [word for word in words if word.startswith(chosen) and name == "config"]
+
+
 def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path], name: str) -> str:
     """Return the setting that a misspelt key most likely means: all of it, or its last part."""
-    # With the methods that the words add and without those that they remove
-    of_methods = ("experiment=", "+method@", "~methods.")
-    experiment_words = [word for word in words if word.startswith(of_methods) and name == "config"]
     try:
-        config = OmegaConf.to_container(composed(experiment_words, folders, name), resolve=False)
+        config = OmegaConf.to_container(
+            composed(_experiment_words(words, name), folders, name), resolve=False
+        )
     except (HydraException, OmegaConfBaseException, UserError):
         return ""
     keys = [k for k in _keys(config) if not k.startswith("hydra")]  # type: ignore[arg-type]

@@ -162,6 +162,11 @@ def mistakes(outputs, *extra):
             "rule = barker is a name, not a part; write rule@methods.mint.kernel.rule=barker.",
         ),
         ([*SMOKE, "method@methods.hmc=hmc"], "to add it, write +method@methods.hmc=hmc."),
+        ([*SMOKE, "rule@methods.mink.kernel.rule=barker"], "There is no method 'mink'. Did you mean 'mint'?"),
+        (
+            [*SMOKE, "rule@methods.sgld.kernel.rule=barker"],
+            "methods.sgld.kernel is Unadjusted, which has no part 'rule'; it has dynamics.",
+        ),
         (["experiment=shop"], "shows the experiments; one of a project needs --project FOLDER."),
         ([*SMOKE, "+methods.mint.kernel.rule.sigma=1"], "takes no 'sigma'"),
         ([*SMOKE, "device=tpu"], "device = 'tpu' is not available"),
