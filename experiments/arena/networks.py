@@ -14,7 +14,7 @@ from mhrun.diagnostics.chains import worth_of_predictions
 from mhrun.errors import UserError
 from mhrun.report.metrics import Metrics, MetricTable, estimate, value
 from mhrun.report.plots import THIN, finished, logarithmic, logarithmic_across, panels, points
-from mhrun.report.vocabulary import COLOURS, Array, Axes, Figure, Run, Style, method_styles
+from mhrun.report.vocabulary import COLOURS, Array, Figure, Run, Style, method_styles
 
 TRUTH = "hmc"
 _HELD = 200  # networks that are evaluated together

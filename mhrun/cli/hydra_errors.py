@@ -159,7 +159,9 @@ def _of_no_part(word: str, failure: _Failure) -> str:
         config = {}
     methods = [str(method) for method in config.get("methods") or {}]
     if _of_methods(place) is not None and methods and (method := place.split(".")[1]) not in methods:
-        return f"There is no method '{method}'.{nearest(method, methods)} The methods are {', '.join(methods)}."
+        return (
+            f"There is no method '{method}'.{nearest(method, methods)} The methods are {', '.join(methods)}."
+        )
     for part in parent.split("."):
         config = config.get(part) if isinstance(config, Mapping) else None
     if isinstance(config, Mapping) and "_target_" in config and leaf not in config:

@@ -13,6 +13,7 @@ from mhrun.cores import usable_cores
 from mhrun.engine.cost import batching_pays, compiling_pays
 from mhrun.engine.graph import GRAPH, GraphExecutor
 from mhrun.engine.method import Method
+from mhrun.engine.replay import PlainSteps, ReplayedSteps, replaying_pays
 from mhrun.engine.stepwise import StepwiseExecutor
 from mhrun.engine.threads import faster_threads, is_heavy, torch_threads
 from mhrun.errors import Refusal, UserError
@@ -157,17 +158,19 @@ class CompiledExecutor:
 
 
 class TorchExecutor(StepwiseExecutor):
-    """One call per step, in torch, on any device."""
+    """One call per step, in torch, on any device; where it pays, steps are replayed from a recording, to the bit."""
 
     writes_at_once = True
 
     def __init__(self, method: Method, name: str = HYBRID) -> None:
         super().__init__(method, compiled=name != TORCH)
         self.name = name
-        self._kernel = method.kernel if name == TORCH else with_compiled_update(method.kernel)
+        kernel = method.kernel if name == TORCH else with_compiled_update(method.kernel)
+        replays = name != TORCH and replaying_pays(method)
+        self._steps = (ReplayedSteps if replays else PlainSteps)(kernel, method.target, self._draws)
 
     def prepare(self, state: State) -> None:
         """Do nothing."""
 
     def _step(self, state: State, controls: Controls) -> tuple[State, Info]:
-        return self._kernel.step(self._method.target, state, controls, self._draws)
+        return self._steps(state, controls)

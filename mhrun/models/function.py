@@ -105,7 +105,13 @@ class FunctionModel:
         if parameters is None:
             if start is None:
                 raise Refusal("a model needs start, where chains begin, or parameters, with their priors.")
-            self.start: Any = torch.atleast_1d(torch.as_tensor(start, dtype=torch.float64))
+            try:
+                self.start: Any = torch.atleast_1d(torch.as_tensor(start, dtype=torch.float64))
+            except (TypeError, ValueError):
+                raise Refusal(
+                    f"start = {start!r} must be numbers, where chains begin; named parameters with their priors are "
+                    "given as parameters={...}, and functions by name: log_prior=..."
+                ) from None
             self.dim = self.start.shape[-1]
             self.names = named(names, self.dim)
         else:
@@ -194,6 +200,10 @@ class FunctionModel:
             return declared
         name = getattr(self._log_prior, "__name__", type(self._log_prior).__name__)
         return name if declared == "flat" else f"{declared}; and {name}"
+
+    def replayable(self) -> bool:
+        """Return whether its functions are operations on tensors alone: under `torch.func.vmap` they read no values."""
+        return not self._batched
 
     def draw_prior(self, chains: int, key: int, *, strict: bool = False) -> Tensor:
         """Return independent draws of theta (C, D) from the declared priors; chain c's depends on key and c alone.

@@ -28,6 +28,7 @@ _CALLS = 20  # with tensors of the same shapes before they are recorded, which t
 _CHECKED = 3  # calls after a recording whose results are compared with the function's
 _SHAPES = 64  # most shapes that are counted; minibatches that grow have very many
 _RECORDINGS = 8  # most recordings of a function
+_DEPENDS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _VALUES = 1 << 24  # most values in the tensors of a recording; with more, arithmetic takes the time
 
 
@@ -91,9 +92,15 @@ class Replays:
         return self.recorded[key](theta, *rows.values())
 
 
-def recording(function: Function, tensors: Tensors) -> Function | None:
-    """Return a function that repeats the operations of `function` at tensors of these shapes; None if it cannot."""
-    recorder = _Recorder(tensors)
+def recording(function: Function, tensors: Tensors, *, strict: bool = False) -> Function | None:
+    """Return a function that repeats the operations of `function` at tensors of these shapes; None if it cannot.
+
+    Args:
+        function: the function.
+        tensors: its arguments.
+        strict: whether it cannot either if it reads values in Python, or shapes depend on values.
+    """
+    recorder = _Recorder(tensors, strict)
     try:
         with recorder:
             outputs = function(*tensors)
@@ -124,6 +131,13 @@ def _must_be_seen(tensors: Tensors) -> bool:
     )
 
 
+def _depends_on_values(operation: Any, operands: tuple[Any, ...]) -> bool:
+    """Return whether the values of operands decide what Python sees of an operation: a number, or a shape."""
+    if operation is torch.ops.aten.index.Tensor:  # only masks select a number of elements
+        return any(index.dtype in (torch.bool, torch.uint8) for index in operands[1] if index is not None)
+    return not _DEPENDS.isdisjoint(operation.tags)
+
+
 def _equal(one: Tensors, other: Tensors) -> bool:
     return all(torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) for a, b in zip(one, other, strict=True))
 
@@ -140,10 +154,12 @@ class _Recorder(TorchDispatchMode):
 
     Args:
         inputs: tensors that stand for arguments; what else comes from outside is a constant.
+        strict: whether operations that depend on values otherwise than in their results' values raise `ValueError`.
     """
 
-    def __init__(self, inputs: Tensors) -> None:
+    def __init__(self, inputs: Tensors, strict: bool) -> None:
         super().__init__()
+        self._strict = strict
         self._tensors = list(inputs)  # by slot; kept, so that no later tensor has the id of an earlier one
         self._slots = {id(tensor): _Slot(k) for k, tensor in enumerate(inputs)}
         self._constants: dict[_Slot, Tensor] = {}
@@ -157,6 +173,8 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if self._strict and _depends_on_values(func, args):
+            raise ValueError(f"{func} depends on values")
         operands = tree_map(self._read, (args, dict(kwargs or {})))
         outputs = func(*args, **(kwargs or {}))
         self._operations.append((func, operands, tree_map(self._written, outputs)))

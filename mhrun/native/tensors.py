@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -11,9 +12,11 @@ from mhrun.native.compiler import available
 def fit_for_loops(*tensors: Tensor) -> bool:
     """Return whether compiled loops can read the tensors: contiguous, on a CPU with numba, without gradients.
 
-    They have values, unlike those of a step that is recorded.
+    They have values, unlike those of a step that is recorded, and no dispatch mode has to see what is done with them.
     """
-    return available() and all(
+    if not available() or torch._C._len_torch_dispatch_stack():
+        return False
+    return all(
         t.device.type == "cpu" and t.is_contiguous() and not t.requires_grad and not isinstance(t, FakeTensor)
         for t in tensors
     )

@@ -298,6 +298,10 @@ class FastForms(Protocol):
         """Return the Taylor polynomial of log_lik about the reference (D,), without its constant, (C, m)."""
         ...
 
+    def replayable(self) -> bool:
+        """Return whether log_lik and log_prior are operations on tensors alone, which a recording can repeat."""
+        ...
+
     def in_float64(self, rows: Rows) -> Rows:
         """Return the rows as log_lik computes with them in float64; default: fields of floating point converted."""
         ...

@@ -98,15 +98,15 @@ def both(kernel, target, dtype=torch.float64, backend="eager", size=0.01):
 def test_a_captured_step_is_the_step_in_torch(kernel, kinds):
     graph, value = both(kernel, numbers())
     assert value == []
-    assert [kind.run is not None for kind in graph._kinds] == [True] * kinds
-    assert graph.compilations == kinds  # and not once more
+    assert [kind.run is not None for kind in graph.steps.kinds] == [True] * kinds
+    assert graph.steps.compilations == kinds  # and not once more
 
 
 @pytest.mark.parametrize("kernel", [SGLD, WALK], ids=["sgld", "mint"])
 def test_wide_steps_are_captured(kernel):
     graph, value = both(kernel, network(), torch.float32)
     assert value == []
-    assert graph.compilations == 1
+    assert graph.steps.compilations == 1
 
 
 class Recurrent(nn.Module):
@@ -179,32 +179,32 @@ def test_a_step_of_a_bound_module_is_captured(name, kernel):
     """With the buffers of each chain."""
     graph, said = both(MOVES[kernel], images(MODULES[name]()), torch.float32, "aot_eager", size=1e-5)
     assert said == []
-    assert graph.compilations == len(graph._kinds) > 0
-    assert all(kind.run is not None for kind in graph._kinds)
+    assert graph.steps.compilations == len(graph.steps.kinds) > 0
+    assert all(kind.run is not None for kind in graph.steps.kinds)
 
 
 def test_a_step_in_bf16_is_captured():
     target = images(MODULES["group norm"](), "bf16")
     graph, said = both(SGLD, target, torch.float32, "aot_eager", size=1e-5)
-    assert (said, graph.compilations) == ([], 1)
+    assert (said, graph.steps.compilations) == ([], 1)
 
 
 def test_a_graph_is_compiled_by_a_backend_of_torch():
     graph, value = both(WALK, numbers(), backend="aot_eager")
-    assert (value, graph.compilations) == ([], 1)
+    assert (value, graph.steps.compilations) == ([], 1)
 
 
 def test_what_depends_on_the_data_runs_in_torch_and_says_so():
     growing = MetropolisHastings(mhrun.RandomWalk(), Growing(), MHMinibatch(M, 0.9, "paper"))
     graph, value = both(growing, numbers())
-    assert [kind.run for kind in graph._kinds] == [None]
+    assert [kind.run for kind in graph.steps.kinds] == [None]
     assert len(value) == 1
     assert "one: some of its steps run in torch, not as a graph: its minibatch grows" in value[0]
     adaptive = AdaptiveBackward(
         mhrun.ReversibleLangevinProposal(), mhrun.Stored(M), mhrun.Metropolis(), 4, trials=2
     )
     graph, value = both(adaptive, numbers())  # the steps between two adjustments are captured
-    assert [kind.run is not None for kind in graph._kinds] == [False, True, False]
+    assert [kind.run is not None for kind in graph.steps.kinds] == [False, True, False]
     assert "trials" in value[0]
 
 
@@ -228,18 +228,21 @@ class Drifts(mhrun.RandomWalk):
 
 def test_a_step_that_waits_or_remembers_is_found():
     """Each would be wrong in a graph, so that the run continues without one."""
-    for proposal, words in ((Waits(), "DataDependent"), (Drifts(), "its graph and torch differ")):
+    for proposal, words in (
+        (Waits(), "DataDependent"),
+        (Drifts(), "the captured step differs from the kernel's"),
+    ):
         one, value = method(MetropolisHastings(proposal, mhrun.Shared(M), mhrun.Metropolis()), numbers()), []
         graph = GraphExecutor(one, value.append, "eager")
         graph.advance(one.first_state(), 1, one.plan.controls(one.plan.start(), 1, 2))
-        assert graph._kinds[0].run is None
+        assert graph.steps.kinds[0].run is None
         assert words in value[0]
 
 
 def test_a_graph_that_would_be_compiled_again_is_an_error():
     one = method(WALK, numbers())
     graph = GraphExecutor(one, backend="eager")
-    run = graph._compiled(lambda tensors: [tensors[0] + 1], [torch.zeros(3)])
+    run = graph.steps._compiled(lambda tensors: [tensors[0] + 1], [torch.zeros(3)])
     assert run([torch.ones(3)])[0].tolist() == [2.0] * 3
     with pytest.raises(RuntimeError):
         run([torch.ones(4)])  # the buffers have one shape
@@ -262,6 +265,6 @@ def test_runs_take_it_by_name(monkeypatch, backend):
         return -0.5 * (row - theta[0]) ** 2
 
     traces = [mhrun.sample(log_lik, x, WALK, executor=name, **settings) for name in ("torch", "graph")]
-    assert sum(one.compilations for one in made) > 0
+    assert sum(one.steps.compilations for one in made) > 0
     plain, captured = (trace["posterior"]["theta"].to_numpy() for trace in traces)
     assert np.allclose(plain, captured, atol=1e-9)

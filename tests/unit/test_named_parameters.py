@@ -520,6 +520,13 @@ def test_bad_models_are_refused_in_one_line(changed, message):
     assert "\n" not in str(caught.value)
 
 
+def test_a_start_that_is_no_number_is_refused():
+    with pytest.raises(
+        Refusal, match=r"start = {'mu': 1} must be numbers.*parameters={\.\.\.}, and functions by name"
+    ):
+        mhrun.FunctionModel(lambda theta, batch: batch, {"mu": 1})
+
+
 @pytest.mark.parametrize("kind", [Logistic, RobustRegression, PoissonRegression])
 def test_regressions_name_their_coefficients(kind):
     assert kind(2).names == ("theta[0]", "theta[1]")
