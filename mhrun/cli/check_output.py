@@ -113,11 +113,13 @@ def _merged(verdicts: Sequence[CheckResult]) -> list[CheckResult]:
 
 def _unseen(verdicts: Sequence[CheckResult], subject: Subject) -> str:
     """Return what errors the checks do not see: of the variance where they judge it, or in standard errors."""
-    from mhrun.check.results import HOLDS, Z
+    from mhrun.check.results import HOLDS, NO_POWER, NONE, Z
 
     # The standard errors of what fails are those of a wrong distribution.
     limits = [v.unseen for v in verdicts if v.unseen is not None and v.outcome == HOLDS]
     setting = f"chains={25 * subject.chains}"
+    if all(v.outcome in (NO_POWER, NONE) for v in verdicts):
+        return "No check had power: nothing is known of the distribution."
     if not limits:
         return f"An error within {Z:.1f} standard errors (±) passes unseen; with {setting} they are a fifth as large."
     low, high = f"{100 * min(limits):.2g}", f"{100 * max(limits):.2g}"

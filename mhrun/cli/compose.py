@@ -134,6 +134,11 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
             ) from error
         if found := re.search(r"Interpolation key '([\w.]+)' not found", str(error)):
             by = re.search(r"full_key: ([\w.]+)", str(error))
+            if by and found[1] == "data.n":
+                raise UserError(
+                    f"{by[1]} is computed from data.n, and the number of these data is no setting; give {by[1]} a "
+                    "value."
+                ) from error
             raise UserError(
                 f"'{found[1]}'{f', which {by[1]} takes,' if by else ''} is not given; add +{found[1]}=VALUE."
             ) from error

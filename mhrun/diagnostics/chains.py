@@ -26,7 +26,7 @@ _LAGS = 512  # autocovariances that are computed first
 _VALUES = 1 << 18  # numbers in the blocks that are transformed at once
 _TAILS = (0.05, 0.95)  # the quantiles whose effective sample sizes are those of the tails
 _SQUARABLE = (1e-100, 1e100)  # sizes of numbers whose squares are far from the limits of float64
-_THINNED = 5000  # draws of a chain that R-hat is computed from
+_THINNED = 5000  # draws of a chain that R-hat is computed from, unless neighbours are negatively correlated
 _COUNTED = 4  # coordinates whose distinct values are counted: a move changes all of them
 _PARALLEL = 100_000  # draws from which coordinates are diagnosed in threads
 
@@ -197,7 +197,10 @@ class _Quantity:
         return self._once(f"rhat {most}", lambda: self._rhat(most))
 
     def _rhat(self, limit: int) -> float:
-        thinned = _split(self.draws[:, :: -(-self.draws.shape[1] // limit)])
+        every = -(-self.draws.shape[1] // limit)
+        if every > 1 and _alternates(self.draws):
+            every = 1
+        thinned = _split(self.draws[:, ::every])
         if thinned.shape[1] < 2 or np.ptp(thinned) == 0:
             return float("nan")
         return max(_rhat(_scores(thinned)), _rhat(_scores(np.abs(thinned - np.median(thinned)))))
@@ -207,6 +210,13 @@ def _scale(draws: Draws) -> float:
     """Return a divisor for draws whose squares would over- or underflow: the largest absolute value; else 1."""
     largest = float(np.abs(draws).max())
     return 1.0 if _SQUARABLE[0] < largest < _SQUARABLE[1] else largest
+
+
+def _alternates(draws: Draws) -> bool:
+    """Return whether neighbouring draws are negatively correlated: a thinned chain has a worse mean then."""
+    gaps = draws / _scale(draws)
+    gaps = gaps - gaps.mean(axis=1, keepdims=True)
+    return bool((gaps[:, 1:] * gaps[:, :-1]).sum() < 0)
 
 
 def _split(draws: npt.NDArray[Any]) -> Draws:
@@ -340,7 +350,8 @@ def rhat(draws: Array, most: int = _THINNED) -> float:
 
     Of one chain it compares the two halves, which cannot show a mode that the chain never visited.
 
-    Longer chains are thinned to `most` draws, which hardly changes R-hat and saves the time of ranking.
+    Longer chains are thinned to `most` draws, which hardly changes R-hat and saves the time of ranking; not those whose
+    neighbouring draws are negatively correlated, whose means thinning makes worse.
     """
     quantity = _Quantity(draws)
     return quantity.rhat(most) if quantity.is_valid else float("nan")

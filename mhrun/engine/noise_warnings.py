@@ -66,17 +66,17 @@ def noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
         )
     noise = log_ratio_noise(summary)
     keeps_batch = kernel.pairing is not None and kernel.pairing.keeps_batch
-    limit = max(rule.noise_limit, _OF_KEPT) if keeps_batch else rule.noise_limit
+    m = float(np.sum(summary["totals"]["sum_batch_size"])) / (method.shape.chains * method.shape.steps)
+    limit = rule.noise_limit_of(m)
+    limit = max(limit, _OF_KEPT) if keeps_batch else limit
     if noise > limit and not rule.wants_terms:
-        steps = method.shape.chains * method.shape.steps
-        m = float(np.sum(summary["totals"]["sum_batch_size"])) / steps
         weights = [
             rounded(method.target.n / t) for t in (max(summary["temperature"]), min(summary["temperature"]))
         ]
         weight = " to ".join(dict.fromkeys(weights))
         if rule.corrects_noise:
             effect = (
-                f"{type(rule).__name__} corrects for noise up to {limit:g}; above that draws may be of another "
+                f"{type(rule).__name__} corrects for noise up to {limit:.3g}; above that draws may be of another "
                 "distribution, and noise costs acceptance"
             )
         elif keeps_batch:

@@ -55,7 +55,7 @@ class GaussianLocation:
         return -0.5 * self.precision * square_sum(theta)
 
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
-        """(C, D) and x (C or 1, m, D) -> (C, m), in the precision of x, float64 for integers.
+        """(C, D) and x (C or 1, m, D) -> (C, m), in the higher precision of theta and x, float64 for integers.
 
         Raises:
             UserError: rows of a width other than D.
@@ -65,13 +65,13 @@ class GaussianLocation:
             raise UserError(
                 f"GaussianLocation has dim = {self.dim} and a row of x the shape {tuple(x.shape[2:])}."
             )
-        point = theta.to(x.dtype)
-        # |x - theta|^2 is expanded: the differences would be a tensor of all rows for every chain.
-        product = (
-            torch.einsum("...md,cd->cm", x[0], point)
-            if len(x) == 1
-            else torch.bmm(x, point[:, :, None])[..., 0]
-        )
+        if len(x) == len(theta):
+            return -0.5 * (x - theta[:, None]).square().sum(-1)
+        # |x - theta|^2 is expanded: the differences would be a tensor of all rows for every chain. Their mean is
+        # subtracted first, lest the squares of data far from 0 cancel.
+        centre = x.mean(-2, dtype=torch.promote_types(x.dtype, theta.dtype))
+        x, point = x - centre[:, None], theta - centre
+        product = torch.einsum("...md,cd->cm", x[0], point)
         return product - 0.5 * x.square().sum(-1) - 0.5 * point.square().sum(-1, keepdim=True)
 
     def log_lik_and_grad(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
@@ -81,19 +81,18 @@ class GaussianLocation:
 
     def full_log_lik(self, data: Rows) -> Callable[[Tensor], Tensor]:
         """Return theta (C, D) -> the exact sum over all data (C,), from sufficient statistics."""
-        n, mean, square = _statistics(data)
+        n, mean, scatter = _statistics(data)
         centre = torch.from_numpy(mean).to(data["x"].device)
-        return lambda theta: n * (theta @ centre - 0.5 * theta.square().sum(-1)) - 0.5 * square
+        return lambda theta: -0.5 * (n * (theta.double() - centre).square().sum(-1) + scatter)
 
     def full_value_and_grad(self, data: Rows) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         """Return theta (C, D) -> the sum over all data (C,) and its gradient n (mean - theta), (C, D)."""
-        n, mean, square = _statistics(data)
+        n, mean, scatter = _statistics(data)
         centre = torch.from_numpy(mean).to(data["x"].device)
 
         def both(theta: Tensor) -> tuple[Tensor, Tensor]:
-            dtype, theta = theta.dtype, theta.double()
-            total = n * (theta @ centre - 0.5 * theta.square().sum(-1)) - 0.5 * square
-            return total, (n * (centre - theta)).to(dtype)
+            gap = theta.double() - centre
+            return -0.5 * (n * gap.square().sum(-1) + scatter), (-n * gap).to(theta.dtype)
 
         return both
 
@@ -113,9 +112,10 @@ class GaussianLocation:
 
 
 def _statistics(data: Rows) -> tuple[int, Any, float]:
-    """Return the number of data, their mean (D,) and the sum of their squares."""
+    """Return the number of data, their mean (D,) and the sum of the squares of their distances from it."""
     x = data["x"].double()
-    return len(x), x.mean(0).cpu().numpy(), float(x.square().sum())
+    mean = x.mean(0)
+    return len(x), mean.cpu().numpy(), float((x - mean).square().sum())
 
 
 @piece
@@ -174,12 +174,12 @@ def _difference(args: Any, index: Any, m: Any, origin: Any, candidate: Any) -> A
 
 @piece
 def _total(args: Any, theta: Any) -> Any:
-    n, mean, square = args[2], args[3], args[4]
-    inner, norm = 0.0, 0.0
+    n, mean, scatter = args[2], args[3], args[4]
+    square = 0.0
     for d in range(len(theta)):
-        inner += theta[d] * mean[d]
-        norm += theta[d] * theta[d]
-    return n * (inner - 0.5 * norm) - 0.5 * square
+        gap = theta[d] - mean[d]
+        square += gap * gap
+    return -0.5 * (n * square + scatter)
 
 
 @piece

@@ -23,6 +23,7 @@ from mhrun.types import Bounds, Field, Reference, Rows
 # Half the width of a bin in standard deviations of a component, and nodes per bin. Exact to about 1e-11 a datum as
 # long as the means are within five standard deviations of each other; see `compress`.
 _HALF_WIDTH, _NODES = 0.25, 16
+_LARGEST = 660.0  # exponent whose products and quotients are still numbers in float64
 _WIDE = 16  # number of means from which a compiled pass over the nodes pays
 
 
@@ -34,8 +35,8 @@ class MixtureMeans:
 
     log p(x | theta) is a smooth function of the scalar x, so its sums over many data are computed from its values at a
     few hundred nodes (`mhrun.models.compressed`). The exponentials at the nodes factor into those of the bin centres
-    and of the offsets within a bin. The sum over all data or a minibatch is equal up to rounding. It is counted as one
-    log-likelihood per datum.
+    and of the offsets within a bin; where these would leave the range of float64, each is computed by itself. The sum
+    over all data or a minibatch is equal up to rounding. It is counted as one log-likelihood per datum.
 
     Args:
         components: D.
@@ -111,11 +112,8 @@ class MixtureMeans:
 
     def log_lik_and_grad(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the log-likelihoods (C, m) and the gradient (C, D) of their mean."""
-        gaps = rows["x"].to(theta.dtype)[..., None] - theta[:, None, :]
-        parts = gaps.square().mul_(-0.5 / self.variance)
-        top = torch.logsumexp(parts, -1, keepdim=True)
-        shares = parts.sub_(top).exp_()
-        return top[..., 0] + self._constant, shares.mul_(gaps).mean(1) / self.variance
+        log_lik, shares, gaps = self._parts(theta, rows["x"])
+        return log_lik, shares.mul_(gaps).mean(1) / self.variance
 
     def full_log_lik(self, data: Rows) -> Callable[[Tensor], Tensor]:
         """Return theta (C, D) -> the sum over all data (C,), from the nodes."""
@@ -138,23 +136,23 @@ class MixtureMeans:
 
     def _value_and_grad(self, data: Rows) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         centres, offsets, weights = self._nodes(data)
-        device, v = data["x"].device, self.variance
-        c, o, w = (torch.from_numpy(a).to(device) for a in (centres, offsets, weights))
-        x = c[:, None] + o  # (B, Q)
-        base = float((w * x.square()).sum()) * -0.5 / v + float(w.sum()) * self._constant
+        device = data["x"].device
+        x = torch.from_numpy((centres[:, None] + offsets).ravel()).to(device)
+        w = torch.from_numpy(weights.ravel()).to(device)
 
         def both(theta: Tensor) -> tuple[Tensor, Tensor]:
-            dtype, theta = theta.dtype, theta.double()
-            coarse = (
-                (theta[:, None, :] * c[:, None] - 0.5 * theta[:, None, :].square()) / v
-            ).exp()  # (C, B, D)
-            fine = (o[:, None] * theta[:, None, :] / v).exp()  # (C, Q, D)
-            total = coarse @ fine.mT  # (C, B, Q)
-            share = w / total
-            grad = (coarse * ((share * x) @ fine - theta[:, None, :] * (share @ fine))).sum(1) / v
-            return base + (w * total.log()).sum((1, 2)), grad.to(dtype)
+            log_lik, shares, gaps = self._parts(theta.double(), x)
+            grad = (w @ shares.mul_(gaps)) / self.variance
+            return log_lik @ w, grad.to(theta.dtype)
 
         return both
+
+    def _parts(self, theta: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log-likelihoods (C, m) at x (m,) or (C or 1, m), the components' shares of them and x - theta_d."""
+        gaps = x.to(theta.dtype)[..., None] - theta[:, None, :]
+        parts = gaps.square().mul_(-0.5 / self.variance)
+        top = torch.logsumexp(parts, -1, keepdim=True)
+        return top[..., 0] + self._constant, parts.sub_(top).exp_(), gaps
 
     def _nodes(self, data: Rows) -> tuple[Any, Any, Any]:
         """Return the bins' centres (B,), the nodes' offsets from them (Q,) and the weights of all data (B, Q)."""
@@ -277,11 +275,44 @@ def _power(y: Any) -> Any:
     return e if y <= 0.0 else 1.0 / e
 
 
+@piece
+def _largest_exponent(args: Any, theta: Any) -> Any:
+    """Return a bound on the absolute exponents of all factors and products in `_score`."""
+    v, half_width, centres = args[1], args[5], args[6]
+    largest = 0.0
+    for d in range(len(theta)):
+        for c in (centres[0], centres[-1]):  # between them it is between those
+            exponent = abs(theta[d] * c - 0.5 * theta[d] * theta[d]) / v
+            largest = max(largest, exponent + 2.0 * half_width * abs(theta[d]) / v)
+    return largest
+
+
+@routine
+def _plain_score(args: Any, weights: Any, theta: Any, grad: Any, values: Any) -> Any:
+    """Return what `_score` does, from the components' own exponents at each node: slower, and right for any theta."""
+    v, centres, offsets = args[1], args[6], args[7]
+    dim, order, scale = len(theta), len(offsets), -0.5 / args[1]
+    total = 0.0
+    for d in range(dim):
+        grad[d] = 0.0
+    for at in range(len(weights)):
+        x = centres[at // order] + offsets[at % order]
+        values[at] = _log_lik(args, x, theta)
+        total += weights[at] * values[at]
+        for d in range(dim):
+            gap = x - theta[d]
+            share = exp_negative_64(min(scale * gap * gap + args[3] - values[at], 0.0))
+            grad[d] += weights[at] * share * gap / v
+    return total
+
+
 @routine
 def _score(args: Any, weights: Any, theta: Any, grad: Any, values: Any) -> Any:
     """Return sum_j weights_j l(node_j); fill grad (D,) with its gradient and values (nodes,) with l(node_j)."""
     v, half_width, centres, offsets, base = args[1], args[5], args[6], args[7], args[9]
     dim, bins, order = len(theta), len(centres), len(offsets)
+    if _largest_exponent(args, theta) > _LARGEST:
+        return _plain_score(args, weights, theta, grad, values)
     coarse, fine = np.empty((bins, dim)), np.empty((order, dim))
     ratio, scaled, part_grad = np.empty(dim), np.empty((order, dim)), np.empty(dim)
     for d in range(dim):

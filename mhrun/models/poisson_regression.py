@@ -101,7 +101,7 @@ class PoissonRegression(Regression):
 
     def value(self, eta: Tensor, y: Tensor) -> Tensor:
         """Return f(eta, y), (C, m)."""
-        return y * eta - eta.exp() - torch.lgamma(y + 1.0)
+        return y * eta - eta.exp() - torch.lgamma(y.double() + 1.0)
 
     def log_lik_size(self, theta: Tensor, rows: Rows) -> Tensor:
         """Return y |eta| + exp(eta) + log y!, (C, m): of counts of 10^5 each is 10^5 or more, and log p about -7."""

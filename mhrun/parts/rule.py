@@ -43,6 +43,10 @@ class Rule(ABC):
         """
         return math.inf if self.corrects_noise else 0.7
 
+    def noise_limit_of(self, m: float) -> float:
+        """Return the `noise_limit` with minibatches of m data."""
+        return self.noise_limit
+
     @property
     def skew_limit(self) -> float:
         """The `Verdict.log_ratio_skew` above which a run warns."""

@@ -45,6 +45,10 @@ class Penalty(Rule):
         """2: a candidate with R = 0 is then accepted with probability 0.32."""
         return 2.0
 
+    def noise_limit_of(self, m: float) -> float:
+        """Return the least of 2 and sqrt(m) / 2, up to which the series holds."""
+        return min(self.noise_limit, math.sqrt(m) / 2) if self.estimated else self.noise_limit
+
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
         """Accept iff a uniform's logarithm is below r - u; NaN is rejected."""
         assert contest.difference is not None

@@ -96,6 +96,13 @@ class Cosine(Stateless):
             or (counts < 1).any()
             or (self.samples and (counts < self.samples).any())
         ):
+            made = math.ceil(placed.total / placed.length)
+            if made < self.cycles:
+                raise Refusal(
+                    f"{self.cycles} cycles of {placed.total} steps: a cycle has {placed.length} steps, rounded up, and "
+                    f"{made} cycles have them all. Choose {made} cycles, or a number of steps that {self.cycles} "
+                    "divides."
+                )
             raise Refusal(
                 f"{self.cycles} cycles of {placed.total} steps: a cycle has {placed.length} steps, of which "
                 f"{placed.length - placed._exploring_steps()} sample, which is too few for the draws to be collected. "

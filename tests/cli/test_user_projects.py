@@ -529,6 +529,17 @@ def test_a_method_needs_its_name_alone_or_asks_in_one_line(tmp_path):
             assert compose_config([*words, f"+method@methods.a={name}"])["methods"]["a"], name
 
 
+def test_a_value_computed_from_the_number_of_data_is_asked_for(tmp_path):
+    """A table's number of rows is no setting, so that adding data.n would be refused."""
+    write(tmp_path, {"rows.csv": "x\n" + "1\n2\n"})
+    words = ["data=table", "data.file=rows.csv", "model=gaussian_mean"]
+    words += ["+method@methods.a=mintee", "+rungs=2", "+ratio=2", "chains=2"]
+    with pytest.raises(UserError, match=r"give methods\.a\.kernel\.sizes a value\.$"):
+        compose_config(words)
+    method = compose_config([*words, "methods.a.kernel.sizes=[2,1]"])["methods"]["a"]
+    assert method["kernel"]["sizes"] == [2, 1]
+
+
 def test_a_part_beside_conf_is_named(tmp_path, capsys):
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     (tmp_path / "method").mkdir()

@@ -360,3 +360,15 @@ def test_few_draws_have_no_effective_sample_size(rng):
         if size >= 10:
             assert found[0] < 20 < found[1]
             assert found[2] > 2
+
+
+def test_rhat_of_long_alternating_chains_is_that_of_all_draws(rng):
+    """Every second draw of a negatively correlated chain has a worse mean than all of them."""
+    noise = rng.normal(size=(4, 6000))
+    draws = np.empty_like(noise)
+    draws[:, 0] = noise[:, 0]
+    for k in range(1, noise.shape[1]):
+        draws[:, k] = -0.9 * draws[:, k - 1] + noise[:, k]
+    assert rhat(draws) == pytest.approx(rhat(draws, most=10_000), abs=1e-12)
+    assert rhat(draws) < 1.001
+    assert rhat(-np.abs(draws)) == pytest.approx(rhat(-np.abs(draws), most=3_000), abs=0.02)  # thinned

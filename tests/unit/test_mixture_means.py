@@ -66,6 +66,41 @@ def test_sums_of_nodes_are_sums_of_data(rng, spread):
     assert weights @ values**2 == pytest.approx(float(part.square().sum()), rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("variance", "centres"),
+    [
+        (0.04, (6.0, -6.0)),
+        (0.005, (9.0, -9.0)),
+        (1.0, (40.0, 43.0)),
+        (1.0, (1000.0, 1003.0)),
+        (1e4, (0.0, 3e3)),
+    ],
+    ids=["apart", "far apart", "away from 0", "far away", "wide"],
+)
+@pytest.mark.parametrize("components", [2, 20])
+def test_sums_of_nodes_have_no_range(rng, variance, centres, components):
+    """Exponents beyond those of float64: means that are many standard deviations apart, or away from 0."""
+    sd = math.sqrt(variance)
+    x = np.concatenate([rng.normal(centre, sd, 150) for centre in centres])
+    model = MixtureMeans(components, variance, 1e4)
+    data = Dataset.of(x)
+    points = np.array([np.resize(centres, components), np.resize(centres, components) + 3 * sd])
+    points = np.vstack([points, points[0] + rng.normal(0, 5 * sd, components)])
+    theta = torch.from_numpy(points)
+    plain, gradient = model.log_lik_and_grad(theta, {"x": torch.from_numpy(x)[None]})
+    exact, slopes = plain.sum(-1).numpy(), len(x) * gradient.numpy()
+    native = model.native(data.fields, full=True)
+    values, found = np.empty(native.sums.size), np.empty(components)
+    for k, point in enumerate(points):
+        one = _score(native.args, native.sums.whole, point, found, values)
+        assert one == pytest.approx(exact[k], rel=1e-9)
+        assert found == pytest.approx(slopes[k], rel=1e-6, abs=1e-6 * np.abs(slopes[k]).max() + 1e-9 / sd)
+    for both in (model._value_and_grad(data.fields), model.full_value_and_grad(data.fields)):
+        total, grad = both(theta)
+        assert total.numpy() == pytest.approx(exact, rel=1e-9)
+        assert grad.numpy() == pytest.approx(slopes, rel=1e-6, abs=1e-6 * np.abs(slopes).max() + 1e-9 / sd)
+
+
 def test_compiled_sums_of_all_data_are_the_plain_ones(rng):
     model = MixtureMeans(50)
     data = MixtureSample(2000, (2.0, 0.0), weights=(0.02, 0.98)).load()

@@ -79,6 +79,14 @@ def test_a_penalty_that_rejects_most_moves_is_warned_of():
     assert warned(mhrun.Metropolis(), Shared(20), step=0.05)
 
 
+def test_a_penalty_is_warned_of_where_its_series_fails():
+    """From m terms it corrects a variance below m/4: sd 1.12 with m = 5; known variances have no such limit."""
+    (line,) = warned(Penalty(), Shared(5), step=0.03)  # sd 100 0.03 / sqrt(5) = 1.3
+    assert "Penalty corrects for noise up to 1.12; above that draws may be of another distribution" in line
+    assert not warned(Penalty(), Shared(5), step=0.015)
+    assert not warned(Penalty(estimated=False), Shared(5), step=0.03)
+
+
 def test_the_warning_is_for_tests_that_take_no_account_of_the_noise():
     assert not warned(Compensated(variance=1.0), Shared(20))
     assert not [line for line in warned(MHMinibatch(50), Growing()) if "noise has sd" in line]

@@ -215,12 +215,12 @@ def _against_noise(chains: PilotChains, measured: _Step, wanted_rate: float | No
     if rule.wants_terms:
         return measured
     if rule.corrects_noise:
-        limit = _noise_limit(rule)
+        limit = _noise_limit(rule, chains.kernel.pairing.m or chains.target.n)
         if sd <= limit or not chains.method.plan.is_open or wanted_rate is not None:
             return measured
         step, rate, sd = _quieter(chains, measured.step, sd, _QUIET * limit)
         reason = (
-            f"minibatch noise of the log-ratio has sd {sd:.2g} at it, and would be above {limit:g}, up to "
+            f"minibatch noise of the log-ratio has sd {sd:.2g} at it, and would be above {limit:.3g}, up to "
             f"which {type(rule).__name__} corrects for it, at a larger one; acceptance {rate:.2f}"
         )
         return measured._replace(step=step, rate=rate, aim=min(_MOST_ACCEPTED, rate), noise=sd**2, why=reason)
@@ -242,15 +242,16 @@ def _against_noise(chains: PilotChains, measured: _Step, wanted_rate: float | No
     return measured._replace(step=step, rate=rate, aim=min(_MOST_ACCEPTED, rate), noise=sd**2, why=reason)
 
 
-def _noise_limit(rule: Rule) -> float:
-    """Return the noise above which a run warns.
+def _noise_limit(rule: Rule, m: float = math.inf) -> float:
+    """Return the noise above which a run with minibatches of m data warns.
 
     Raises:
         UserError: it is not positive.
     """
-    if not rule.noise_limit > 0:
-        raise UserError(f"{type(rule).__name__}.noise_limit = {rule.noise_limit!r} must be positive.")
-    return rule.noise_limit
+    limit = rule.noise_limit_of(m)
+    if not limit > 0:
+        raise UserError(f"{type(rule).__name__}.noise_limit = {limit!r} must be positive.")
+    return limit
 
 
 def _wider(sd: float) -> str:
