@@ -110,6 +110,8 @@ def recording(function: Function, tensors: Tensors, *, strict: bool = False) -> 
             replay = torch.jit.trace(recorder.replayed(outputs), tuple(tensors), check_trace=False)
     except Exception:  # whatever is wrong, the function can be called; its own errors come again then
         return None
+    finally:
+        recorder.clear()
 
     def without_gradients(*tensors: Tensor) -> Tensors:
         with torch.no_grad():
@@ -196,6 +198,11 @@ class _Recorder(TorchDispatchMode):
         self._slots[id(value)] = slot = _Slot(len(self._tensors))
         self._tensors.append(value)
         return slot
+
+    def clear(self) -> None:
+        """Forget all tensors: TorchScript keeps the function that it traced, and with it this."""
+        for kept in (self._tensors, self._slots, self._constants, self._operations):
+            kept.clear()
 
     def replayed(self, results: Tensors) -> Function:
         """Return a function of the inputs that repeats the operations."""

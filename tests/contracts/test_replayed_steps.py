@@ -1,5 +1,7 @@
 """Steps that are replayed from a recording have the results of the kernel's own steps, to the bit."""
 
+import gc
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from mhrun.engine import executors, replay
 from mhrun.engine.executors import TorchExecutor
 from mhrun.engine.method import Method
 from mhrun.engine.replay import PlainSteps, ReplayedSteps
+from mhrun.models.recorded import recording
 from mhrun.proposals.hamiltonian import HamiltonianProposal
 from mhrun.proposals.langevin import LangevinProposal
 from mhrun.rules.mh_minibatch import MHMinibatch
@@ -195,3 +198,13 @@ def test_short_runs_are_not_recorded(monkeypatch):
     monkeypatch.undo()
     assert not replay.replaying_pays(method(WALK, target(), 999))
     assert replay.replaying_pays(method(WALK, target(), 1_000))
+
+
+def test_a_recording_keeps_no_tensors():
+    """TorchScript keeps what it traced; without care, all intermediate tensors of a step."""
+    data = torch.randn(1_000)
+    repeated = recording(lambda x: [(x * data).sum()[None]], [data], strict=True)
+    gc.collect()
+    alive = [one for one in gc.get_objects() if type(one).__name__ == "_Recorder"]
+    assert all(not one._tensors and not one._operations for one in alive)
+    assert torch.equal(repeated(2 * data)[0], (2 * data * data).sum()[None])
