@@ -203,7 +203,7 @@ def test_short_runs_are_not_recorded(monkeypatch):
 def test_a_recording_keeps_no_tensors():
     """TorchScript keeps what it traced; without care, all intermediate tensors of a step."""
     data = torch.randn(1_000)
-    repeated = recording(lambda x: [(x * data).sum()[None]], [data], strict=True)
+    repeated = recording(lambda x: [(x * data).sum()[None]], [data.clone()], strict=True)
     gc.collect()
     alive = [one for one in gc.get_objects() if type(one).__name__ == "_Recorder"]
     assert all(not one._tensors and not one._operations for one in alive)
