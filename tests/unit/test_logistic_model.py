@@ -182,7 +182,8 @@ def test_the_compiled_loop_does_the_same_on_bytes(request, problem, kind):
         for executor in ("torch", "compiled")
     )
     for name in plain.data_vars:
-        assert fused[name].values == pytest.approx(plain[name].values, abs=1e-5)
+        # Products in float32 round differently from one processor to the next.
+        assert fused[name].values == pytest.approx(plain[name].values, abs=3e-5)
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_a_rule_without_a_limit_has_a_noise_of_1():
 
 @pytest.mark.parametrize(("limit", "is_shorter"), [(0.5, True), (2.0, True), (100.0, False)])
 def test_noise_stays_below_what_a_rule_corrects(monkeypatch, limit, is_shorter):
-    monkeypatch.setattr(Penalty, "noise_limit", limit)
+    monkeypatch.setattr(Penalty, "noise_limit_of", lambda self, m: limit)
     kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(20), Penalty())
     facts = found(run(kernel))
     assert ("Penalty corrects for it, at a larger one" in facts["why"]) is is_shorter

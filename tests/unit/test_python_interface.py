@@ -202,7 +202,6 @@ def test_a_model_object_and_the_compiled_loop(mixture):
     ("change", "message"),
     [
         ({"start": None}, "needs start="),
-        ({"start": {"theta": [0.0]}},),
         ({"step_size": -1.0}, "must be positive"),
         ({"kernel": metropolis(mhrun.Shared(500))}, "more than the n = 20"),
         ({"chains": 0}, "at least 1"),
