@@ -100,6 +100,11 @@ def measured_threads(method: Method, executor: Executor) -> int:
     return faster_threads(most, lambda: executor.advance(state, second, controls))
 
 
+def recordings_of(executor: Executor) -> int:
+    """Return how many kinds of steps an executor has recorded, see `TorchExecutor.recordings`."""
+    return executor.recordings if isinstance(executor, TorchExecutor) else 0
+
+
 def check_executor(methods: Sequence[Method], choice: str, threads: int | None) -> None:
     """Check that every method supports the chosen executor, before the first one runs.
 
@@ -171,6 +176,11 @@ class TorchExecutor(StepwiseExecutor):
 
     def prepare(self, state: State) -> None:
         """Do nothing."""
+
+    @property
+    def recordings(self) -> int:
+        """How many kinds of steps it has recorded, or tried to; each takes as long as many steps, once."""
+        return len(self._steps.kinds) if isinstance(self._steps, ReplayedSteps) else 0
 
     def _step(self, state: State, controls: Controls) -> tuple[State, Info]:
         return self._steps(state, controls)

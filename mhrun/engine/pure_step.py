@@ -116,7 +116,7 @@ class _Source(ABC):
         raise Dynamic("it goes on with minibatches of earlier steps")
 
 
-class _Recorder(_Source):
+class _Asked(_Source):
     """Answers from `Draws`, and records the requests."""
 
     def __init__(
@@ -135,14 +135,14 @@ class _Recorder(_Source):
         self._requests.kinds.append((lambda draws: ask(derive(draws)), answer))
         return answer
 
-    def part(self, name: str, rows: Tensor, every: int = 1) -> _Recorder:
+    def part(self, name: str, rows: Tensor, every: int = 1) -> _Asked:
         derive = self._derive
         child = self._draws.part(name, rows, every)
-        return _Recorder(child, self._requests, lambda draws: derive(draws).part(name, rows, every))
+        return _Asked(child, self._requests, lambda draws: derive(draws).part(name, rows, every))
 
-    def again(self) -> _Recorder:
+    def again(self) -> _Asked:
         derive = self._derive
-        return _Recorder(self._draws.again(), self._requests, lambda draws: derive(draws).again())
+        return _Asked(self._draws.again(), self._requests, lambda draws: derive(draws).again())
 
 
 class _Given(_Source):
@@ -196,7 +196,11 @@ class CapturedSteps(ABC):
 
     @abstractmethod
     def capture(self, step: Step, inputs: list[Tensor]) -> Step:
-        """Return a function that does what `step` does, for tensors of the same shapes; any error refuses it."""
+        """Return a function that does what `step` does, for tensors of the same shapes.
+
+        Raises:
+            Exception: the step cannot be captured.
+        """
 
     @abstractmethod
     def agree(self, one: Tensor, other: Tensor) -> bool:
@@ -228,7 +232,7 @@ class CapturedSteps(ABC):
         """Do a step of a new kind as the kernel has it, capture it, and compare the two."""
         requested = Requests()
         before = [value.clone() for value in tensors_of(state, controls)]
-        recorder = cast(Draws, _Recorder(self.draws, requested))
+        recorder = cast(Draws, _Asked(self.draws, requested))
         try:
             after, info = self.kernel.step(self.target, state, controls, recorder)
         except Dynamic as reason:  # nothing of the step has been kept
@@ -247,7 +251,7 @@ class CapturedSteps(ABC):
                 if self.same(repeated, (after, info)):
                     kind = kind._replace(run=run)
                 else:
-                    self.refused("the captured step differs from the kernel's")
+                    self.refused("the captured step and the kernel's differ")
             except Exception as error:  # in tracing or compiling: torch can always run the step
                 self.refused(f"{type(error).__name__}, {reason_of(error).rstrip('.')[:160]}")
         self.kinds.append(kind)

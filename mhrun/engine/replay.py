@@ -24,7 +24,7 @@ from mhrun.types import Controls, Info, State
 
 _FIRST = 30  # steps before a recording; by then a target has computed what it keeps
 _CHECKED = 3  # replayed steps of each kind that are compared with the kernel's
-_PAYS = 1_000  # steps of a run: a recording takes as long as two hundred of them, and saves half or more of the others
+_PAYS = 1_000  # steps of a run: a recording takes as long as some hundred of them
 _KERNELS = (MetropolisHastings, ReplicaExchange, Unadjusted)
 _PARTS = (Kernel, Proposal, Pairing, Rule, Dynamics)
 
@@ -61,10 +61,16 @@ def replaying_pays(method: Costed) -> bool:
     as much (`replayable`).
     """
     target, kernel = method.target, method.kernel
-    offered = native_form(target.model, "replayable", "log_lik", "log_prior")
+    plain = ("log_lik", "log_prior", "log_lik_and_grad", "log_prior_autograd")
+    offered = native_form(target.model, "replayable", *plain)
     if method.shape.total < _PAYS or offered is None or not offered():
         return False
-    if target.device.type != "cpu" or target.dim >= MANY or target.transforms is not None:
+    if (
+        type(target) is not Target
+        or target.device.type != "cpu"
+        or target.dim >= MANY
+        or target.transforms is not None
+    ):
         return False
     of_rungs = kernel.of_a_chain
     return all(isinstance(one, _KERNELS) for one in (kernel, of_rungs)) and all(
@@ -75,9 +81,11 @@ def replaying_pays(method: Costed) -> bool:
 def _parts(part: object) -> Iterator[object]:
     """Yield a part and the parts that it has, and so on."""
     yield part
-    for value in vars(part).values():
+    for name, value in vars(part).items():
         if isinstance(value, _PARTS):
             yield from _parts(value)
+        elif name == "prior" and type(value).__module__ != "builtins":
+            yield value
 
 
 class ReplayedSteps(CapturedSteps):
@@ -103,6 +111,7 @@ class ReplayedSteps(CapturedSteps):
         try:
             replayed = super().repeated(kind, state, controls)
         except RuntimeError:  # of an operation on these values: the kernel's own step explains it
+            self.kinds[self.kinds.index(kind)] = kind._replace(run=None)
             self.draws.rewind()
             return self.plain(state, controls)
         if checked >= _CHECKED:
@@ -112,7 +121,7 @@ class ReplayedSteps(CapturedSteps):
         if self.same(replayed, after):
             self._checked[kind.run] = checked + 1
         else:
-            self.refused("the recorded step differs from the kernel's")
+            self.refused("the recorded step and the kernel's differ")
             self.kinds[self.kinds.index(kind)] = kind._replace(run=None)
         return after
 
@@ -122,7 +131,7 @@ class ReplayedSteps(CapturedSteps):
         Raises:
             ValueError: they cannot be recorded.
         """
-        replay = recording(lambda *tensors: step(tensors), inputs, strict=True)
+        replay = recording(lambda *tensors: step(tensors), inputs)
         if replay is None:
             raise ValueError("its operations cannot be recorded")
         return lambda tensors: replay(*tensors)

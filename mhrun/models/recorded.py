@@ -15,8 +15,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.jit._trace import _create_interpreter_name_lookup_fn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from mhrun.types import Rows
 
@@ -28,7 +30,12 @@ _CALLS = 20  # with tensors of the same shapes before they are recorded, which t
 _CHECKED = 3  # calls after a recording whose results are compared with the function's
 _SHAPES = 64  # most shapes that are counted; minibatches that grow have very many
 _RECORDINGS = 8  # most recordings of a function
-_DEPENDS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+_READING = {  # functions that read values unseen by a dispatch mode
+    *(Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dlpack__, Tensor.__repr__),
+    *(Tensor.tensor_split, torch.tensor_split),
+}
+_BY_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+_OPERATIONS = 4_000  # most operations of a recording; TorchScript's time grows faster than their number
 _VALUES = 1 << 24  # most values in the tensors of a recording; with more, arithmetic takes the time
 
 
@@ -92,22 +99,19 @@ class Replays:
         return self.recorded[key](theta, *rows.values())
 
 
-def recording(function: Function, tensors: Tensors, *, strict: bool = False) -> Function | None:
+def recording(function: Function, tensors: Tensors) -> Function | None:
     """Return a function that repeats the operations of `function` at tensors of these shapes; None if it cannot.
 
-    Args:
-        function: the function.
-        tensors: its arguments.
-        strict: whether it cannot either if it reads values in Python, or shapes depend on values.
+    It cannot if the function reads values in Python, if shapes depend on values, or of very many operations.
     """
-    recorder = _Recorder(tensors, strict)
+    recorder = _Recorder(tensors)
     try:
-        with recorder:
+        with recorder, _NoReading():
             outputs = function(*tensors)
         with torch.no_grad(), warnings.catch_warnings():
             # It warns that TorchScript is old, and that constants will stay what they are.
             warnings.simplefilter("ignore")
-            replay = torch.jit.trace(recorder.replayed(outputs), tuple(tensors), check_trace=False)
+            replay = _traced(recorder.replayed(outputs), tensors)
     except Exception:  # whatever is wrong, the function can be called; its own errors come again then
         return None
     finally:
@@ -118,6 +122,20 @@ def recording(function: Function, tensors: Tensors, *, strict: bool = False) -> 
             return replay(*tensors)
 
     return without_gradients
+
+
+def _traced(function: Function, tensors: Tensors) -> Function:
+    """Return TorchScript's form of a function, which is freed with the last reference to it."""
+    try:  # torch.jit.trace keeps it, with the data that are its constants, as long as the process lives
+        names = [f"tensor{k}" for k in range(len(tensors))]
+        lookup = _create_interpreter_name_lookup_fn(1)
+        graph, _ = torch._C._create_graph_by_tracing(
+            function, tuple(tensors), lookup, True, False, None, names
+        )
+        traced: Function = torch._C._create_function_from_graph("replay", graph)
+    except (AttributeError, TypeError):  # a version of torch in which these have another form
+        traced = torch.jit.trace(function, tuple(tensors), check_trace=False)
+    return traced
 
 
 def _must_be_seen(tensors: Tensors) -> bool:
@@ -137,7 +155,26 @@ def _depends_on_values(operation: Any, operands: tuple[Any, ...]) -> bool:
     """Return whether the values of operands decide what Python sees of an operation: a number, or a shape."""
     if operation is torch.ops.aten.index.Tensor:  # only masks select a number of elements
         return any(index.dtype in (torch.bool, torch.uint8) for index in operands[1] if index is not None)
-    return not _DEPENDS.isdisjoint(operation.tags)
+    return not _BY_VALUES.isdisjoint(operation.tags)
+
+
+def _has_default_dtype(outputs: Any, operands: Any) -> bool:
+    """Return whether torch's default decides the type of floating-point outputs: no operand has such a type."""
+    given = [value for value in tree_leaves(operands) if isinstance(value, Tensor | torch.dtype)]
+    types = [value.dtype if isinstance(value, Tensor) else value for value in given]
+    made = [value for value in tree_leaves(outputs) if isinstance(value, Tensor)]
+    return any(value.is_floating_point() for value in made) and not any(t.is_floating_point for t in types)
+
+
+class _NoReading(TorchFunctionMode):
+    """Refuses functions that hand the values of tensors to Python, which no dispatch mode sees."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func in _READING:
+            raise ValueError(f"{func} reads values")
+        return func(*args, **(kwargs or {}))
 
 
 def _equal(one: Tensors, other: Tensors) -> bool:
@@ -156,12 +193,14 @@ class _Recorder(TorchDispatchMode):
 
     Args:
         inputs: tensors that stand for arguments; what else comes from outside is a constant.
-        strict: whether operations that depend on values otherwise than in their results' values raise `ValueError`.
+
+    Raises:
+        ValueError: an operation whose values decide what Python sees of it, or one too many.
     """
 
-    def __init__(self, inputs: Tensors, strict: bool) -> None:
+    def __init__(self, inputs: Tensors) -> None:
         super().__init__()
-        self._strict = strict
+        self._default = torch.get_default_dtype()
         self._tensors = list(inputs)  # by slot; kept, so that no later tensor has the id of an earlier one
         self._slots = {id(tensor): _Slot(k) for k, tensor in enumerate(inputs)}
         self._constants: dict[_Slot, Tensor] = {}
@@ -175,10 +214,14 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if self._strict and _depends_on_values(func, args):
+        if _depends_on_values(func, args):
             raise ValueError(f"{func} depends on values")
+        if len(self._operations) >= _OPERATIONS:
+            raise ValueError("too many operations")
         operands = tree_map(self._read, (args, dict(kwargs or {})))
         outputs = func(*args, **(kwargs or {}))
+        if torch.get_default_dtype() != self._default and _has_default_dtype(outputs, (args, kwargs)):
+            raise ValueError(f"{func} depends on torch's default dtype")
         self._operations.append((func, operands, tree_map(self._written, outputs)))
         return outputs
 

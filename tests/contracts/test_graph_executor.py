@@ -230,7 +230,7 @@ def test_a_step_that_waits_or_remembers_is_found():
     """Each would be wrong in a graph, so that the run continues without one."""
     for proposal, words in (
         (Waits(), "DataDependent"),
-        (Drifts(), "the captured step differs from the kernel's"),
+        (Drifts(), "the captured step and the kernel's differ"),
     ):
         one, value = method(MetropolisHastings(proposal, mhrun.Shared(M), mhrun.Metropolis()), numbers()), []
         graph = GraphExecutor(one, value.append, "eager")

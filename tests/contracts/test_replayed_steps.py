@@ -12,6 +12,7 @@ from mhrun.engine import executors, replay
 from mhrun.engine.executors import TorchExecutor
 from mhrun.engine.method import Method
 from mhrun.engine.replay import PlainSteps, ReplayedSteps
+from mhrun.models import recorded as recorded_
 from mhrun.models.recorded import recording
 from mhrun.proposals.hamiltonian import HamiltonianProposal
 from mhrun.proposals.langevin import LangevinProposal
@@ -33,10 +34,10 @@ def model(function=log_lik):
     return mhrun.FunctionModel(function, parameters={"slope": "Normal(0, 1)", "level": "StudentT(4, 0, 2)"})
 
 
-def of_model(one):
+def of_model(one, **settings):
     rng = np.random.default_rng(1)
     x = rng.normal(size=N)
-    return mhrun.Target(one, mhrun.Dataset.of({"x": x, "y": 0.7 * x + 0.3 + rng.normal(size=N)}))
+    return mhrun.Target(one, mhrun.Dataset.of({"x": x, "y": 0.7 * x + 0.3 + rng.normal(size=N)}), **settings)
 
 
 def target(function=log_lik):
@@ -123,7 +124,7 @@ def test_a_replay_that_differs_is_not_used(monkeypatch):
     """Wrong only after the step at which it was recorded, as of a function with a memory."""
     calls = []
 
-    def wrong(function, tensors, *, strict):
+    def wrong(function, tensors):
         def run(*given):
             calls.append(1)
             outputs = list(function(*given))
@@ -134,13 +135,13 @@ def test_a_replay_that_differs_is_not_used(monkeypatch):
 
     monkeypatch.setattr(replay, "recording", wrong)
     steps = compared(monkeypatch, WALK, target())
-    assert steps.reasons == ["the recorded step differs from the kernel's"]
+    assert steps.reasons == ["the recorded step and the kernel's differ"]
     assert [kind.run for kind in steps.kinds] == [None]
     assert len(calls) == 3
 
 
 def test_a_step_whose_operations_fail_is_the_kernels(monkeypatch):
-    def failing(function, tensors, *, strict):
+    def failing(function, tensors):
         calls = []
 
         def run(*given):
@@ -164,6 +165,38 @@ def of_a_mask(theta, rows):
 
 def test_selections_by_values_are_not_recorded(monkeypatch):
     steps = compared(monkeypatch, WALK, target(of_a_mask))
+    assert [kind.run for kind in steps.kinds] == [None]
+
+
+def of_a_number(theta, rows):
+    """Return log-likelihoods of a branch that a rare datum takes."""
+    if bool((rows.x > 1.8).any()):
+        return log_lik(theta, rows) - 1.0 * (rows.x > 1.8)
+    return log_lik(theta, rows)
+
+
+def of_an_array(theta, rows):
+    return log_lik(theta, rows) - 1.0 * torch.from_numpy((rows.x.numpy() > 1.8).astype(float))
+
+
+def of_a_list(theta, rows):
+    return log_lik(theta, rows) - torch.tensor([float(x > 1.8) for x in rows.x.tolist()])
+
+
+@pytest.mark.parametrize("function", [of_a_number, of_an_array, of_a_list])
+def test_functions_that_read_the_data_in_python_are_called_as_they_are(monkeypatch, function):
+    """Where all chains share a minibatch, `vmap` lets a function read it."""
+    of = of_model(model(function), common_batch=True)
+    kernel = MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(3), mhrun.Metropolis())
+    steps = compared(monkeypatch, kernel, of)
+    assert [kind.run for kind in steps.kinds] == [None]
+    log_liks = [key for key, one in of.model._memo.recorded.items() if any(one._replays.values())]
+    assert not [key for key in log_liks if "log_lik" in key[0]]
+
+
+def test_very_many_operations_are_not_recorded(monkeypatch):
+    monkeypatch.setattr(recorded_, "_OPERATIONS", 40)
+    steps = compared(monkeypatch, WALK, target())
     assert [kind.run for kind in steps.kinds] == [None]
 
 
@@ -203,7 +236,7 @@ def test_short_runs_are_not_recorded(monkeypatch):
 def test_a_recording_keeps_no_tensors():
     """TorchScript keeps what it traced; without care, all intermediate tensors of a step."""
     data = torch.randn(1_000)
-    repeated = recording(lambda x: [(x * data).sum()[None]], [data.clone()], strict=True)
+    repeated = recording(lambda x: [(x * data).sum()[None]], [data.clone()])
     gc.collect()
     alive = [one for one in gc.get_objects() if type(one).__name__ == "_Recorder"]
     assert all(not one._tensors and not one._operations for one in alive)
