@@ -35,7 +35,7 @@ _READING = {  # functions that read values unseen by a dispatch mode
     *(Tensor.tensor_split, torch.tensor_split),
 }
 _BY_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-_OPERATIONS = 4_000  # most operations of a recording; TorchScript's time grows faster than their number
+_OPERATIONS = 10_000  # most operations of a recording; TorchScript's time grows faster than their number
 _VALUES = 1 << 24  # most values in the tensors of a recording; with more, arithmetic takes the time
 
 
