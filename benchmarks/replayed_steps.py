@@ -16,7 +16,8 @@ from problem_posteriors import POSTERIORS
 
 import mhrun
 from mhrun.engine.method import Method
-from mhrun.engine.replay import PlainSteps, ReplayedSteps
+from mhrun.engine.replay import ReplayedSteps
+from mhrun.engine.steps import PlainSteps
 from mhrun.engine.user_model import user_model
 from mhrun.proposals.hamiltonian import HamiltonianProposal
 from mhrun.random import Draws

@@ -206,7 +206,7 @@ def _no_choice(group: str, choice: str, folders: Sequence[Path]) -> str:
 
 
 def _experiment_words(words: Sequence[str], name: str) -> list[str]:
-    """Return the words that choose an experiment, add methods to it and remove some of its own."""
+    """Return the words that choose an experiment, add methods to it and remove some of its methods."""
     chosen = ("experiment=", "+method@", "~methods.")
     return [word for word in words if word.startswith(chosen) and name == "config"]
 

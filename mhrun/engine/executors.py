@@ -13,7 +13,8 @@ from mhrun.cores import usable_cores
 from mhrun.engine.cost import batching_pays, compiling_pays
 from mhrun.engine.graph import GRAPH, GraphExecutor
 from mhrun.engine.method import Method
-from mhrun.engine.replay import PlainSteps, ReplayedSteps, replaying_pays
+from mhrun.engine.replay import ReplayedSteps, replaying_pays
+from mhrun.engine.steps import PlainSteps
 from mhrun.engine.stepwise import StepwiseExecutor
 from mhrun.engine.threads import faster_threads, is_heavy, torch_threads
 from mhrun.errors import Refusal, UserError

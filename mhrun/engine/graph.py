@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from mhrun.engine.method import Method
-from mhrun.engine.pure_step import CapturedSteps, Step
+from mhrun.engine.pure_step import Step
+from mhrun.engine.steps import CapturedSteps
 from mhrun.engine.stepwise import StepwiseExecutor
 from mhrun.random import Draws
 from mhrun.types import Controls, Info, State

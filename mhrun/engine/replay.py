@@ -7,15 +7,14 @@ interpreter repeats the recorded operations without Python.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from mhrun.engine.cost import Costed
-from mhrun.engine.pure_step import CapturedSteps, Kind, Step
+from mhrun.engine.pure_step import Kind, Step
+from mhrun.engine.steps import CapturedSteps
 from mhrun.kernels import MetropolisHastings, ReplicaExchange, Unadjusted
-from mhrun.models.recorded import recording
+from mhrun.models.recorded import recording, same_bits
 from mhrun.native import native_form
 from mhrun.parts import Dynamics, Kernel, Pairing, Proposal, Rule
 from mhrun.random import MANY, Draws
@@ -27,31 +26,6 @@ _CHECKED = 3  # replayed steps of each kind that are compared with the kernel's
 _PAYS = 1_000  # steps of a run: a recording takes as long as some hundred of them
 _KERNELS = (MetropolisHastings, ReplicaExchange, Unadjusted)
 _PARTS = (Kernel, Proposal, Pairing, Rule, Dynamics)
-
-
-class Steps(Protocol):
-    """The steps of a kernel on a target."""
-
-    def __call__(self, state: State, controls: Controls) -> tuple[State, Info]:
-        """Do one step, with controls (C,)."""
-        ...
-
-
-class PlainSteps:
-    """Steps as the kernel has them.
-
-    Args:
-        kernel: whose steps they are.
-        target: its target.
-        draws: the random numbers of the current step.
-    """
-
-    def __init__(self, kernel: Kernel, target: Target, draws: Draws) -> None:
-        self.kernel, self.target, self.draws = kernel, target, draws
-
-    def __call__(self, state: State, controls: Controls) -> tuple[State, Info]:
-        """Do one step, with controls (C,)."""
-        return self.kernel.step(self.target, state, controls, self.draws)
 
 
 def replaying_pays(method: Costed) -> bool:
@@ -137,12 +111,8 @@ class ReplayedSteps(CapturedSteps):
         return lambda tensors: replay(*tensors)
 
     def agree(self, one: Tensor, other: Tensor) -> bool:
-        """Return whether two tensors are equal to the bit; NaN is equal to NaN."""
-        return (
-            torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
-            if one.is_floating_point()
-            else torch.equal(one, other)
-        )
+        """Return whether two tensors are equal to the bit."""
+        return same_bits(one, other)
 
     def refused(self, reason: str) -> None:
         """Take note of why a kind of step is not replayed."""

@@ -34,6 +34,7 @@ _READING = {  # functions that read values unseen by a dispatch mode
     *(Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dlpack__, Tensor.__repr__),
     *(Tensor.tensor_split, torch.tensor_split),
 }
+_BITS = {torch.float64: torch.int64, torch.float32: torch.int32}
 _BY_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _OPERATIONS = 10_000  # most operations of a recording; TorchScript's time grows faster than their number
 _VALUES = 1 << 24  # most values in the tensors of a recording; with more, arithmetic takes the time
@@ -70,7 +71,7 @@ class Recorded:
         if calls or len(self._seen) <= _SHAPES:
             self._seen[key] += 1
         if replay is not None:
-            if not _equal(replay(*tensors), outputs):
+            if not all(map(same_bits, replay(*tensors), outputs)):
                 self._replays[key] = None
         elif calls == self._calls and len(self._replays) < _RECORDINGS:
             self._replays[key] = recording(self._function, tensors)
@@ -177,8 +178,10 @@ class _NoReading(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _equal(one: Tensors, other: Tensors) -> bool:
-    return all(torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) for a, b in zip(one, other, strict=True))
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors of one shape and type are equal to the bit: -0 is not 0, and a NaN is itself."""
+    bits = _BITS.get(one.dtype)
+    return torch.equal(one, other) if bits is None else torch.equal(one.view(bits), other.view(bits))
 
 
 @dataclass(frozen=True)

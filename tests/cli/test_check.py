@@ -41,6 +41,10 @@ def test_the_command_tells_verdicts_and_its_status(capsys, tmp_path, monkeypatch
     assert "no check fails" in out
     assert "A correct kernel fails this page with probability 1e-4. Seed 0." in out
     assert "An error within 4.9 standard errors (±) passes unseen" in out
+    assert run(["check", "rule=barker", "checks=[balance]", "chains=200", "step_size=1e-9"]) == 1
+    powerless = capsys.readouterr().out
+    assert "No check had power: nothing is known of the distribution." in powerless
+    assert "passes unseen" not in powerless
     assert "┃" not in out  # a pipe gets plain columns
     assert run(["check", "rule=metropolis", "checks=minibatches", "chains=4000"]) == 0
     assert "that is not judged. One that is meant to be right" in capsys.readouterr().out

@@ -371,4 +371,5 @@ def test_rhat_of_long_alternating_chains_is_that_of_all_draws(rng):
         draws[:, k] = -0.9 * draws[:, k - 1] + noise[:, k]
     assert rhat(draws) == pytest.approx(rhat(draws, most=10_000), abs=1e-12)
     assert rhat(draws) < 1.001
-    assert rhat(-np.abs(draws)) == pytest.approx(rhat(-np.abs(draws), most=3_000), abs=0.02)  # thinned
+    slow = np.cumsum(noise, axis=1)
+    assert rhat(slow) == rhat(slow[:, ::2])  # thinned to 3,000
