@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.ticker import EngFormatter
 
 from mhrun.report.metrics import Metric, Metrics, MetricTable, value
-from mhrun.report.plots import finished, logarithmic_across, panels
+from mhrun.report.plots import finished, panels, sizes_across
 from mhrun.report.vocabulary import Estimate, Figure, Run, Style, method_styles
 
 from .errors import cost, effective, is_exact
@@ -117,8 +116,9 @@ def growth(run: Run) -> Figure:
             n, [value(c) for c in costs], yerr=bars, capsize=2, label=f"{label}: n^{power:.2f}", **look
         )
         right.plot(n, [value(numbers[f"{method}.setup"]) for method in methods.values()], **look)
+    sizes = sorted({n for _, methods in tests(run).values() for n in methods})
     for axis in (left, right):
-        logarithmic_across(axis, numbers=EngFormatter(sep=""))
+        sizes_across(axis, sizes)
     left.set(ylabel="evaluations per effective draw")
     right.set(ylabel="evaluations of the set-up, all chains")
     return finished(

@@ -13,7 +13,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, Formatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import EngFormatter, FixedLocator, LogLocator, MaxNLocator, NullLocator
 
 from mhrun.diagnostics.grid import Estimate
 from mhrun.report.metrics import Metric, value
@@ -191,18 +191,24 @@ def narrow_ticks(*axes: Axis, count: int = 3, **style: Any) -> None:
 def logarithmic(axis: Axes, ticks: Sequence[float] = (1, 1.5, 2, 3, 5, 7)) -> None:
     """Make the y axis logarithmic, with plain numbers at these multiples of powers of ten."""
     axis.set_yscale("log")
-    _powers(axis.yaxis, ticks, "{x:g}")
+    _powers(axis.yaxis, ticks)
 
 
-def logarithmic_across(
-    axis: Axes, ticks: Sequence[float] = (1, 2, 5), numbers: str | Formatter = "{x:g}"
-) -> None:
-    """Make the x axis logarithmic, with numbers at these multiples of powers of ten."""
+def logarithmic_across(axis: Axes, ticks: Sequence[float] = (1, 2, 5)) -> None:
+    """Make the x axis logarithmic, with plain numbers at these multiples of powers of ten."""
     axis.set_xscale("log")
-    _powers(axis.xaxis, ticks, numbers)
+    _powers(axis.xaxis, ticks)
 
 
-def _powers(axis: Axis, ticks: Sequence[float], numbers: str | Formatter) -> None:
+def sizes_across(axis: Axes, sizes: Sequence[float]) -> None:
+    """Make the x axis logarithmic, with ticks at these sizes, 20000 as 20k."""
+    axis.set_xscale("log")
+    axis.xaxis.set_major_locator(FixedLocator(list(sizes)))
+    axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axis.xaxis.set_minor_locator(NullLocator())
+
+
+def _powers(axis: Axis, ticks: Sequence[float]) -> None:
     axis.set_major_locator(LogLocator(subs=ticks))
-    axis.set_major_formatter(numbers)
+    axis.set_major_formatter("{x:g}")
     axis.set_minor_locator(NullLocator())
