@@ -229,8 +229,8 @@ def check_attributes(part: Any, at: str = "") -> None:
 
 _MISSPELT = 0.85  # similarity of a misspelt declaration
 _LITERAL = re.compile(r"Literal\[([^\]]*)\]")
-_GROUPS = ("proposal", "pairing", "rule", "dynamics", "schedule", "monitor")  # of conf/
-_PARTS = ("Proposal", "Pairing", "Rule", "Dynamics", "Model", "Kernel", "Schedule", "OwnPrior", "Monitor")
+_GROUPS = ("proposal", "pairing", "rule", "dynamics", "prior", "schedule", "monitor")  # of conf/
+_PARTS = (*(group.title() for group in _GROUPS), "Model", "Kernel")
 
 
 def _as(annotation: Any, value: Any, setting: str) -> Any:

@@ -39,7 +39,7 @@ class Halt(NamedTuple):
 
 @contextmanager
 def after_step(step: int) -> Iterator[None]:
-    """Note on an exception which step was done before it, for `step_of`."""
+    """Record on an exception which step was done before it, for `step_of`."""
     try:
         yield
     except BaseException as error:
@@ -48,18 +48,18 @@ def after_step(step: int) -> Iterator[None]:
 
 
 def step_of(error: BaseException) -> int | None:
-    """Return the step that `after_step` has noted, None without one."""
+    """Return the step that `after_step` has recorded, None without one."""
     step = error.__dict__.get("_mhrun_step")
     return step if isinstance(step, int) else None
 
 
-def note_halt(error: BaseException, halt: Halt) -> None:
-    """Note on an exception where it stopped the run."""
+def record_halt(error: BaseException, halt: Halt) -> None:
+    """Record on an exception where it stopped the run."""
     error.__dict__["_mhrun_halt"] = halt
 
 
 def halt_of(error: BaseException) -> Halt | None:
-    """Return what `note_halt` has noted, None without it."""
+    """Return what `record_halt` has recorded, None without it."""
     halt = error.__dict__.get("_mhrun_halt")
     return halt if isinstance(halt, Halt) else None
 

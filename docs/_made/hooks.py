@@ -237,9 +237,9 @@ def _exported(page: Any) -> str:
 
 
 def _help(page: Any) -> str:
-    from mhrun.cli.help import COMMANDS, HELP
+    from mhrun.cli.help import HELP, PAGES
 
-    pages = [f"## mhrun {name}\n\n```text\n{text.rstrip()}\n```" for name, text in COMMANDS.items()]
+    pages = [f"## mhrun {name}\n\n```text\n{text.rstrip()}\n```" for name, text in PAGES.items()]
     return "\n\n".join([f"```text\n{HELP}```", *pages])
 
 

@@ -51,7 +51,7 @@ power cut) resume. Options:
 
 _OWN = "  --project WHERE, --config-dir DIR    your experiments and parts too (mhrun --help)\n"
 
-COMMANDS = {
+PAGES = {
     "list": f"""\
 mhrun list [NAME ...] [runtime.outputs=FOLDER]
 
@@ -182,8 +182,6 @@ def page(command: str) -> str:
     """
     if not command or command == "run":
         return HELP
-    if command not in COMMANDS:
-        raise UserError(
-            f"There is no command '{command}'.{nearest(command, COMMANDS)} mhrun --help shows all."
-        )
-    return COMMANDS[command]
+    if command not in PAGES:
+        raise UserError(f"There is no command '{command}'.{nearest(command, PAGES)} mhrun --help shows all.")
+    return PAGES[command]

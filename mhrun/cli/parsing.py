@@ -14,6 +14,7 @@ from mhrun.errors import UserError, nearest
 from mhrun.paths import FOLDERS
 
 _KEPT = {name: set(OPTIONS[name]) - set(COMMON) for name in ("compare", "init")}  # that commands read
+_UNPARSED = ("completion", "help")  # commands whose arguments are none of these options
 _VALUED = ("--project", "--config-dir", "-cd", "--trust", "--cfg", "-c")
 
 
@@ -27,6 +28,7 @@ class CommandLine(NamedTuple):
     show: bool
     dry: bool = False
     as_json: bool = False
+    version: bool = False
 
 
 def parse_command_line(arguments: Sequence[str]) -> CommandLine:
@@ -38,6 +40,9 @@ def parse_command_line(arguments: Sequence[str]) -> CommandLine:
     waiting = list(arguments)
     parsed = _Parser(waiting.pop(0) if waiting[0] in COMMANDS else "run")
     while waiting:
+        if parsed.command in _UNPARSED:
+            parsed.rest += waiting
+            break
         word = waiting.pop(0)
         if not word.startswith("-"):
             parsed.word(word)
@@ -62,7 +67,7 @@ class _Parser:
         self.named: list[Path] = []  # folders of Python files and data files
         self.trust: list[str] = []
         self.bare: list[int] = []  # positions of words in `rest` that should be names of experiments
-        self.multirun = self.show = self.dry = self.as_json = False
+        self.multirun = self.show = self.dry = self.as_json = self.version = False
 
     def setting(self, option: str, value: str) -> None:
         """Apply an option that has a value."""
@@ -93,6 +98,8 @@ class _Parser:
             self.multirun = True
         elif self.command == "run" and option == "--dry-run":
             self.dry = True
+        elif self.command == "run" and option in ("--version", "-V"):
+            self.version = True
         elif self.command == "check" and option == "--json":
             self.as_json = True
         else:
@@ -131,9 +138,8 @@ class _Parser:
             raise UserError(f"{' and '.join(twice)} are two experiments; run them one by one.")
         _export(FOLDERS, map(str, self.named), os.pathsep)
         _export(TRUST, self.trust, ",")
-        return CommandLine(
-            self.command, self.rest, self.folders, self.multirun, self.show, self.dry, self.as_json
-        )
+        flags = (self.multirun, self.show, self.dry, self.as_json, self.version)
+        return CommandLine(self.command, self.rest, self.folders, *flags)
 
 
 def _export(variable: str, values: Iterable[str], separator: str) -> None:

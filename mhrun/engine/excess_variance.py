@@ -33,7 +33,7 @@ class Excess(NamedTuple):
 
 def excess_variance(method: Method, theta: Tensor) -> float | None:
     """Return the largest `excess_of_noise`; None also if a pilot has judged the noise, by the scale that it found."""
-    kernel = method.kernel
+    kernel = method.kernel.of_a_chain
     if isinstance(kernel, Unadjusted) and isinstance(kernel.dynamics, PreconditionedDynamics):
         return None
     excess = excess_of_noise(method, theta)
@@ -53,10 +53,11 @@ def excess_of_noise(method: Method, theta: Tensor, scale: Scale | None = None) -
         scale: of the coordinates in which its dynamics moves.
 
     Returns:
-        The mean over the kept steps and the median over the chains. None if the method has no such noise, if its
+        The mean over the kept steps and the median over the chains; over the coldest rungs of ladders, as if these
+        exchanged nothing. None if the method has no such noise, if its
         dynamics corrects for it by itself or declares nothing, for a network, and for data that differ by chain.
     """
-    kernel, target = method.kernel, method.target
+    kernel, target = method.kernel.of_a_chain, method.target
     # What a width of weights means is in no such number, and a datum alone has no gradient with BatchNorm.
     if not isinstance(kernel, Unadjusted) or is_network(target.model) or target.has_buffers:
         return None
@@ -70,6 +71,9 @@ def excess_of_noise(method: Method, theta: Tensor, scale: Scale | None = None) -
     step_size, temperature = method.plan.at_collected_steps()
     if not (temperature > 0).all():
         return None
+    if method.kernel.rungs > 1:
+        cold = temperature == temperature.min()
+        step_size, temperature, theta = step_size[:, cold], temperature[cold], theta[cold]
     isotropic = target.gradient_noise - (dynamics.known_noise or 0.0)
     squares = torch.ones(1) if scale is None else torch.linalg.eigvalsh(scale.metric)
     noise = Excess(isotropic * float(squares.max()), isotropic * float(squares.mean()))

@@ -24,7 +24,7 @@ from mhrun.engine.summary import first_summary, summary_of_method
 from mhrun.engine.threads import limited
 from mhrun.engine.watcher import Watcher
 from mhrun.engine.workers import COST, PILOT, RUN, Workers
-from mhrun.errors import Halt, Interrupted, UserError, note_halt, reason_of, step_of
+from mhrun.errors import Halt, Interrupted, UserError, reason_of, record_halt, step_of
 from mhrun.store.blocks import done
 from mhrun.store.files import remove
 from mhrun.store.folder import COMPLETE, RunFolder
@@ -195,5 +195,5 @@ def _halting(method: Method, folder: RunFolder, methods: Sequence[Method]) -> It
     except BaseException as error:
         finished = [other.name for other in methods if done(folder.method(other.name)) is not None]
         halt = Halt(method.name, step_of(error), method.shape.total, folder.path, finished)
-        note_halt(error, halt)
+        record_halt(error, halt)
         raise

@@ -139,9 +139,9 @@ def mean_bias(method: Method, folder: Path) -> MeanBias | None:
         folder: with its trace.
 
     Returns:
-        None if there is none beyond its error, and where nothing is known of it: for another kernel than a dynamics, an
-        optimiser, a network, data that differ by chain, draws that were not kept or that are few, and data so many that
-        evaluating them at 100 draws would be a large part of the run.
+        None if there is none beyond its error, and where nothing is known of it: for another kernel than a dynamics (a
+        ladder has draws of several rungs), an optimiser, a network, data that differ by chain, draws that were not kept
+        or that are few, and data so many that evaluating them at 100 draws would be a large part of the run.
     """
     kernel, target = method.kernel, method.target
     if not isinstance(kernel, Unadjusted) or kernel.dynamics.bias.means is None:

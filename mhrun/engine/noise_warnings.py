@@ -100,7 +100,7 @@ def noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
 
 def excess_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line if minibatch noise of its gradients makes the draws of a dynamics much too wide, or if it may."""
-    kernel, target = method.kernel, method.target
+    kernel, target = method.kernel.of_a_chain, method.target
     if not isinstance(kernel, Unadjusted):
         return
     m = rounded(float(kernel.m or target.n))

@@ -18,7 +18,7 @@ from mhrun.engine.pure_step import (
     tensors_of,
     unpacked,
 )
-from mhrun.errors import reason as reason_of
+from mhrun.errors import reason_of
 from mhrun.parts import Kernel
 from mhrun.random import Draws
 from mhrun.target import Target
@@ -113,7 +113,7 @@ class CapturedSteps(PlainSteps, ABC):
                 else:
                     self.refused("the captured step and the kernel's differ")
             except Exception as error:  # in tracing or compiling: torch can always run the step
-                self.refused(f"{type(error).__name__}, {reason_of(error).rstrip('.')[:160]}")
+                self.refused(reason_of(error).rstrip(".")[:160])
         self.kinds.append(kind)
         return after, info
 

@@ -55,8 +55,10 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
             f"{method.name}: {all_data:.0%} of its decisions read all {method.target.n:,} data, so that "
             "its minibatches save little; a lower step size or a higher temperature needs fewer data."
         )
-    stopped = int((np.asarray(totals["sum_diverging"]) > 0).sum())
-    if stopped and not method.kernel.decides:
+    # A non-finite log-ratio is a rejection in an acceptance test, and the end of a chain without one.
+    diverging = np.asarray(totals["sum_diverging"])
+    stopped = 0 if method.kernel.decides else int((diverging > 0).sum())
+    if stopped:
         dynamics = method.kernel.of_a_chain.dynamics
         slower = (
             ", or give its thermostat more inertia"
@@ -68,11 +70,15 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
             f"were; lower the step size{_in_other_units(method)}{slower}."
         )
     elif (
-        stopped == shape.chains
+        method.kernel.decides
+        and (diverging >= shape.steps).all()
         and np.sum(totals["sum_accepted"]) == 0
         and not method.kernel.of_a_chain.follows
     ):
-        yield f"{method.name}: no chain ever moved, because log-likelihoods are not finite at its starting point."
+        yield (
+            f"{method.name}: no chain ever moved, because the log-likelihood is not finite at any candidate, or for "
+            "some data where chains begin. Lower the step size, or evaluate the model there."
+        )
     elif method.kernel.decides and (unmoved := int((np.asarray(totals["sum_accepted"]) == 0).sum())):
         yield (
             f"{method.name}: {unmoved} of {shape.chains} chains never moved after burn-in: no candidate was accepted. "

@@ -101,6 +101,16 @@ class ReplicaExchange(Kernel):
         return self.kernel.of_a_chain
 
     @property
+    def optimises(self) -> bool:  # type: ignore[override]
+        """Whether the kernel of a rung is an optimiser."""
+        return self.kernel.optimises
+
+    @property
+    def adapts(self) -> bool:  # type: ignore[override]
+        """Whether adaptation of the kernel of a rung never ends."""
+        return self.kernel.adapts
+
+    @property
     def needs_noise(self) -> bool:
         """Whether the step of a rung is undefined at a noise temperature of 0."""
         return self.kernel.needs_noise
@@ -118,6 +128,14 @@ class ReplicaExchange(Kernel):
     def separate_gradients(self) -> float:
         """Return the share of the rungs' own moves; exchanges evaluate log-likelihoods alone."""
         return self.kernel.separate_gradients()
+
+    def extra(self, steps: int) -> tuple[int, int]:
+        """Return the least and the most extra work of the rungs' own moves in `steps` steps."""
+        return self.kernel.extra(steps)
+
+    def steps_until_extra(self, step: int) -> int | None:
+        """Return how many steps from `step` (from 1) on have no extra work, or None if there is never any."""
+        return self.kernel.steps_until_extra(step)
 
     def refuses(self, target: Target) -> str | None:
         """Return why the kernel, the parts and the target are incompatible, or None."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from mhrun.build import check_attributes
 from mhrun.errors import Refusal, UserError
 from mhrun.parts import AUTO, Bias, Dynamics, Kernel, checked_minibatch_size
-from mhrun.priors import Prior as OwnPrior
+from mhrun.priors import Prior
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.target.gradients import likelihoods
@@ -49,7 +49,7 @@ class Unadjusted(Kernel):
         return self.dynamics.needs_noise
 
     def __init__(
-        self, dynamics: Dynamics, m: int | str | None, passes: bool = False, prior: OwnPrior | None = None
+        self, dynamics: Dynamics, m: int | str | None, passes: bool = False, prior: Prior | None = None
     ) -> None:
         if not isinstance(dynamics, Dynamics):
             raise Refusal(

@@ -280,7 +280,7 @@ def test_a_mistake_in_an_experiment_file_is_named(text, message, tmp_path, capsy
 
 
 def test_a_warning_is_one_line_and_said_once(capsys, monkeypatch):
-    monkeypatch.setattr("mhrun.cli.main._said", set())
+    monkeypatch.setattr("mhrun.cli.main._shown", set())
     for _ in range(2):
         _warned(UserWarning("dropout is off\n in layer 1"), UserWarning, "build.py", 170)
     assert capsys.readouterr().err == "mhrun: dropout is off in layer 1\n"
@@ -347,6 +347,13 @@ def test_help_version_and_fetch(capsys):
         assert "mhrun -m NAME KEY=A,B,C" in capsys.readouterr().out
     assert run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("mhrun 0.")
+    for options in (["--trust", "json"], ["--config-dir", "."]):
+        assert run([*options, "--version"]) == 0
+        assert capsys.readouterr().out.startswith("mhrun 0.")
+        assert run([*options, "completion", "bash"]) == 0
+        assert capsys.readouterr().out.startswith("# bash completion")
+        assert run([*options, "help", "init"]) == 0
+        assert capsys.readouterr().out.startswith("mhrun init DIR")
     assert run(["fetch"]) == 0
     assert "mnist" in capsys.readouterr().out
 

@@ -25,14 +25,14 @@ N, M = 400, 20
 X = np.random.default_rng(0).normal(0, (1.0, 3.0), (N, 2))
 
 
-def excess(kernel, step_size=2e-4, temperature=1.0, replacement=False, n=N, **of_target):
+def excess(kernel, step_size=2e-4, temperature=1.0, replacement=False, n=N, chains=3, **of_target):
     """Return the excess for the mean of two-dimensional data."""
     data = Dataset.of({"x": X[:n]})
     target = Target(GaussianLocation(2), data, replacement=replacement, **of_target)
-    shape = Shape(3, target.model.names, 10, 90, 1)
+    shape = Shape(chains, target.model.names, 10, 90, 1)
     schedules = {"step_size": Fixed(step_size=step_size), "temperature": Fixed(temperature=temperature)}
-    method = Method("one", kernel, target, Plan(schedules, 3, 10, 90), shape, 0)
-    return excess_variance(method, torch.zeros(3, 2, dtype=torch.float64))
+    method = Method("one", kernel, target, Plan(schedules, chains, 10, 90), shape, 0)
+    return excess_variance(method, torch.zeros(chains, 2, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("replacement", [False, True])
@@ -45,6 +45,13 @@ def test_the_excess_is_that_of_the_largest_direction(dynamics, gain, temperature
     expected = 0.5 * gain * 2e-4 * largest / temperature
     found = excess(Unadjusted(dynamics, M), temperature=temperature, replacement=replacement)
     assert found == pytest.approx(expected, rel=1e-6)  # of all 400 data
+
+
+def test_the_excess_of_a_ladder_is_that_of_its_coldest_rungs():
+    rung = Unadjusted(mhrun.SGLD(), M)
+    ladder = mhrun.ReplicaExchange(rung, mhrun.Full(), mhrun.Metropolis(), rungs=3)
+    found = excess(ladder, [2e-4, 4e-4, 6e-4], [1.0, 4.0, 20.0])
+    assert found == pytest.approx(excess(rung), rel=1e-12)
 
 
 def test_a_known_noise_is_taken_off_and_that_of_the_target_added():

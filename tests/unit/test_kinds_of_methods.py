@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from mhrun.build import build
-from mhrun.kernels import MetropolisHastings, ReplicaExchange
+from mhrun.dynamics.adam import Adam
+from mhrun.dynamics.sgld import SGLD
+from mhrun.kernels import MetropolisHastings, ReplicaExchange, Unadjusted
 from mhrun.kernels.adaptive_backward import AdaptiveBackward
 from mhrun.kernels.preconditioned import Scale, preconditioned
 from mhrun.kernels.stationary import APPROXIMATE, EXACT, OPTIMISER, Samples, own_parts
@@ -68,6 +70,18 @@ def test_a_kernel_that_never_stops_adapting_is_approximate():
     assert (
         kind_of(AdaptiveBackward(ReversibleLangevinProposal(), Full(), Metropolis(), epoch=10)) == APPROXIMATE
     )
+
+
+def test_a_ladder_is_of_the_kind_of_its_rungs():
+    adaptive = AdaptiveBackward(ReversibleLangevinProposal(), Full(), Metropolis(), epoch=10)
+    rungs = (adaptive, Unadjusted(Adam(1000), 10), Unadjusted(SGLD(), 10))
+    ladders = [ReplicaExchange(kernel, Full(), Metropolis(), rungs=2) for kernel in rungs]
+    assert [kind_of(ladder) for ladder in ladders] == [APPROXIMATE, OPTIMISER, APPROXIMATE]
+    for ladder, kernel in zip(ladders, rungs, strict=True):
+        for declared in ("adapts", "optimises", "decides", "needs_noise", "keeps_buffers", "is_sequential"):
+            assert getattr(ladder, declared) == getattr(kernel, declared), declared
+        assert ladder.extra(50) == kernel.extra(50)
+        assert ladder.steps_until_extra(7) == kernel.steps_until_extra(7)
 
 
 def test_an_optimiser_is_known_by_its_temperature():

@@ -174,6 +174,32 @@ def test_a_likelihood_that_is_not_a_number_somewhere_is_warned_of(executor):
 
 
 @pytest.mark.parametrize(
+    ("edge", "cause"),
+    [
+        (np.inf, "4 of 4 chains never moved after burn-in"),
+        (2.0, "the log-likelihood is not finite at any candidate"),
+    ],
+)
+def test_a_huge_step_is_named_whether_its_candidates_are_finite_or_not(edge, cause):
+    """Half of them are beyond the edge of a support, or all are beyond one of two."""
+
+    def log_lik(theta, rows):
+        outside = (theta[0] < 0) | (theta[0] > edge)
+        return -0.5 * (rows - theta[0]) ** 2 + torch.where(outside, torch.nan, 0.0)
+
+    with pytest.warns(UserWarning, match=cause) as found:
+        mhrun.sample(
+            *(log_lik, torch.linspace(0, 2, 50), kernel()),
+            start=[1.0],
+            step_size=1e8,
+            steps=300,
+            warmup=0,
+        )
+    (line,) = (line for one in found if "moved" in (line := str(one.message)))
+    assert "Lower the step size" in line
+
+
+@pytest.mark.parametrize(
     ("rule", "pairing", "there", "enters"),
     [
         (mhrun.Metropolis(), mhrun.Shared(2), -np.inf, True),
@@ -388,6 +414,26 @@ def test_rungs_that_hardly_ever_exchange_are_warned_of(hot, rare):
         assert re.match(
             rf"rungs 1 and 2 \(T = 1\.5 and {1.5 * hot:,.0f}\) made 0 of [\d,]+ exchanges: ", line
         )
+
+
+def test_rungs_that_hardly_ever_exchange_are_warned_of_though_candidates_were_no_numbers():
+    """Log-likelihoods that are no number below 0 are rejections, after which a rung exchanges as before."""
+
+    def log_lik(theta, rows):
+        return -0.5 * (rows - torch.sqrt(theta[0])) ** 2
+
+    ladder = mhrun.ReplicaExchange(kernel(), mhrun.Full(), mhrun.Metropolis(), rungs=2)
+    with pytest.warns(UserWarning, match="rungs 0 and 1") as found:
+        mhrun.sample(
+            *(log_lik, torch.linspace(2, 4, 50), ladder),
+            start=[[9.0], [1e7]],
+            step_size=100.0,
+            temperature=[1.0, 1e7],
+            steps=600,
+            warmup=0,
+            chains=2,
+        )
+    assert any("not a number" in str(one.message) for one in found)
 
 
 @short_run
