@@ -236,13 +236,13 @@ _PARTS = (*(group.title() for group in _GROUPS), "Model", "Kernel")
 def _as(annotation: Any, value: Any, setting: str) -> Any:
     """Return a value converted to its annotation; only plain types are checked.
 
-    A word that a `Literal` does not have is left to the part, which knows the nearest one.
+    A text that is not among the values of a `Literal` is left to the part, which suggests the nearest one.
     """
     kind = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-    if words := _words(annotation):
+    if choices := _literal_values(annotation):
         if isinstance(value, str) or (value is None and "None" in kind.rpartition("]")[2]):
             return value
-        raise UserError(f"{setting} = {_plain(value)} must be one of {', '.join(words)}.")
+        raise UserError(f"{setting} = {_plain(value)} must be one of {', '.join(choices)}.")
     kinds = kind.split(" | ")
     if kinds[0] in ("int", "float") and "str" in kinds[1:]:  # a number or auto, or a name
         if value == "auto" or (isinstance(value, str) and kinds[0] == "float"):
@@ -273,8 +273,8 @@ def no_part(setting: str, override: str = "") -> str:
     return f"{setting} names no part; give it a _target_, or {choice}."
 
 
-def _words(annotation: Any) -> tuple[str, ...]:
-    """Return the words of a `Literal`, of which annotations are texts."""
+def _literal_values(annotation: Any) -> tuple[str, ...]:
+    """Return the values of a `Literal`; annotations are texts."""
     found = _LITERAL.match(annotation) if isinstance(annotation, str) else None
     return tuple(map(str, ast.literal_eval(f"[{found[1]}]"))) if found else ()
 

@@ -13,7 +13,7 @@ import yaml
 from parts import ROOT
 
 from mhrun.diagnostics.grid import Estimate
-from mhrun.report.claims import CLOSE, claims_of, in_words, is_close, without_run
+from mhrun.report.claims import CLOSE, claims_of, describe_rule, is_close, without_run
 from mhrun.report.tables import shown
 from mhrun.report.verdicts import (
     CLASSES,
@@ -83,7 +83,7 @@ def stale(paper: str) -> Iterator[str]:
                     f"{paper}, {experiment} ({kind}): '{judged['id']}' has the verdict '{judged['verdict']}', which "
                     "claims.yaml does not allow now; run `make docs-results` where its run is."
                 )
-            if claim is None or in_words(claim["rule"]) != judged["rule"]:
+            if claim is None or describe_rule(claim["rule"]) != judged["rule"]:
                 yield (
                     f"{paper}, {experiment} ({kind}): '{judged['id']}' was judged by '{judged['rule']}', which is not "
                     f"what "
@@ -184,7 +184,7 @@ def judged(claims: list[dict[str, Any]], found: Mapping[str, Any] | None) -> lis
         empty |= {"verdict": without_run(claim), "why": claim["not_judged"]}
         found = results.get(claim["id"], empty)
         close = found["verdict"] in JUDGED and is_close(claim["rule"], found["ours"], found["se"])
-        return claim | {"rule": in_words(claim["rule"]), "close": close} | found
+        return claim | {"rule": describe_rule(claim["rule"]), "close": close} | found
 
     return [row(claim) for claim in claims]
 

@@ -152,8 +152,8 @@ def repeatable(subject: Subject) -> Iterator[CheckResult]:
         kernel, target, theta[ladder], 30, step, temperature[ladder], first_chain=3 * rungs
     ).theta
     difference = float((first[:, ladder] - single).abs().max() / known.scale)
-    word = "a chain" if rungs == 1 else "a ladder"
-    detail = f"{word} alone and among five: {difference:.1e} standard deviations apart"
+    text = "a chain" if rungs == 1 else "a ladder"
+    detail = f"{text} alone and among five: {difference:.1e} standard deviations apart"
     yield CheckResult(check_name, HOLDS if difference < 1e-6 else FAILS, detail, difference)
 
 
@@ -223,12 +223,12 @@ def absurd(subject: Subject) -> Iterator[CheckResult]:
     check_name, known = "absurd step sizes", plain(subject)
     target = subject.target(known)
     kernel, _, temperature, theta = _case(subject, known, target, 4)
-    words = []
+    texts = []
     for step in _ABSURD:
         try:
             trajectory = subject.follow(kernel, target, theta, 10, step, temperature)
         except UserError:
-            words.append(f"{step:g} is refused")
+            texts.append(f"{step:g} is refused")
             continue
         if not trajectory.theta.isfinite().all():
             yield CheckResult(check_name, FAILS, f"at step size {step:g} theta is not finite")
@@ -243,5 +243,5 @@ def absurd(subject: Subject) -> Iterator[CheckResult]:
         if not float(trajectory.theta.max()) <= 1:
             yield CheckResult(check_name, FAILS, "a move to a NaN log-likelihood was accepted")
             return
-    detail = f"finite at {', '.join(f'{step:g}' for step in _ABSURD)}" if not words else ", ".join(words)
+    detail = f"finite at {', '.join(f'{step:g}' for step in _ABSURD)}" if not texts else ", ".join(texts)
     yield CheckResult(check_name, HOLDS, detail + ", and with NaN log-likelihoods" * checks_holes)

@@ -153,7 +153,7 @@ def _small_steps(subject: Subject, check_name: str, temperature: float) -> Check
     excess = float(np.fmax(limit.excess, limit.excess_of_shortest)[worst])
     count = len(limit.off)
     shown = worst if 2 * count * 2 * stats.norm.sf(excess) <= DOUBTFUL else 0
-    detail = _in_words(levels, limit, shown)
+    detail = _describe_levels(levels, limit, shown)
     if temperature != 1:
         detail = f"at temperature {temperature:g} {detail}"
     if declared_bias:
@@ -229,7 +229,7 @@ def _limit(levels: _Levels, declared_bias: float) -> _Limit:
     return _Limit(limit, error, (beyond(limit) - _TOLERATED) / error, remains / error_of_shortest)
 
 
-def _in_words(levels: _Levels, limit: _Limit, moment: int) -> str:
+def _describe_levels(levels: _Levels, limit: _Limit, moment: int) -> str:
     at_levels = ", ".join(
         f"{off:+.3f} ± {error:.3f} at {step:.2g}"
         for off, error, step in zip(levels.off[moment], levels.errors[moment], levels.steps, strict=True)

@@ -16,20 +16,20 @@ _FEWEST = 20  # data sets whose ranks show anything
 _OWN = ("replications", "n")
 
 
-def is_calibration(words: Sequence[str]) -> bool:
-    """Return whether the words of a check name an experiment."""
-    return any(word.lstrip("+").partition("=")[0] == "experiment" for word in words)
+def is_calibration(overrides: Sequence[str]) -> bool:
+    """Return whether the overrides of a check name an experiment."""
+    return any(override.lstrip("+").partition("=")[0] == "experiment" for override in overrides)
 
 
-def calibrate(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = False) -> int:
+def calibrate(overrides: Sequence[str], folders: Sequence[Path], *, as_json: bool = False) -> int:
     """Calibrate each method of an experiment, print the verdicts, and return 1 if one fails.
 
     Raises:
-        UserError: words that mean nothing, or a model that cannot be simulated.
+        UserError: overrides that mean nothing, or a model that cannot be simulated.
     """
-    own = {key: value for key, _, value in (w.partition("=") for w in words) if key in _OWN}
+    own = {key: value for key, _, value in (w.partition("=") for w in overrides) if key in _OWN}
     setting = Setting(
-        words=tuple(word for word in words if word.partition("=")[0] not in _OWN),
+        overrides=tuple(override for override in overrides if override.partition("=")[0] not in _OWN),
         folders=tuple(folders),
         replications=_whole_number("replications", own.get("replications", str(_REPLICATIONS)), _FEWEST),
         n=_whole_number("n", own["n"], 1) if "n" in own else None,

@@ -19,7 +19,7 @@ _STEPS = 5000  # most steps, and most of warmup, unless the command line sets th
 class Setting(NamedTuple):
     """What a calibration was called with."""
 
-    words: tuple[str, ...]  # of the experiment
+    overrides: tuple[str, ...]  # of the experiment
     folders: tuple[Path, ...]
     replications: int
     n: int | None  # data in a set; None: those of the experiment, at most `most`
@@ -44,7 +44,7 @@ def study_of(setting: Setting) -> Study:
     Raises:
         UserError: the experiment is refused, or a model cannot be simulated.
     """
-    config = compose_config(setting.words, setting.folders, compare=False, check=True) | {"device": "cpu"}
+    config = compose_config(setting.overrides, setting.folders, compare=False, check=True) | {"device": "cpu"}
     import torch
 
     from mhrun.check.calibration import refuses, simulated
@@ -53,7 +53,7 @@ def study_of(setting: Setting) -> Study:
 
     torch.set_num_threads(1)
     methods, seed = methods_of(config), int(config["seed"])
-    keys = {word.partition("=")[0] for word in setting.words}
+    keys = {override.partition("=")[0] for override in setting.overrides}
     by_target: dict[int, Simulated] = {}
     simulations, counts = {}, {}
     for method in methods:

@@ -17,10 +17,10 @@ from mhrun import yaml_file
 from mhrun.cli.calibrating import calibrate, is_calibration
 from mhrun.cli.check_output import show_json, show_table
 from mhrun.cli.check_subject import subject_of
-from mhrun.cli.check_words import check_class_words, check_words_read, has
 from mhrun.cli.composition import composed
 from mhrun.cli.hydra_errors import explained
 from mhrun.cli.resolvers import register_resolvers
+from mhrun.cli.unread_check_overrides import check_class_overrides, check_overrides_read, has
 from mhrun.errors import Refusal, UserError
 
 _OF_SCHEDULES = (
@@ -31,33 +31,33 @@ _OF_AN_EXPERIMENT = ("model", "data", "monitor", "target")  # which a part is ch
 _KINDS = ("rule", "pairing", "proposal", "dynamics", "kernel")
 
 
-def check(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = False) -> int:
+def check(overrides: Sequence[str], folders: Sequence[Path], *, as_json: bool = False) -> int:
     """Run the checks of a part, print their verdicts, and return 1 if one fails or has no power.
 
     Raises:
         UserError: invalid arguments, or incompatible parts.
     """
-    if not words:
+    if not overrides:
         raise UserError(
             "check needs a part: mhrun check rule=NAME, an experiment of your own, experiment=NAME, or the dotted name "
             "of a class (mhrun check --help)."
         )
-    if is_calibration(words):
-        return calibrate(words, folders, as_json=as_json)
-    for word in words:
-        if (part := word.lstrip("+").partition("=")[0]) in _OF_AN_EXPERIMENT:
+    if is_calibration(overrides):
+        return calibrate(overrides, folders, as_json=as_json)
+    for override in overrides:
+        if (part := override.lstrip("+").partition("=")[0]) in _OF_AN_EXPERIMENT:
             raise UserError(
                 f"check takes no {part}: parts are checked on targets with known distributions. A model is checked "
-                f"with its priors and methods: mhrun check experiment=NAME {word.lstrip('+')}."
+                f"with its priors and methods: mhrun check experiment=NAME {override.lstrip('+')}."
             )
-    config = _composed(list(words), folders)
+    config = _composed(list(overrides), folders)
     import torch
 
     from mhrun.check.results import NOT_PASSED
     from mhrun.check.suite import run_suite
 
     torch.set_num_threads(1)  # the targets are small
-    subject = subject_of(config, " ".join(words))
+    subject = subject_of(config, " ".join(overrides))
     names = config.checks  # one check needs no brackets
     checks = (
         None if names is None else [str(name) for name in (names if OmegaConf.is_list(names) else [names])]
@@ -69,7 +69,7 @@ def check(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = Fals
             if not as_json and sys.stderr.isatty():
                 print(f"\r\x1b[K{verdict.check}: {verdict.outcome}", end="", file=sys.stderr, flush=True)
     except Refusal as error:
-        raise UserError(f"{' '.join(words)}: {error}") from error
+        raise UserError(f"{' '.join(overrides)}: {error}") from error
     finally:
         if not as_json and sys.stderr.isatty():
             print("\r\x1b[K", end="", file=sys.stderr)
@@ -78,30 +78,30 @@ def check(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = Fals
     return 1 if any(verdict.outcome in NOT_PASSED for verdict in verdicts) else 0
 
 
-def _composed(words: list[str], folders: Sequence[Path]) -> DictConfig:
+def _composed(overrides: list[str], folders: Sequence[Path]) -> DictConfig:
     """Return the settings of a check; a dotted name becomes a part of its kind."""
     register_resolvers()
     name: str | None = None
     kind, arguments, of_class = "", dict[str, Any](), ""
-    if any(word.partition("=")[0].partition("@")[0] == "schedule" for word in words):
+    if any(override.partition("=")[0].partition("@")[0] == "schedule" for override in overrides):
         raise UserError(_OF_SCHEDULES)
-    if "=" not in words[0]:
-        name = words.pop(0)
+    if "=" not in overrides[0]:
+        name = overrides.pop(0)
         kind, takes = _of_a_name(name)
-        check_class_words(name, kind, takes, words)
+        check_class_overrides(name, kind, takes, overrides)
         of_class = has(name, takes)
-        settings = {key: value for key, _, value in (word.partition("=") for word in words)}
+        settings = {key: value for key, _, value in (override.partition("=") for override in overrides)}
         given = {key: _read(key, value) for key, value in settings.items() if key in takes and key != "m"}
         arguments = ({"m": "${m}"} if "m" in takes else {}) | given
-        words = [word for word in words if word.partition("=")[0] not in given]
+        overrides = [override for override in overrides if override.partition("=")[0] not in given]
     try:
-        config = composed(words, folders, "check")
+        config = composed(overrides, folders, "check")
     except (HydraException, OmegaConfBaseException) as error:
-        raise explained(error, words, folders, "check") from error
+        raise explained(error, overrides, folders, "check") from error
     if name is not None:
         OmegaConf.set_struct(config, False)
         config[kind] = {"_target_": name, **arguments}
-    check_words_read(words, config, of_class)
+    check_overrides_read(overrides, config, of_class)
     return config
 
 

@@ -28,13 +28,13 @@ _LEAST = 0.0
 _READ = 20  # runs of an experiment whose settings are read, the newest
 
 
-def compare_runs(words: Sequence[str]) -> int:
+def compare_runs(arguments: Sequence[str]) -> int:
     """Print a table of the named runs, and write its page.
 
     Raises:
         UserError: an unknown run or option, or runs that cannot be compared.
     """
-    options = _options(words)
+    options = _options(arguments)
     reference, kind = options.reference, options.kind
     outputs, names = outputs_of(options.runs)
     if not names:
@@ -139,16 +139,16 @@ class _Options(NamedTuple):
     explains: bool = False
 
 
-def _options(words: Sequence[str]) -> _Options:
+def _options(arguments: Sequence[str]) -> _Options:
     """Return the runs and the options."""
     found = _Options([])
-    waiting = list(words)
+    waiting = list(arguments)
     while waiting:
-        word = waiting.pop(0)
-        name, equals, value = word.partition("=")
-        if word in ("--json", "--csv"):
-            found = found._replace(kind=word[2:])
-        elif word == "--explain":
+        argument = waiting.pop(0)
+        name, equals, value = argument.partition("=")
+        if argument in ("--json", "--csv"):
+            found = found._replace(kind=argument[2:])
+        elif argument == "--explain":
             found = found._replace(explains=True)
         elif name == "--reference":
             if not equals and not waiting:
@@ -160,13 +160,13 @@ def _options(words: Sequence[str]) -> _Options:
             if not equals and waiting and _is_number(waiting[0]):  # a space in place of the =
                 equals, value = "=", waiting.pop(0)
             found = found._replace(evaluations=_evaluations(value) if equals else _LEAST)
-        elif word.startswith("-"):
+        elif argument.startswith("-"):
             raise UserError(
-                f"There is no option '{word}' here; compare has --reference, --tolerance, --equal-cost, --explain, "
+                f"There is no option '{argument}' here; compare has --reference, --tolerance, --equal-cost, --explain, "
                 "--json and --csv."
             )
         else:
-            found.runs.append(word)
+            found.runs.append(argument)
     if found.tolerance is not None and found.reference is None:
         raise UserError("--tolerance is a difference from a reference; add --reference RUN:METHOD.")
     return found
@@ -208,15 +208,15 @@ def lines_of_runs(given: Sequence[tuple[str, RunFolder]], outputs: Path) -> list
     A run that was named by its experiment, which has several, is called the newest of them.
 
     Args:
-        given: the words of the command line with their runs.
+        given: the arguments of the command line with their runs.
         outputs: the folder of runs.
     """
     compared = {folder.path.resolve(): folder for _, folder in given}
     configs = {path: folder.config() for path, folder in compared.items()}
     newest: dict[Path, list[RunFolder]] = {}
     folders = runs(outputs)
-    for word, folder in given:
-        text = "" if (Path(word) / "config.yaml").is_file() else word
+    for argument, folder in given:
+        text = "" if (Path(argument) / "config.yaml").is_file() else argument
         of_experiment = [r for r in folders if r.experiment == folder.experiment]
         if len(of_experiment) > 1 and text.partition(":")[0] == folder.experiment:
             newest[folder.path.resolve()] = of_experiment
@@ -229,13 +229,13 @@ def lines_of_runs(given: Sequence[tuple[str, RunFolder]], outputs: Path) -> list
                 with suppress(FileNotFoundError):  # it was deleted meanwhile
                     other_configs.append(other.config())
         settings = _by_method(differences(configs[path], other_configs), other_configs)
-        words = [
+        texts = [
             f"{key} = {_short(value)}" if value is not None else key
             for key, value in list(settings.items())[:_SETTINGS]
         ]
-        words += [f"{len(settings) - _SETTINGS:,} more"] if len(settings) > _SETTINGS else []
+        texts += [f"{len(settings) - _SETTINGS:,} more"] if len(settings) > _SETTINGS else []
         line = f"run     {folder.experiment}/{folder.digest}, {configs[path]['scale']} scale"
-        line += f", {', '.join(words)}" if words else ""
+        line += f", {', '.join(texts)}" if texts else ""
         if siblings:
             line += f"; newest of {len(siblings):,}: give the folder to compare another"
         lines.append(line)

@@ -86,20 +86,20 @@ _CHECK_KEYS = ("checks", "seed", "chains", "step_size", "n", "m", "effective")
 _TAKES_A_PATH = ("--project", "--config-dir", "-cd", "--trust")
 
 
-def completion(words: Sequence[str]) -> int:
+def completion(arguments: Sequence[str]) -> int:
     """Print the script of a shell, or the completions of a line, one per line; complete words end in a space.
 
     Raises:
         UserError: an unsupported shell.
     """
-    if words[:1] == ["--line"] and len(words) == 2:
-        for candidate in candidates(words[1]):
+    if arguments[:1] == ["--line"] and len(arguments) == 2:
+        for candidate in candidates(arguments[1]):
             print(candidate if candidate[-1] in "=." else f"{candidate} ")
         return 0
-    if len(words) != 1 or words[0] not in SCRIPTS:
-        hint = nearest(words[0], SCRIPTS) if len(words) == 1 else ""
+    if len(arguments) != 1 or arguments[0] not in SCRIPTS:
+        hint = nearest(arguments[0], SCRIPTS) if len(arguments) == 1 else ""
         raise UserError(f"completion is for bash, zsh and fish: use mhrun completion bash.{hint}")
-    print(SCRIPTS[words[0]], end="")
+    print(SCRIPTS[arguments[0]], end="")
     return 0
 
 
@@ -108,10 +108,10 @@ def candidates(line: str) -> list[str]:
 
     A candidate that ends in ``=`` or ``.`` is incomplete: more follows without a space.
     """
-    words = line.split()[1:]
-    current = "" if not line or line[-1].isspace() else (words.pop() if words else "")
+    arguments = line.split()[1:]
+    current = "" if not line or line[-1].isspace() else (arguments.pop() if arguments else "")
     try:
-        return sorted({word for word in _all(words, current) if word.startswith(current)})
+        return sorted({argument for argument in _all(arguments, current) if argument.startswith(current)})
     except (UserError, OSError):  # the command itself reports an unreadable file
         return []
 
@@ -120,36 +120,36 @@ class _Line(NamedTuple):
     """A command line before its last word."""
 
     command: str
-    words: list[str]  # without options
+    arguments: list[str]  # without options
     conf: list[Path]  # folders of the user's configurations
 
     def experiment(self) -> str:
         """The named experiment; empty without one."""
-        names = (word.removeprefix("experiment=") for word in self.words)
+        names = (argument.removeprefix("experiment=") for argument in self.arguments)
         paths = experiments(self.conf)
         return next((name for name in names if name in paths), "")
 
     def outline(self) -> Outline | None:
-        """The outline of the named experiment; None if the words name none."""
+        """The outline of the named experiment; None if the arguments name none."""
         name = self.experiment()
         return outline(experiments(self.conf)[name]) if name else None
 
     def keys(self) -> KeyTree:
-        """The keys of the named experiment, with the parts that the words choose."""
-        pairs = (word.lstrip("+").partition("=") for word in self.words)
+        """The keys of the named experiment, with the parts that the arguments choose."""
+        pairs = (argument.lstrip("+").partition("=") for argument in self.arguments)
         choices = {key: name for key, _, name in pairs if (CONF / key.partition("@")[0]).is_dir()}
         choices.pop("experiment", None)
         return key_tree(self.experiment(), choices, self.conf)
 
 
-def _all(words: list[str], current: str) -> Iterator[str]:
-    last = words[-1] if words else ""
+def _all(arguments: list[str], current: str) -> Iterator[str]:
+    last = arguments[-1] if arguments else ""
     if last in _TAKES_A_PATH:
         return
     if last in ("--cfg", "-c"):
         yield "job"
         return
-    line = _line(words)
+    line = _line(arguments)
     if current.startswith("-"):
         yield from (option for option in OPTIONS.get(line.command, COMMON) if option.startswith("--"))
     elif line.command == "run":
@@ -158,21 +158,21 @@ def _all(words: list[str], current: str) -> Iterator[str]:
         yield from _OF_COMMAND.get(line.command, lambda line, current: iter(()))(line, current)
 
 
-def _line(words: Sequence[str]) -> _Line:
-    command, rest, conf, waiting = "run", list[str](), list[Path](), list(words)
+def _line(arguments: Sequence[str]) -> _Line:
+    command, rest, conf, waiting = "run", list[str](), list[Path](), list(arguments)
     while waiting:
-        word = waiting.pop(0)
-        key, has_value, value = word.partition("=") if word.startswith("-") else (word, "", "")
+        argument = waiting.pop(0)
+        key, has_value, value = argument.partition("=") if argument.startswith("-") else (argument, "", "")
         if key in (*_TAKES_A_PATH, "--cfg", "-c"):
             value = value if has_value else waiting.pop(0) if waiting else ""
             if key == "--project":
                 conf.append(project(value).conf)
             elif key in ("--config-dir", "-cd"):
                 conf.append(Path(value))
-        elif word in COMMANDS and command == "run" and not rest:
-            command = word
-        elif not word.startswith("-"):
-            rest.append(word)
+        elif argument in COMMANDS and command == "run" and not rest:
+            command = argument
+        elif not argument.startswith("-"):
+            rest.append(argument)
     return _Line(command, rest, conf)
 
 
@@ -190,7 +190,7 @@ def _of_run(line: _Line, current: str) -> Iterator[str]:
     if head is None:
         yield from experiments(line.conf)
         yield "experiment="
-        if not line.words:
+        if not line.arguments:
             yield from COMMANDS
         return
     yield from (f"{key}=" for key in (*_KEYS, *head.settings))
@@ -203,9 +203,9 @@ def _of_run(line: _Line, current: str) -> Iterator[str]:
         yield from (f"{group}@methods.{name}.{place}=" for group, place in method_parts(file))
 
 
-def is_setting(key: str, words: Sequence[str], conf: Sequence[Path]) -> bool:
-    """Return whether a key is a setting of the experiment that the words name, or of all experiments."""
-    line = _Line("run", list(words), list(conf))
+def is_setting(key: str, arguments: Sequence[str], conf: Sequence[Path]) -> bool:
+    """Return whether a key is a setting of the experiment that the arguments name, or of all experiments."""
+    line = _Line("run", list(arguments), list(conf))
     settings = {"experiment=", *(f"{name}=" for name in _KEYS), *_of_run(line, key)}
     return f"{key}=" in settings
 
@@ -245,7 +245,9 @@ def _of_list(line: _Line, current: str) -> Iterator[str]:
 
 def _of_runs(line: _Line, current: str) -> Iterator[str]:
     """Yield experiments with runs; after a colon, the methods of a run."""
-    outputs, _ = outputs_of([word for word in line.words if word.startswith("runtime.outputs=")])
+    outputs, _ = outputs_of(
+        [argument for argument in line.arguments if argument.startswith("runtime.outputs=")]
+    )
     name, colon, _ = current.partition(":")
     folders = runs(outputs, name if colon else None)
     if colon and line.command == "compare":
@@ -266,7 +268,7 @@ def _of_check(line: _Line, current: str) -> Iterator[str]:
 
 
 def _fixed(choices: Sequence[str], line: _Line, current: str) -> Iterator[str]:
-    yield from (() if line.words else choices)
+    yield from (() if line.arguments else choices)
 
 
 _OF_COMMAND: dict[str, Callable[[_Line, str], Iterator[str]]] = {

@@ -1,4 +1,4 @@
-"""From words to a resolved configuration, with errors for people."""
+"""From overrides to a resolved configuration, with errors for people."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from mhrun.cli.composition import composed
 from mhrun.cli.file_settings import check_runtime_of_files
 from mhrun.cli.hydra_errors import cause, explained
-from mhrun.cli.own import NAME, is_own, own_words
+from mhrun.cli.own import NAME, is_own, own_overrides
 from mhrun.cli.resolution import bounded
 from mhrun.cli.resolvers import register_resolvers
 from mhrun.cli.settings import check_known, check_settings
@@ -29,12 +29,12 @@ from mhrun.store.sources import sources
 
 
 def compose_config(
-    words: Sequence[str], folders: Sequence[Path] = (), *, compare: bool = True, check: bool = False
+    overrides: Sequence[str], folders: Sequence[Path] = (), *, compare: bool = True, check: bool = False
 ) -> dict[str, Any]:
     """Return the resolved configuration of these overrides, as plain dictionaries.
 
     Args:
-        words: overrides.
+        overrides: of the command line.
         folders: the user's.
         compare: note what it has other than the settings of the paper.
         check: refuse overrides that nothing reads.
@@ -44,23 +44,25 @@ def compose_config(
     """
     register_resolvers()
     try:
-        if own := is_own(words):
-            words, lines = own_words(words, lambda overrides: resolved(composed(overrides, folders), NAME))
+        if own := is_own(overrides):
+            overrides, lines = own_overrides(
+                overrides, lambda overrides: resolved(composed(overrides, folders), NAME)
+            )
             for line in lines if compare else ():
                 print(f"mhrun: {line}", file=sys.stderr)
-        config = composed(words, folders)
+        config = composed(overrides, folders)
         plain = resolved(config, NAME if own else config.hydra.runtime.choices.get("experiment"))
         if check:
-            check_read(words, config, lambda overrides: composed(overrides, folders))
+            check_read(overrides, config, lambda overrides: composed(overrides, folders))
             _check_paper(plain)
-        check_runtime_of_files(plain["runtime"], words)
+        check_runtime_of_files(plain["runtime"], overrides)
     except (HydraException, OmegaConfBaseException) as error:
-        raise explained(error, words, folders) from error
+        raise explained(error, overrides, folders) from error
     return compared(plain, reference_of(plain, folders)) if compare else plain
 
 
 def _check_paper(config: Mapping[str, Any]) -> None:
-    """Refuse a paper that has no claims: a run would end without a word on them."""
+    """Refuse a paper that has no claims: a run would end without a verdict."""
     paper = (config.get("report") or {}).get("paper")
     if paper and claims_path(str(paper)) is None:
         known = sorted(path.parent.name for path in EXPERIMENTS.glob("*/claims.yaml"))

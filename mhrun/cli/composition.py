@@ -1,4 +1,4 @@
-"""From words to a configuration as Hydra has it, not yet resolved."""
+"""From overrides to a configuration as Hydra has it, not yet resolved."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from mhrun.cli.hydra_settings import LAUNCHER, check_node, is_of_hydra
 from mhrun.cli.loader import Loader
+from mhrun.cli.overrides import parsed
 from mhrun.cli.places import endless_defaults
-from mhrun.cli.words import parsed
 from mhrun.errors import UserError, reason
 from mhrun.paths import CONF
 
@@ -42,34 +42,36 @@ def search_path(folders: Sequence[Path]) -> list[str]:
 
 
 def composed(
-    words: Sequence[str], folders: Sequence[Path] = (), name: str = "config", *, multirun: bool = False
+    overrides: Sequence[str], folders: Sequence[Path] = (), name: str = "config", *, multirun: bool = False
 ) -> DictConfig:
     """Return the configuration of these overrides as Hydra has it, not yet resolved.
 
     Args:
-        words: overrides.
+        overrides: of the command line.
         folders: the user's.
         name: the primary configuration.
-        multirun: as Hydra's own sweeper has it for all jobs, where some words have several values.
+        multirun: as Hydra's own sweeper has it for all jobs, where some overrides have several values.
 
     Raises:
-        UserError: words or files that cannot be put together, or a file that sets what of Hydra's does not count.
-        HydraException: other words that Hydra cannot put together; `explained` makes a line of it.
+        UserError: overrides or files that cannot be put together, or a file that sets what of Hydra's does not count.
+        HydraException: other overrides that Hydra cannot put together; `explained` makes a line of it.
     """
-    overrides = parsed(words)
-    for override in overrides:
+    parsed_overrides = parsed(overrides)
+    for override in parsed_overrides:
         _check_choice(override, folders)
-    of_hydra = [is_of_hydra(override) for override in overrides]
-    hydra_words = [word for word, is_hydra in zip(words, of_hydra, strict=True) if is_hydra]
-    task = [word for word, is_hydra in zip(words, of_hydra, strict=True) if not is_hydra]
+    of_hydra = [is_of_hydra(override) for override in parsed_overrides]
+    hydra_overrides = [override for override, is_hydra in zip(overrides, of_hydra, strict=True) if is_hydra]
+    task = [override for override, is_hydra in zip(overrides, of_hydra, strict=True) if not is_hydra]
     place = search_path(folders)
-    config = _composed(words, place, name, folders, multirun)
+    config = _composed(overrides, place, name, folders, multirun)
     node: Any = OmegaConf.to_container(config.hydra, resolve=False)
     launcher = node["runtime"]["choices"].get(LAUNCHER)
     if not isinstance(launcher, str):
         raise UserError("hydra/launcher is the name of a launcher, such as basic or joblib.")
-    plain = _plain_hydra(name, launcher, tuple(word for word in hydra_words if not word.startswith(LAUNCHER)))
-    check_node(node, plain, [*hydra_words, *place], task)
+    plain = _plain_hydra(
+        name, launcher, tuple(override for override in hydra_overrides if not override.startswith(LAUNCHER))
+    )
+    check_node(node, plain, [*hydra_overrides, *place], task)
     return config
 
 
@@ -97,20 +99,20 @@ def _check_choice(override: Override, folders: Sequence[Path]) -> None:
 
 
 def _composed(
-    words: Sequence[str], place: Sequence[str], name: str, folders: Sequence[Path], multirun: bool
+    overrides: Sequence[str], place: Sequence[str], name: str, folders: Sequence[Path], multirun: bool
 ) -> DictConfig:
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(CONF), "mhrun", **version_base()):
             mode = RunMode.MULTIRUN if multirun else RunMode.RUN
             return Loader(create_config_search_path(str(CONF))).load_configuration(
-                name, [*words, *place], mode, from_shell=False
+                name, [*overrides, *place], mode, from_shell=False
             )
     except RecursionError as error:
-        raise UserError(endless_defaults(words, folders)) from error
+        raise UserError(endless_defaults(overrides, folders)) from error
     except (HydraException, OmegaConfBaseException) as error:
         if isinstance(error.__context__, RecursionError):
-            raise UserError(endless_defaults(words, folders)) from error
+            raise UserError(endless_defaults(overrides, folders)) from error
         raise
     except (TypeError, AssertionError) as error:  # a group that is set to numbers
         raise UserError(
@@ -123,8 +125,8 @@ def _composed(
 
 
 @lru_cache(maxsize=64)
-def _plain_hydra(name: str, launcher: str, words: tuple[str, ...]) -> dict[str, Any]:
+def _plain_hydra(name: str, launcher: str, overrides: tuple[str, ...]) -> dict[str, Any]:
     """Return Hydra's settings without any file of the user's."""
-    config = _composed([f"{LAUNCHER}={launcher}", *words], (), name, (), False)
+    config = _composed([f"{LAUNCHER}={launcher}", *overrides], (), name, (), False)
     settings: Any = OmegaConf.to_container(config.hydra, resolve=False)
     return dict(settings)

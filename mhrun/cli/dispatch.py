@@ -105,7 +105,7 @@ def _show_configuration(line: CommandLine) -> int:
     import yaml
 
     from mhrun.cli.compose import compose_config
-    from mhrun.cli.words import sweep_jobs
+    from mhrun.cli.overrides import sweep_jobs
 
     overrides = line.rest
     if line.multirun:

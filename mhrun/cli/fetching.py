@@ -8,19 +8,21 @@ from collections.abc import Sequence
 from mhrun.errors import UserError
 
 
-def fetch(words: Sequence[str]) -> int:
+def fetch(arguments: Sequence[str]) -> int:
     """Fetch the named data sets, or list all."""
     from mhrun.data.files import CATALOGUE, data_dir, ensure, state
 
     folder = None
     names = []
-    for word in words:
-        if word.startswith("runtime.data_dir="):
-            folder = word.partition("=")[2]
-        elif word.startswith("-") or "=" in word:
-            raise UserError(f"'{word}' is not an option here; the only setting is runtime.data_dir=FOLDER.")
+    for argument in arguments:
+        if argument.startswith("runtime.data_dir="):
+            folder = argument.partition("=")[2]
+        elif argument.startswith("-") or "=" in argument:
+            raise UserError(
+                f"'{argument}' is not an option here; the only setting is runtime.data_dir=FOLDER."
+            )
         else:
-            names.append(word)
+            names.append(argument)
     place = data_dir(folder)
     if not names:
         print(f"data folder  {place}")

@@ -9,19 +9,19 @@ from typing import Any
 from mhrun.errors import UserError
 
 
-def check_runtime_of_files(runtime: Mapping[str, Any], words: Sequence[str]) -> None:
+def check_runtime_of_files(runtime: Mapping[str, Any], overrides: Sequence[str]) -> None:
     """Refuse settings that only the command line may have, because a file may come from someone else.
 
     A file may set a folder of outputs inside the working directory. It may not restart runs, which removes results.
 
     Args:
         runtime: the resolved node.
-        words: the overrides of the command line, whose settings are not checked.
+        overrides: the overrides of the command line, whose settings are not checked.
 
     Raises:
         UserError: a file sets `force`, or outputs elsewhere.
     """
-    keys = {word.lstrip("+").partition("=")[0] for word in words}
+    keys = {override.lstrip("+").partition("=")[0] for override in overrides}
     force, outputs = runtime["force"], runtime["outputs"]
     if force and not keys & {"runtime", "runtime.force"}:
         raise UserError(

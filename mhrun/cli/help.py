@@ -175,7 +175,7 @@ Shows help on a command; without one, the main page.
 
 
 def page(command: str) -> str:
-    """Return the help page of a command; for an empty word, the main page.
+    """Return the help page of a command; for an empty name, the main page.
 
     Raises:
         UserError: an unknown command.

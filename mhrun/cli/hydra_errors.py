@@ -12,11 +12,11 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
-from mhrun.cli.check_words import SETTINGS, listed, part_of
 from mhrun.cli.composition import composed
 from mhrun.cli.places import experiments
 from mhrun.cli.settings import OF_A_METHOD
 from mhrun.cli.unread import taken_settings
+from mhrun.cli.unread_check_overrides import SETTINGS, listed, part_of
 from mhrun.errors import UserError, nearest, reason
 from mhrun.paths import CONF
 from mhrun.store.identity import COUNTS
@@ -48,18 +48,18 @@ class _Failure(NamedTuple):
 
     error: Exception
     text: str  # its message in one line
-    words: Sequence[str]  # of the command line
+    overrides: Sequence[str]  # of the command line
     folders: Sequence[Path]  # of configurations
     name: str  # of the configuration that was composed
 
 
 def explained(
-    error: Exception, words: Sequence[str], folders: Sequence[Path], name: str = "config"
+    error: Exception, overrides: Sequence[str], folders: Sequence[Path], name: str = "config"
 ) -> UserError:
-    """Return what Hydra could not do with some words for the configuration `name`, in one line for people."""
+    """Return what Hydra could not do with some overrides for the configuration `name`, in one line for people."""
     if (ours := cause(error)) is not None:
         return ours
-    failure = _Failure(error, " ".join(str(error).split()), words, folders, name)
+    failure = _Failure(error, " ".join(str(error).split()), overrides, folders, name)
     lines = (explain(failure) for explain in _EXPLANATIONS)
     return UserError(next(filter(None, lines), None) or reason(error))
 
@@ -92,21 +92,21 @@ def _of_an_experiment(failure: _Failure) -> str | None:
 def _of_something_added_twice(failure: _Failure) -> str | None:
     """Return which method or group is there already, or None."""
     found = re.search(r"(?:Multiple values for \S*|^\S*)@methods\.(\w+)\.", failure.text)
-    if found and (word := next((w for w in failure.words if f"@methods.{found[1]}=" in w), None)):
-        method, choice = found[1], word.rpartition("=")[2]
+    if found and (override := next((w for w in failure.overrides if f"@methods.{found[1]}=" in w), None)):
+        method, choice = found[1], override.rpartition("=")[2]
         return (
             f"There is a method '{method}' already; set its parts (methods.{method}.KEY=VALUE), or add another one: "
             f"+method@methods.{method}_2={choice}."
         )
     found = re.search(r"(?:Multiple values for (\w+)\.|^(\w+) appears more than once)", failure.text)
-    if found and (word := _starting(failure.words, f"+{found[1] or found[2]}=")):
-        return f"There is a {found[1] or found[2]} already: write {word[1:]}, without the +."
+    if found and (override := _starting(failure.overrides, f"+{found[1] or found[2]}=")):
+        return f"There is a {found[1] or found[2]} already: write {override[1:]}, without the +."
     return None
 
 
-def _starting(words: Sequence[str], start: str) -> str | None:
-    """Return the first word with this start, or None."""
-    return next((word for word in words if word.startswith(start)), None)
+def _starting(overrides: Sequence[str], start: str) -> str | None:
+    """Return the first override with this start, or None."""
+    return next((override for override in overrides if override.startswith(start)), None)
 
 
 def _of_a_choice(failure: _Failure) -> str | None:
@@ -118,7 +118,7 @@ def _of_a_choice(failure: _Failure) -> str | None:
 
 
 def _of_a_value(failure: _Failure) -> str | None:
-    """Return that a word has several values, or one for a group, or None."""
+    """Return that an override has several values, or one for a group, or None."""
     if found := re.search(
         r"(?:Ambiguous value for argument|Sweep parameters) '([^=']+)=(.*?)'(?= |$)", failure.text
     ):
@@ -134,27 +134,29 @@ def _of_a_value(failure: _Failure) -> str | None:
 
 
 def _of_a_key(failure: _Failure) -> str | None:
-    """Return which key or part of the words is not there, or None."""
-    words, folders, name = failure.words, failure.folders, failure.name
+    """Return which key or part of the overrides is not there, or None."""
+    overrides, folders, name = failure.overrides, failure.folders, failure.name
     if found := re.search(r"Could not delete from config\. '([^']+)' does not exist", failure.text):
-        return f"~{found[1]} removes nothing: {_members(found[1], words, folders, name)}"
-    for word in words:
-        key = word.lstrip("+~").split("=", 1)[0]
-        if "@" in key and f"To append to your default list use +{word}" in failure.text:
-            return _of_no_part(word, failure)
+        return f"~{found[1]} removes nothing: {_members(found[1], overrides, folders, name)}"
+    for override in overrides:
+        key = override.lstrip("+~").split("=", 1)[0]
+        if "@" in key and f"To append to your default list use +{override}" in failure.text:
+            return _of_no_part(override, failure)
         if key and re.search(rf"(?:override|key|Key)[^']*'{re.escape(key)}'", failure.text):
-            hint = _nearest_key(key, words, folders, name)
+            hint = _nearest_key(key, overrides, folders, name)
             return hint if hint.startswith("'") else f"There is no setting '{key}'.{hint}"
     return None
 
 
-def _of_no_part(word: str, failure: _Failure) -> str:
-    """Return why a word ``GROUP@PLACE=NAME`` has no part to replace: no such method or place in a part, or none yet."""
-    place = word.split("=", 1)[0].partition("@")[2]
+def _of_no_part(override: str, failure: _Failure) -> str:
+    """Return why an override ``GROUP@PLACE=NAME`` has no part to replace: no such method or place, or none yet."""
+    place = override.split("=", 1)[0].partition("@")[2]
     parent, _, leaf = place.rpartition(".")
     try:
-        words = _experiment_words(failure.words, failure.name)
-        config: Any = OmegaConf.to_container(composed(words, failure.folders, failure.name), resolve=False)
+        overrides = _experiment_overrides(failure.overrides, failure.name)
+        config: Any = OmegaConf.to_container(
+            composed(overrides, failure.folders, failure.name), resolve=False
+        )
     except (HydraException, OmegaConfBaseException, UserError):
         config = {}
     methods = [str(method) for method in config.get("methods") or {}]
@@ -169,7 +171,7 @@ def _of_no_part(word: str, failure: _Failure) -> str:
         kind = str(config["_target_"]).rpartition(".")[2]
         of_parts = f"; it has {' and '.join(members)}" if members else ""
         return f"{parent} is {kind}, which has no part '{leaf}'{of_parts}."
-    return f"{word} replaces a part that is not there; to add it, write +{word}."
+    return f"{override} replaces a part that is not there; to add it, write +{override}."
 
 
 # The first that applies: a missing experiment is a missing choice, too.
@@ -205,27 +207,31 @@ def _no_choice(group: str, choice: str, folders: Sequence[Path]) -> str:
     )
 
 
-def _experiment_words(words: Sequence[str], name: str) -> list[str]:
-    """Return the words that choose an experiment, add methods to it and remove some of its methods."""
+def _experiment_overrides(overrides: Sequence[str], name: str) -> list[str]:
+    """Return the overrides that choose an experiment, add methods to it and remove some of its methods."""
     chosen = ("experiment=", "+method@", "~methods.")
-    return [word for word in words if word.startswith(chosen) and name == "config"]
+    return [override for override in overrides if override.startswith(chosen) and name == "config"]
 
 
-def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path], name: str) -> str:
+def _nearest_key(key: str, overrides: Sequence[str], folders: Sequence[Path], name: str) -> str:
     """Return the setting that a misspelt key most likely means: all of it, or its last part."""
     try:
         config = OmegaConf.to_container(
-            composed(_experiment_words(words, name), folders, name), resolve=False
+            composed(_experiment_overrides(overrides, name), folders, name), resolve=False
         )
     except (HydraException, OmegaConfBaseException, UserError):
         return ""
     keys = [k for k in _keys(config) if not k.startswith("hydra")]  # type: ignore[arg-type]
-    if key in keys and any(word.startswith(f"+{key}=") for word in words) and not _is_group(config, key):
+    if (
+        key in keys
+        and any(override.startswith(f"+{key}=") for override in overrides)
+        and not _is_group(config, key)
+    ):
         return f"'{key}' is there already: write {key}=VALUE, without the +."
     if key in keys:  # a group of parts, of which the experiment has chosen none
         return f" If you mean to add a part, write +{key}=NAME."
     leaf = key.rpartition(".")[2]
-    if name == "check" and (setting := _of_a_part(key, words, folders)):
+    if name == "check" and (setting := _of_a_part(key, overrides, folders)):
         return f" Did you mean '{setting}'?"
     same_leaf = [k for k in keys if k.rpartition(".")[2] == leaf]
     if (setting_of_method := _of_methods(key)) is not None:
@@ -247,7 +253,7 @@ def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path], name: 
     close = close_siblings or same_leaf or difflib.get_close_matches(key, candidates, 1, 0.6)
     shows = "mhrun experiment=NAME --cfg job shows them all."
     if name == "check":
-        shows = f"check has {listed(SETTINGS)}, and what a part has as {part_of(words)}.KEY."
+        shows = f"check has {listed(SETTINGS)}, and what a part has as {part_of(overrides)}.KEY."
     return f" Did you mean '{close[0]}'?" if close else f" {shows}"
 
 
@@ -272,17 +278,18 @@ def _hint_of_method(key: str, setting: str, keys: Sequence[str], methods: Sequen
     return ""
 
 
-def _of_a_part(key: str, words: Sequence[str], folders: Sequence[Path]) -> str:
-    """Return the word that sets `key` of a part that the words of a check name, empty if no part takes it."""
+def _of_a_part(key: str, overrides: Sequence[str], folders: Sequence[Path]) -> str:
+    """Return the override that sets `key` of a part that the overrides of a check name, empty if no part takes it."""
     value = next(
-        (word.partition("=")[2] for word in words if word.lstrip("+").startswith(f"{key}=")), "VALUE"
+        (override.partition("=")[2] for override in overrides if override.lstrip("+").startswith(f"{key}=")),
+        "VALUE",
     )
-    for word in words:
-        part = word.partition("=")[0]
+    for override in overrides:
+        part = override.partition("=")[0]
         if part not in ("rule", "pairing", "proposal", "dynamics", "method"):
             continue
         try:
-            node: Any = OmegaConf.to_container(composed([word], folders, "check"), resolve=False)
+            node: Any = OmegaConf.to_container(composed([override], folders, "check"), resolve=False)
         except (HydraException, OmegaConfBaseException, UserError):
             continue
         for path, takes in taken_settings(node[part], part):
@@ -316,12 +323,14 @@ def _deeper(setting: str, keys: Sequence[str]) -> str | None:
     return next(iter(values or found), None)
 
 
-def _members(key: str, words: Sequence[str], folders: Sequence[Path], name: str) -> str:
+def _members(key: str, overrides: Sequence[str], folders: Sequence[Path], name: str) -> str:
     """Return what the group of a key has, where the key itself is not in it."""
-    experiment_words = [word for word in words if word.startswith("experiment=") and name == "config"]
+    experiment_overrides = [
+        override for override in overrides if override.startswith("experiment=") and name == "config"
+    ]
     group, _, leaf = key.rpartition(".")
     try:
-        config: Any = OmegaConf.to_container(composed(experiment_words, folders, name), resolve=False)
+        config: Any = OmegaConf.to_container(composed(experiment_overrides, folders, name), resolve=False)
         for part in group.split(".") if group else []:
             config = config[part]
         members = [str(member) for member in config]

@@ -48,8 +48,8 @@ def is_of_hydra(override: Override) -> bool:
     return any("hydra" in place.removeprefix("_global_.").split(".")[:1] for place in places)
 
 
-def check_words(overrides: Sequence[Override]) -> list[str]:
-    """Return the words that are settings of Hydra.
+def check_hydra_overrides(overrides: Sequence[Override]) -> list[str]:
+    """Return the overrides that are settings of Hydra.
 
     Raises:
         UserError: a setting other than a launcher or a setting of a launcher.
@@ -75,14 +75,14 @@ def check_words(overrides: Sequence[Override]) -> list[str]:
 
 
 def check_node(
-    node: Mapping[str, Any], plain: Mapping[str, Any], words: Sequence[str], task: Sequence[str]
+    node: Mapping[str, Any], plain: Mapping[str, Any], overrides: Sequence[str], task: Sequence[str]
 ) -> None:
     """Refuse changes of Hydra's settings by configuration files, except a launcher's counts.
 
     Args:
         node: the composed node ``hydra``, not resolved.
         plain: the same without the user's files, with the same launcher.
-        words: the command line's overrides of Hydra's settings.
+        overrides: the command line's overrides of Hydra's settings.
         task: all other overrides. Hydra passes its recorded overrides to each job of a sweep, so a file may not add
             any.
 
@@ -99,10 +99,10 @@ def check_node(
         ):
             continue
         raise _refused(path)
-    overrides = node.get("overrides")
-    if not isinstance(overrides, Mapping) or overrides.get("hydra") != [*words]:
+    recorded = node.get("overrides")
+    if not isinstance(recorded, Mapping) or recorded.get("hydra") != [*overrides]:
         raise _refused("hydra.overrides")
-    if overrides.get("task") != [*task] or set(overrides) - {"hydra", "task"}:
+    if recorded.get("task") != [*task] or set(recorded) - {"hydra", "task"}:
         raise _refused("hydra.overrides.task")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from mhrun.cli.outline import Outline, outline, paper, seconds_at_paper_scale
 from mhrun.cli.places import experiments, outputs_of
 from mhrun.cli.run_status import NO_LIMIT, columns, status_of
-from mhrun.durations import in_words
+from mhrun.durations import describe_duration
 from mhrun.errors import UserError, cut, nearest
 from mhrun.paths import CONF
 from mhrun.report.recorded import Recorded, recorded_results
@@ -28,13 +28,13 @@ yours: your newest run
 """
 
 
-def show_list(words: Sequence[str], folders: Sequence[Path]) -> int:
+def show_list(arguments: Sequence[str], folders: Sequence[Path]) -> int:
     """Print the list; ``runtime.outputs=FOLDER`` is the folder of the runs.
 
     Raises:
-        UserError: an unknown word, or an experiment's file that cannot be read.
+        UserError: an unknown argument, or an experiment's file that cannot be read.
     """
-    outputs, names = outputs_of(words)
+    outputs, names = outputs_of(arguments)
     paths, run_folders = experiments(folders), runs(outputs)
     # Runs of projects that are not given on this command line.
     other_names = dict.fromkeys(folder.experiment for folder in run_folders if folder.experiment not in paths)
@@ -111,7 +111,7 @@ class _Table:
         if self.columns == NO_LIMIT and head and head.reproduces:
             title += f" [{head.reproduces}]"
         seconds = seconds_at_paper_scale().get(name)
-        time = "" if seconds is None else in_words(seconds)
+        time = "" if seconds is None else describe_duration(seconds)
         start = f"  {name:{_NAME}} {time:>{_TIME}}  "
         if self.recorded:
             start += f"{self.recorded.get(name, ''):>{_RECORDED}}  "

@@ -11,7 +11,7 @@ from typing import Any
 from mhrun.cli.crash import printable
 from mhrun.cli.outline import outline, paper, seconds_at_paper_scale
 from mhrun.cli.run_status import columns, status_of
-from mhrun.durations import in_words
+from mhrun.durations import describe_duration
 from mhrun.errors import UserError, cut
 from mhrun.paths import CONF, claims_path
 from mhrun.report.recorded import Recorded, recorded_results
@@ -55,7 +55,9 @@ def show_experiment(
             else f"\n  run it: {command}"
         )
         if (seconds := seconds_at_paper_scale().get(name)) is not None:
-            print(f"  at scale=paper its methods take about {in_words(seconds)} on two cores of an AMD EPYC")
+            print(
+                f"  at scale=paper its methods take about {describe_duration(seconds)} on two cores of an AMD EPYC"
+            )
         config = _composed(name, folders)
         if isinstance(config, str):
             print(f"  {config}")
@@ -207,7 +209,7 @@ def _number(label: str, value: Any) -> str:
 def _run(folder: RunFolder) -> Iterator[str]:
     """Yield the line of a run, and why it failed."""
     run = status_of(folder)
-    took = f", {in_words(run.seconds)}" if run.seconds is not None else ""
+    took = f", {describe_duration(run.seconds)}" if run.seconds is not None else ""
     verdicts = f", {run.verdicts}" if run.verdicts else ""
     page = folder.report / "index.html"
     where = _short(page if page.exists() else folder.path)

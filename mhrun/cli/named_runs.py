@@ -12,8 +12,8 @@ from mhrun.store.netcdf import TRACE
 from mhrun.store.projects import shown
 
 
-def found_run(word: str, outputs: Path) -> tuple[RunFolder, str | None]:
-    """Return the run named by a word, and the method after its colon, None without one.
+def found_run(argument: str, outputs: Path) -> tuple[RunFolder, str | None]:
+    """Return the run named by an argument, and the method after its colon, None without one.
 
     A run is a folder, an experiment (its newest complete run), or the beginning of a digest, with or without the
     experiment's name and a slash before it.
@@ -21,12 +21,12 @@ def found_run(word: str, outputs: Path) -> tuple[RunFolder, str | None]:
     Raises:
         UserError: no run, or several, match, or the newest run of an experiment lacks the method and another has it.
     """
-    for text, method in ((word, None), (word.rpartition(":")[0], word.rpartition(":")[2])):
+    for text, method in ((argument, None), (argument.rpartition(":")[0], argument.rpartition(":")[2])):
         if text and (folder := run_at(text, outputs)) is not None:
             if method and text == folder.experiment:
                 _check_method(method, folder, outputs)
             return folder, method or None
-    for text in (word, word.rpartition(":")[0]):
+    for text in (argument, argument.rpartition(":")[0]):
         if text and (Path(text) / TRACE).is_file():
             raise UserError(
                 f"'{text}' holds a trace of mhrun.sample, not a run; compare it from Python, by mhrun.compare."
@@ -36,15 +36,15 @@ def found_run(word: str, outputs: Path) -> tuple[RunFolder, str | None]:
                 f"'{text}' is not a run: it has no config.yaml. If it was one, the command of the run makes it again."
             )
     names = {folder.experiment for folder in runs(outputs)}
-    name = word.partition(":")[0]
+    name = argument.partition(":")[0]
     raise UserError(
-        f"'{word}' is not a run: no folder, no experiment that has run, no beginning of a digest in {outputs}."
+        f"'{argument}' is not a run: no folder, no experiment that has run, no beginning of a digest in {outputs}."
         f"{nearest(name, names)} mhrun list shows the runs."
     )
 
 
 def run_at(text: str, outputs: Path) -> RunFolder | None:
-    """Return the run that a word names, see `found_run`, or None.
+    """Return the run that an argument names, see `found_run`, or None.
 
     Projects from tables of one name share the name of their experiment: runs of the project on the command line come
     before those of others.

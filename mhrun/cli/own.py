@@ -14,25 +14,25 @@ NAME = "own"
 """The name of the experiment of such a run."""
 
 
-def is_own(words: Sequence[str]) -> bool:
-    """Return whether these words choose data and a model, and no experiment."""
-    keys = [word.lstrip("+").partition("=")[0] for word in words]
+def is_own(overrides: Sequence[str]) -> bool:
+    """Return whether these overrides choose data and a model, and no experiment."""
+    keys = [override.lstrip("+").partition("=")[0] for override in overrides]
     return "experiment" not in keys and {"data", "model"} <= set(keys)
 
 
-def own_words(
-    words: Sequence[str], compose: Callable[[Sequence[str]], Mapping[str, Any]]
+def own_overrides(
+    overrides: Sequence[str], compose: Callable[[Sequence[str]], Mapping[str, Any]]
 ) -> tuple[list[str], list[str]]:
     """Return the overrides of such a run, with a default method if none is named, and lines for people.
 
     Args:
-        words: as they were given.
+        overrides: as they were given.
         compose: returns the resolved configuration of some overrides.
 
     Raises:
         UserError: data that cannot be loaded, or settings that mean nothing.
     """
-    overrides = [_added(word) for word in words]
+    overrides = [_added(override) for override in overrides]
     config = compose(overrides)
     from mhrun.target import target_of
 
@@ -81,6 +81,6 @@ def _has_weights(target: Target) -> bool:
     return "names" in signature(type(target.model)).parameters
 
 
-def _added(word: str) -> str:
+def _added(override: str) -> str:
     """Return an override that chooses data or a model as one that adds it: there is none to be replaced."""
-    return f"+{word}" if word.startswith(("data=", "model=")) else word
+    return f"+{override}" if override.startswith(("data=", "model=")) else override

@@ -1,4 +1,4 @@
-"""Takes a command line apart: its command, its options, and the words that are left."""
+"""Takes a command line apart: its command, its options, and the arguments that are left."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ def parse_command_line(arguments: Sequence[str]) -> CommandLine:
         if parsed.command in _UNPARSED:
             parsed.rest += waiting
             break
-        word = waiting.pop(0)
-        if not word.startswith("-"):
-            parsed.word(word)
+        argument = waiting.pop(0)
+        if not argument.startswith("-"):
+            parsed.argument(argument)
             continue
-        option, _, value = word.partition("=")
+        option, _, value = argument.partition("=")
         if option in _VALUED:
             if not value and not waiting:
                 raise UserError(f"{option} needs a value.")
             parsed.setting(option, value or waiting.pop(0))
         else:
             parsed.option(option, value, waiting)
-    return parsed.words()
+    return parsed.command_line()
 
 
 class _Parser:
-    """The words of a command line so far."""
+    """The arguments of a command line so far."""
 
     def __init__(self, command: str) -> None:
         self.command = command
@@ -66,7 +66,7 @@ class _Parser:
         self.folders: list[Path] = []
         self.named: list[Path] = []  # folders of Python files and data files
         self.trust: list[str] = []
-        self.bare: list[int] = []  # positions of words in `rest` that should be names of experiments
+        self.bare: list[int] = []  # positions of arguments in `rest` that should be names of experiments
         self.multirun = self.show = self.dry = self.as_json = self.version = False
 
     def setting(self, option: str, value: str) -> None:
@@ -91,7 +91,7 @@ class _Parser:
             self.show = True
 
     def option(self, option: str, value: str, following: Sequence[str]) -> None:
-        """Apply an option of the command; a mistaken one may have its value in the words that follow."""
+        """Apply an option of the command; a mistaken one may have its value in the arguments that follow."""
         if option in _KEPT.get(self.command, ()):
             self.rest.append(f"{option}={value}" if value else option)
         elif self.command == "run" and option in ("-m", "--multirun"):
@@ -120,20 +120,22 @@ class _Parser:
                 return f" Settings have no dashes: write {key}={shown}."
         return ""
 
-    def word(self, word: str) -> None:
-        """Keep a word that is not an option."""
-        if word in COMMANDS and self.command == "run" and not self.rest:  # after options
-            self.command = word
+    def argument(self, argument: str) -> None:
+        """Keep an argument that is not an option."""
+        if argument in COMMANDS and self.command == "run" and not self.rest:  # after options
+            self.command = argument
             return
-        if self.command == "run" and "=" not in word and not word.startswith("~"):
+        if self.command == "run" and "=" not in argument and not argument.startswith("~"):
             self.bare.append(len(self.rest))
-        self.rest.append(word)
+        self.rest.append(argument)
 
-    def words(self) -> CommandLine:
+    def command_line(self) -> CommandLine:
         """Return the parsed line, once all folders are known, and put folders and trust into the environment."""
         for at in self.bare:
             self.rest[at] = _experiment(self.rest[at], self.folders)
-        twice = [word for word in self.rest if word.startswith("experiment=")] if self.bare else []
+        twice = (
+            [argument for argument in self.rest if argument.startswith("experiment=")] if self.bare else []
+        )
         if len(twice) > 1:
             raise UserError(f"{' and '.join(twice)} are two experiments; run them one by one.")
         _export(FOLDERS, map(str, self.named), os.pathsep)
@@ -149,15 +151,15 @@ def _export(variable: str, values: Iterable[str], separator: str) -> None:
         os.environ[variable] = separator.join([*present, *additions])
 
 
-def _nearest_option(word: str, command: str) -> str:
+def _nearest_option(argument: str, command: str) -> str:
     """Return the suggestion for a misspelt option of a command, compared without dashes."""
     options = {option.lstrip("-"): option for option in OPTIONS.get(command, COMMON) if len(option) > 2}
-    if hint := nearest(word.lstrip("-"), options):
+    if hint := nearest(argument.lstrip("-"), options):
         return hint.replace("'", "'--", 1)
     return " Settings of the table have no dashes, such as categorical=[city]." if command == "init" else ""
 
 
-def _experiment(word: str, folders: Sequence[Path]) -> str:
+def _experiment(argument: str, folders: Sequence[Path]) -> str:
     """Return ``experiment=NAME`` for the name of an experiment.
 
     Raises:
@@ -166,14 +168,16 @@ def _experiment(word: str, folders: Sequence[Path]) -> str:
     from mhrun.cli.places import experiments
 
     paths = experiments(folders)
-    if word in paths:
-        return f"experiment={word}"
-    if word in COMMANDS:
-        raise UserError(f"'{word}' is a command, which comes first: mhrun [--project FOLDER] {word} ...")
-    hint = nearest(word, [*COMMANDS, *paths])
-    if word in ("smoke", "quick", "long", "paper"):
-        hint = f" Did you mean 'scale={word}'?"
+    if argument in paths:
+        return f"experiment={argument}"
+    if argument in COMMANDS:
+        raise UserError(
+            f"'{argument}' is a command, which comes first: mhrun [--project FOLDER] {argument} ..."
+        )
+    hint = nearest(argument, [*COMMANDS, *paths])
+    if argument in ("smoke", "quick", "long", "paper"):
+        hint = f" Did you mean 'scale={argument}'?"
     raise UserError(
-        f"'{word}' is not a command, an experiment or KEY=VALUE.{hint} mhrun list shows the experiments, "
+        f"'{argument}' is not a command, an experiment or KEY=VALUE.{hint} mhrun list shows the experiments, "
         "mhrun --help the commands; an experiment of a project needs --project FOLDER."
     )

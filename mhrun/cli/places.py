@@ -19,9 +19,11 @@ def experiments(folders: Sequence[Path] = ()) -> dict[str, Path]:
     return {path.stem: path for path in files if is_name(path.stem)}
 
 
-def endless_defaults(words: Sequence[str], folders: Sequence[Path]) -> str:
+def endless_defaults(overrides: Sequence[str], folders: Sequence[Path]) -> str:
     """Return a message that names the file whose defaults include itself, for an endless composition."""
-    name = next((word.partition("=")[2] for word in words if word.startswith("experiment=")), "")
+    name = next(
+        (override.partition("=")[2] for override in overrides if override.startswith("experiment=")), ""
+    )
     path = experiments(folders).get(name)
     circle = None if path is None else _circle(path, path.parent.parent, [])
     if circle is None:
@@ -60,19 +62,21 @@ def _defaults(path: Path, root: Path) -> Iterator[tuple[int, str]]:
             )
 
 
-def outputs_of(words: Sequence[str]) -> tuple[Path, list[str]]:
-    """Return the folder of runs, and the other words.
+def outputs_of(arguments: Sequence[str]) -> tuple[Path, list[str]]:
+    """Return the folder of runs, and the other arguments.
 
     Raises:
         UserError: an option or a setting that these commands do not have.
     """
     outputs = str(yaml_file.load(CONF / "config.yaml")["runtime"]["outputs"])
     rest = []
-    for word in words:
-        if word.startswith("runtime.outputs="):
-            outputs = word.partition("=")[2]
-        elif word.startswith("-") or "=" in word:
-            raise UserError(f"'{word}' is not an option here; the only setting is runtime.outputs=FOLDER.")
+    for argument in arguments:
+        if argument.startswith("runtime.outputs="):
+            outputs = argument.partition("=")[2]
+        elif argument.startswith("-") or "=" in argument:
+            raise UserError(
+                f"'{argument}' is not an option here; the only setting is runtime.outputs=FOLDER."
+            )
         else:
-            rest.append(word)
+            rest.append(argument)
     return Path(outputs), rest

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from mhrun.cli.compose import compose_config
-from mhrun.cli.words import sweep_jobs
+from mhrun.cli.overrides import sweep_jobs
 from mhrun.data.memory import in_bytes
-from mhrun.durations import in_words
+from mhrun.durations import describe_duration
 from mhrun.errors import UserError
 from mhrun.store.folder import RunFolder
 
@@ -45,18 +45,18 @@ class _Planned(NamedTuple):
     disk: int  # bytes at most
 
 
-def plan(words: Sequence[str], folders: Sequence[Path], multirun: bool) -> int:
+def plan(overrides: Sequence[str], folders: Sequence[Path], multirun: bool) -> int:
     """Print the cost of the run, or of each job of the sweep; nothing is written to the outputs.
 
     Raises:
         UserError: as the run itself would.
     """
     if not multirun:
-        config = compose_config(words, folders, compare=False, check=True)
+        config = compose_config(overrides, folders, compare=False, check=True)
         width = None if sys.stdout.isatty() else 120  # a pipe has no width
         _of_run(config, Console(width=width))
         return 0
-    jobs, swept = sweep_jobs(words)
+    jobs, swept = sweep_jobs(overrides)
     return _of_sweep([(job, [w for w in job if w.partition("=")[0] in swept]) for job in jobs], folders)
 
 
@@ -97,7 +97,7 @@ def _of_run(config: Mapping[str, Any], console: Console) -> None:
             in_bytes(cost.disk),
             about(cost.seconds).removeprefix("about "),
             _number((setup.evaluations, setup.evaluations)),
-            in_words(setup.seconds) if setup.evaluations else "",
+            describe_duration(setup.seconds) if setup.evaluations else "",
         )
         table.add_row(*row[: 1 + len(headings)])
     console.print(table)

@@ -10,19 +10,19 @@ _PART = re.compile(r"[+]{0,2}(?P<part>\w+)@methods\.(?P<method>\w+)\.kernel\S*?=
 _LABEL = re.compile(r"[+]{0,2}methods\.(?P<method>\w+)\.label=.*")
 
 
-def with_replaced_parts(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
-    """Return a configuration in which the label of a method names the parts that words replace: "MINT (rule: barker)".
+def with_replaced_parts(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return a configuration in which labels of methods name their replaced parts: "MINT (rule: barker)".
 
-    A label that the words give is kept. Labels change no number, and no digest.
+    A label that the overrides give is kept. Labels change no number, and no digest.
 
     Args:
         config: resolved.
-        words: the overrides that it was composed from; in a sweep, those that are the same in all jobs.
+        overrides: the overrides that it was composed from; in a sweep, those that are the same in all jobs.
     """
-    labelled = {found["method"] for word in words if (found := _LABEL.fullmatch(word))}
+    labelled = {found["method"] for override in overrides if (found := _LABEL.fullmatch(override))}
     parts: dict[str, list[str]] = {}
-    for word in words:
-        found = _PART.fullmatch(word)
+    for override in overrides:
+        found = _PART.fullmatch(override)
         if found and found["method"] in config["methods"] and found["method"] not in labelled:
             parts.setdefault(found["method"], []).append(f"{found['part']}: {found['name']}")
     methods = {

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mhrun.cli.calibration_study import Setting, Study, study_of
-from mhrun.durations import in_words
+from mhrun.durations import describe_duration
 
 if TYPE_CHECKING:
     import numpy as np
@@ -180,7 +180,7 @@ class _Sets:
             return
         self._last = now
         print(
-            f"mhrun: {self._name}: {count} of {self._all} data sets, about {in_words(seconds_left)} left"
+            f"mhrun: {self._name}: {count} of {self._all} data sets, about {describe_duration(seconds_left)} left"
             + (f", in {jobs} processes" if count == 1 and jobs > 1 else ""),
             file=sys.stderr,
             flush=True,

@@ -14,13 +14,13 @@ from mhrun.store.folder import RunFolder, runs, sweeps
 from mhrun.store.locks import held
 
 
-def make_reports(words: Sequence[str]) -> int:
+def make_reports(arguments: Sequence[str]) -> int:
     """Rebuild the reports of all complete runs and sweeps, or of the named experiments, runs and sweeps.
 
     A report that fails prints one line, and the others are made. Returns 1 if a report, or a part of one, fails; 70 if
     that is a bug in mhrun.
     """
-    outputs, names = outputs_of(words)
+    outputs, names = outputs_of(arguments)
     folders, places = _chosen(names, outputs)
     failures = _Failures()
     for folder in folders:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mhrun.cli.compose import compose_config
 from mhrun.cli.replaced import with_replaced_parts
-from mhrun.durations import in_words
+from mhrun.durations import describe_duration
 from mhrun.store.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 _SHORT = 5.0  # seconds; a shorter run prints no breakdown of its time
 
 
-def run_once(words: Sequence[str], folders: Sequence[Path]) -> int:
+def run_once(overrides: Sequence[str], folders: Sequence[Path]) -> int:
     """Run a command line, print what was found and the paths, and return 1 if a part of the report failed."""
     start, spent = time.monotonic(), dict[str, float]()
-    config = with_replaced_parts(compose_config(words, folders, check=True), words)
+    config = with_replaced_parts(compose_config(overrides, folders, check=True), overrides)
     folder = compute(config, result_follows=True, spent=spent)
     is_complete = True
     if config["runtime"]["report"]:
@@ -98,8 +98,9 @@ def line_of_time(whole: float, methods: float = math.inf, report: float = 0.0) -
     if whole < _SHORT or methods >= whole / 2:
         return ""
     rest = max(0.0, whole - methods - report)
+    whole_text, steps, report_text, rest_text = map(describe_duration, (whole, methods, report, rest))
     return (
-        f"time    {in_words(whole)}: steps {in_words(methods)}, report {in_words(report)}, the rest {in_words(rest)}: "
+        f"time    {whole_text}: steps {steps}, report {report_text}, the rest {rest_text}: "
         "data, pilots, and compilation, which later runs have from the cache"
     )
 

@@ -11,14 +11,14 @@ from mhrun.errors import UserError
 from mhrun.paths import STARTERS
 
 
-def start_project(words: Sequence[str]) -> int:
+def start_project(arguments: Sequence[str]) -> int:
     """Write a small project into a new folder, and print how to run it.
 
     Raises:
         UserError: no folder is named, it is not empty or cannot be created, or the table does not fit.
     """
-    network = "--network" in words
-    rest, options = _options([word for word in words if word != "--network"])
+    network = "--network" in arguments
+    rest, options = _options([argument for argument in arguments if argument != "--network"])
     if options and not network:
         return _start_from_table(rest, options)
     if options:
@@ -57,26 +57,28 @@ def _write_digits(folder: Path) -> None:
         np.savez_compressed(folder / f"{name}.npz", x=x[rows], y=y[rows])
 
 
-def _options(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the other words, and the values of --data and --outcome."""
+def _options(arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the other arguments, and the values of --data and --outcome."""
     rest, options = [], {}
-    waiting = list(words)
+    waiting = list(arguments)
     while waiting:
-        word, equals, value = waiting.pop(0).partition("=")
-        if word not in ("--data", "--outcome"):
-            rest.append(f"{word}{equals}{value}")
+        argument, equals, value = waiting.pop(0).partition("=")
+        if argument not in ("--data", "--outcome"):
+            rest.append(f"{argument}{equals}{value}")
             continue
         if not equals and not waiting:
-            raise UserError(f"{word} needs a value: {word} {'FILE' if word == '--data' else 'COLUMN'}.")
-        options[word] = value if equals else waiting.pop(0)
+            raise UserError(
+                f"{argument} needs a value: {argument} {'FILE' if argument == '--data' else 'COLUMN'}."
+            )
+        options[argument] = value if equals else waiting.pop(0)
     return rest, options
 
 
-def _start_from_table(words: Sequence[str], options: Mapping[str, str]) -> int:
+def _start_from_table(arguments: Sequence[str], options: Mapping[str, str]) -> int:
     """Write the project for a table, and print what was chosen and how to run it."""
     from mhrun.cli.starting_table import project_of, write_project
 
-    folders = [word for word in words if "=" not in word]
+    folders = [argument for argument in arguments if "=" not in argument]
     if len(folders) != 1 or "--data" not in options:
         raise UserError("mhrun init needs a folder and a table: mhrun init DIR --data FILE --outcome COLUMN.")
     folder, table = Path(folders[0]), Path(options["--data"])
@@ -84,7 +86,9 @@ def _start_from_table(words: Sequence[str], options: Mapping[str, str]) -> int:
         raise UserError(f"--data {table}: there is no such file.")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"'{folder}' is a file; choose another folder.")
-    project = project_of(table, options.get("--outcome"), [word for word in words if "=" in word])
+    project = project_of(
+        table, options.get("--outcome"), [argument for argument in arguments if "=" in argument]
+    )
     for path in write_project(folder, table, project):
         print(f"wrote   {path}")
     for line in project.lines:

@@ -21,7 +21,7 @@ _PRECISION = 1e-2  # of a weight a priori, so that this regression exists for se
 _WIDEST = 200  # features up to which groups are compared at equal features
 
 
-def is_centred(form: str | None, word: str, data: Dataset, column: str) -> bool:
+def is_centred(form: str | None, kind: str, data: Dataset, column: str) -> bool:
     """Return whether the effects of a column are parameters themselves: the user's choice, or by the data.
 
     Raises:
@@ -31,10 +31,10 @@ def is_centred(form: str | None, word: str, data: Dataset, column: str) -> bool:
         raise UserError(
             f"form={form} is unknown; choose {CENTRED} or {NONCENTRED}.{nearest(str(form), [CENTRED, NONCENTRED])}"
         )
-    return differ_clearly(word, data, column) if form is None else form == CENTRED
+    return differ_clearly(kind, data, column) if form is None else form == CENTRED
 
 
-def differ_clearly(word: str, data: Dataset, column: str) -> bool:
+def differ_clearly(kind: str, data: Dataset, column: str) -> bool:
     """Return whether the groups of a column differ by clearly more than the standard errors of their means.
 
     With the residuals r and the information v of each datum in a regression without groups, the effect of a group is
@@ -46,7 +46,7 @@ def differ_clearly(word: str, data: Dataset, column: str) -> bool:
     codes, n = fields[column].astype(np.int64), len(fields[column])
     x = fields.get("x")
     x = np.empty((n, 0)) if x is None or x.shape[1] > _WIDEST else x
-    residuals, information = _without_groups(word, fields["y"], x, fields.get("exposure"))
+    residuals, information = _without_groups(kind, fields["y"], x, fields.get("exposure"))
     weights: Array = np.bincount(codes, information).astype(np.float64)
     count = len(weights)
     if n <= count or count < 2 or not (weights > 0).all():
@@ -54,34 +54,34 @@ def differ_clearly(word: str, data: Dataset, column: str) -> bool:
     effects: Array = np.bincount(codes, residuals) / weights
     within = residuals - information * effects[codes]
     dispersion = float((within**2 / information).sum()) / (n - count)
-    weights /= dispersion if word == "linear" else max(dispersion, 1.0)
+    weights /= dispersion if kind == "linear" else max(dispersion, 1.0)
     mean = np.average(effects, weights=weights)
     excess = float((weights * (effects - mean) ** 2).sum()) - (count - 1)
     between = excess / float(weights.sum() - (weights**2).sum() / weights.sum())
     return between > _CLEAR * float(np.median(1 / weights))
 
 
-def _without_groups(word: str, y: Array, x: Array, exposure: Array | None) -> tuple[Array, Array]:
+def _without_groups(kind: str, y: Array, x: Array, exposure: Array | None) -> tuple[Array, Array]:
     """Return the residuals and the information of each datum in the regression without groups (n,)."""
     design = np.column_stack([np.ones(len(y)), x])
     weights, times = np.zeros(design.shape[1]), np.ones(len(y)) if exposure is None else exposure
-    y = (y > 0).astype(float) if word == "logistic" else y
-    if word == "Poisson":
+    y = (y > 0).astype(float) if kind == "logistic" else y
+    if kind == "Poisson":
         weights[0] = np.log(max(y.sum(), 0.5) / times.sum())
     for _ in range(_ITERATIONS):
-        mean, information = _moments(word, design @ weights, times)
+        mean, information = _moments(kind, design @ weights, times)
         precision = design.T @ (information[:, None] * design) + _PRECISION * np.eye(len(weights))
         weights = weights + np.linalg.solve(precision, design.T @ (y - mean) - _PRECISION * weights)
-    mean, information = _moments(word, design @ weights, times)
+    mean, information = _moments(kind, design @ weights, times)
     return y - mean, information
 
 
-def _moments(word: str, predictor: Array, times: Array) -> tuple[Array, Array]:
+def _moments(kind: str, predictor: Array, times: Array) -> tuple[Array, Array]:
     """Return mean and information of each datum at its linear predictor (n,)."""
-    if word == "linear":
+    if kind == "linear":
         return predictor, np.ones_like(predictor)
     bounded: Any = predictor.clip(-30.0, 30.0)  # a step that is too long may overflow
-    if word == "logistic":
+    if kind == "logistic":
         mean = 1 / (1 + np.exp(-bounded))
         return mean, (mean * (1 - mean)).clip(1e-12)
     mean = times * np.exp(bounded)

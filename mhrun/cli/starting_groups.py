@@ -17,7 +17,7 @@ from mhrun.names import identifier
 _TAKEN = ("chain", "draw", "step", "parameter", "feature", "intercept", "weights", "scale")
 
 
-class Kind(NamedTuple):
+class Likelihood(NamedTuple):
     """A likelihood of a linear predictor."""
 
     title: str
@@ -33,8 +33,8 @@ class Kind(NamedTuple):
     spread: str  # prior of the standard deviation of a group's effects
 
 
-_KINDS = {
-    "linear": Kind(
+_LIKELIHOODS = {
+    "linear": Likelihood(
         "Linear regression with normal errors",
         "{target} = {mean} + scale * N(0, 1); {target} is standardised.",
         "Normal",
@@ -45,7 +45,7 @@ _KINDS = {
         {"scale": "HalfNormal(1.0)"},
         "HalfNormal(1.0)",
     ),
-    "logistic": Kind(
+    "logistic": Likelihood(
         "Logistic regression",
         "P({target}{value}) = 1 / (1 + exp(-({mean}))).",
         "Bernoulli, Normal",
@@ -56,7 +56,7 @@ _KINDS = {
         {},
         "HalfNormal(2.0)",
     ),
-    "Poisson": Kind(
+    "Poisson": Likelihood(
         "Poisson regression",
         "{target} ~ Poisson({rate}exp({mean})).",
         "Normal, Poisson",
@@ -72,14 +72,14 @@ _KINDS = {
 _PREDICTED = {"logistic": "the probability of the positive outcome", "Poisson": "the expected count"}
 
 
-def multilevel(word: str, name: str, target: str, data: Dataset, form: str | None = None) -> Fitted:
+def multilevel(kind: str, name: str, target: str, data: Dataset, form: str | None = None) -> Fitted:
     """Return the regression of a kind whose intercept differs between groups.
 
     The effects of the groups of a column are N(0, sd^2) a priori, and sd is a parameter. They are written in the form
     that fits the data: themselves where groups differ clearly (centred), else standardised (non-centred).
 
     Args:
-        word: the kind of regression, of `mhrun.cli.starting_models.Regression`.
+        kind: the kind of regression, of `mhrun.cli.starting_models.Regression`.
         name: of the model.
         target: the column of the outcome.
         data: the table as the regression reads it.
@@ -88,20 +88,20 @@ def multilevel(word: str, name: str, target: str, data: Dataset, form: str | Non
     Raises:
         UserError: there is no multilevel regression of this kind, or no such form.
     """
-    if word not in _KINDS:
-        raise UserError(f"groups goes with model={', '.join(map(str.lower, _KINDS))}, not with {word}.")
-    kind, features, groups = _KINDS[word], features_of(data.facts), data.facts["groups"]
+    if kind not in _LIKELIHOODS:
+        raise UserError(f"groups goes with model={', '.join(map(str.lower, _LIKELIHOODS))}, not with {kind}.")
+    likelihood, features, groups = _LIKELIHOODS[kind], features_of(data.facts), data.facts["groups"]
     exposure = data.facts.get("exposure")
-    normal = f"Normal(0, {kind.sd:g})"
+    normal = f"Normal(0, {likelihood.sd:g})"
     parameters: dict[str, Any] = {"intercept": normal}
     if features:
         parameters["weights"] = {"prior": normal, "dims": {"feature": features}}
     terms, formula, centred = ["theta.intercept"], ["intercept"], dict[str, str]()
-    for (column, levels), word_of in zip(groups.items(), _identifiers(groups), strict=True):
-        effects, sd = _parameters_of(word_of)
-        themselves = is_centred(form, word, data, column)
-        parameters[sd] = kind.spread
-        parameters[effects] = {"dims": {word_of: levels}} | ({} if themselves else {"prior": "Normal(0, 1)"})
+    for (column, levels), label in zip(groups.items(), _identifiers(groups), strict=True):
+        effects, sd = _parameters_of(label)
+        themselves = is_centred(form, kind, data, column)
+        parameters[sd] = likelihood.spread
+        parameters[effects] = {"dims": {label: levels}} | ({} if themselves else {"prior": "Normal(0, 1)"})
         scaled = "" if themselves else f"theta.{sd} * "
         terms.append(f"{scaled}theta.{effects}[rows[{json.dumps(column)}]]")
         formula.append(f"{'' if themselves else f'{sd} * '}{effects}")
@@ -109,12 +109,12 @@ def multilevel(word: str, name: str, target: str, data: Dataset, form: str | Non
             centred[effects] = sd
     terms += ["rows.x @ theta.weights"] * bool(features)
     formula += ["x.weights"] * bool(features)
-    parameters |= kind.extra
+    parameters |= likelihood.extra
     functions = {"log_lik": f"{name}_model.log_lik", "simulate": f"{name}_model.simulate"}
-    functions |= {"mean": f"{name}_model.mean_outcome"} if kind.mean else {}
+    functions |= {"mean": f"{name}_model.mean_outcome"} if likelihood.mean else {}
     functions |= {"log_prior": f"{name}_model.log_prior"} if centred else {}
     positive = data.facts.get("positive")
-    equation = kind.equation.format(
+    equation = likelihood.equation.format(
         target=target,
         value="" if positive is None else f" = {positive!r}",
         mean=" + ".join(formula),
@@ -122,15 +122,16 @@ def multilevel(word: str, name: str, target: str, data: Dataset, form: str | Non
     )
     comments = [equation, *_comments(groups, centred, form)]
     times = " * rows.exposure" * bool(exposure)
+    columns = " and of ".join(map(_in_docstring, groups))
     module = _MODULE.format(
-        title=f"{kind.title}, whose intercept differs between groups of {' and of '.join(map(_in_docstring, groups))}.",
-        imports=_imports(kind, bool(centred)),
+        title=f"{likelihood.title}, whose intercept differs between groups of {columns}.",
+        imports=_imports(likelihood, bool(centred)),
         terms="\n        + ".join(terms),
-        density=kind.density.format(exposure=times),
-        draw=kind.draw.format(exposure=times),
+        density=likelihood.density.format(exposure=times),
+        draw=likelihood.draw.format(exposure=times),
     )
-    if kind.mean:
-        module += _MEAN.format(what=_PREDICTED[word], mean=kind.mean.format(exposure=times))
+    if likelihood.mean:
+        module += _MEAN.format(what=_PREDICTED[kind], mean=likelihood.mean.format(exposure=times))
     if centred:
         densities = " + ".join(
             f"Normal(0.0, theta.{sd}).log_prob(theta.{effects}).sum()" for effects, sd in centred.items()
@@ -140,9 +141,9 @@ def multilevel(word: str, name: str, target: str, data: Dataset, form: str | Non
         f"{name}_model.py": module,
         place_of(name): part_text(comments, "user_function", functions | {"parameters": parameters}),
     }
-    dim = 1 + len(features) + sum(1 + len(levels) for levels in groups.values()) + len(kind.extra)
+    dim = 1 + len(features) + sum(1 + len(levels) for levels in groups.values()) + len(likelihood.extra)
     names = "intercept and weights" if features else "intercept"
-    prior = f"{names} {normal}, effects N(0, sd^2), sd {kind.spread}; in {place_of(name)}"
+    prior = f"{names} {normal}, effects N(0, sd^2), sd {likelihood.spread}; in {place_of(name)}"
     return Fitted(files, dim, prior, f"{target}, intercepts by {' and '.join(groups)}")
 
 
@@ -151,18 +152,18 @@ def _identifiers(columns: Iterable[str]) -> list[str]:
     found: list[str] = []
     taken = set(_TAKEN)
     for column in columns:
-        word = identifier(column, "group")
+        name = identifier(column, "group")
         number = 2
-        while taken & {word, *_parameters_of(word)}:
-            word, number = f"{identifier(column, 'group')}_group{number if number > 2 else ''}", number + 1
-        found.append(word)
-        taken |= {word, *_parameters_of(word)}
+        while taken & {name, *_parameters_of(name)}:
+            name, number = f"{identifier(column, 'group')}_group{number if number > 2 else ''}", number + 1
+        found.append(name)
+        taken |= {name, *_parameters_of(name)}
     return found
 
 
-def _parameters_of(word: str) -> tuple[str, str]:
+def _parameters_of(name: str) -> tuple[str, str]:
     """Return the names of the parameters of a column: its effects, and their standard deviation."""
-    return f"{word}_effects", f"{word}_sd"
+    return f"{name}_effects", f"{name}_sd"
 
 
 def _in_docstring(column: str) -> str:
@@ -190,12 +191,14 @@ def _comments(groups: Mapping[str, Sequence[str]], centred: Mapping[str, str], f
     ]
 
 
-def _imports(kind: Kind, has_prior: bool) -> str:
-    names = set(kind.distributions.split(", "))
-    if not has_prior and kind.title != _KINDS["linear"].title:
+def _imports(likelihood: Likelihood, has_prior: bool) -> str:
+    names = set(likelihood.distributions.split(", "))
+    if not has_prior and likelihood.title != _LIKELIHOODS["linear"].title:
         names -= {"Normal"}
     line = f"from torch.distributions import {', '.join(sorted(names))}"
-    return f"{line}\nfrom torch.nn.functional import logsigmoid" if "logsigmoid" in kind.density else line
+    return (
+        f"{line}\nfrom torch.nn.functional import logsigmoid" if "logsigmoid" in likelihood.density else line
+    )
 
 
 _MODULE = '''\

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mhrun.data.dataset import Dataset
-from mhrun.data.table_facts import features_of, missing_in_words
+from mhrun.data.table_facts import describe_missing, features_of
 from mhrun.models.poisson_regression import dispersion_warnings
 
 _FEW = 10  # values of a feature up to which they may be labels
@@ -19,21 +19,21 @@ _WIDEST = 2_000  # features up to which their correlations are computed
 _ROWS = 100_000  # of which relations between columns are computed
 
 
-def hints_of(data: Dataset, word: str) -> Iterator[str]:
+def hints_of(data: Dataset, kind: str) -> Iterator[str]:
     """Yield lines on rows left out, on features that may be labels or nearly collinear, and on overdispersed counts.
 
     Args:
         data: the table as the regression reads it.
-        word: the kind of regression, of `mhrun.cli.starting_models.Regression`.
+        kind: the kind of regression, of `mhrun.cli.starting_models.Regression`.
     """
     if dropped := data.facts["dropped"]:
         yield f"{dropped:,} of {data.n + dropped:,} rows lack a value and are left out"
         if texts := data.facts["dropped_texts"]:
-            yield missing_in_words(texts).strip().rstrip(".")
+            yield describe_missing(texts).strip().rstrip(".")
     if "x" in data.fields:  # which groups alone are not
         yield from _whole_numbers(data)
         yield from _collinear(data)
-    if word == "Poisson" and not data.facts.get("groups"):  # whose effects may be why counts differ
+    if kind == "Poisson" and not data.facts.get("groups"):  # whose effects may be why counts differ
         yield from _overdispersed(data)
 
 

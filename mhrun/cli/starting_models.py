@@ -28,7 +28,7 @@ class Fitted(NamedTuple):
 class Regression(NamedTuple):
     """A kind of regression."""
 
-    word: str
+    kind: str  # linear, logistic, softmax or Poisson
     table: Mapping[str, Any]  # how the table is read
     has_bounds: bool  # so that exact minibatch methods can run
     fitted: Callable[

@@ -18,8 +18,8 @@ from mhrun.cli.starting_models import flow, part_text, regression_of
 from mhrun.data import Dataset
 from mhrun.data.outcome import outcome_of
 from mhrun.data.table import Table
-from mhrun.data.table_facts import features_of, units_in_words
-from mhrun.data.table_roles import check_word
+from mhrun.data.table_facts import describe_units, features_of
+from mhrun.data.table_roles import check_plain_name
 from mhrun.errors import UserError, nearest
 from mhrun.paths import CONF
 
@@ -76,7 +76,7 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> NewPr
     """
     file = file.resolve()
     model, form = (
-        next((word.partition("=")[2] for word in settings if word.startswith(f"{key}=")), None)
+        next((setting.partition("=")[2] for setting in settings if setting.startswith(f"{key}=")), None)
         for key in _OF_MODEL
     )
     table_settings = {"file": str(file)} | _table_settings(
@@ -85,7 +85,7 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> NewPr
     call(Table, table_settings, "the table")  # checks the settings before the file is read
     target, levels = outcome_of(file, target, table_settings.get("separator"))
     regression = regression_of(model, target, levels)
-    if table_settings.get("exposure") and regression.word != "Poisson":
+    if table_settings.get("exposure") and regression.kind != "Poisson":
         raise UserError(f"exposure={table_settings['exposure']} goes with counts: add model=poisson.")
     table_settings |= {"target": target, **regression.table}
     groups = table_settings.get("groups")
@@ -96,13 +96,13 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> NewPr
     data = _loaded(file, target, levels, table_settings)
     columns, name = features_of(data.facts), _name(file)
     fitted = (
-        multilevel(regression.word, name, target, data, form)
+        multilevel(regression.kind, name, target, data, form)
         if groups
         else regression.fitted(name, target, data, levels)
     )
     has_bounds = regression.has_bounds and not groups
     of_columns = _columns(data.facts)
-    title = f"{regression.word[0].upper()}{regression.word[1:]} regression of {target} on {of_columns} of {file.name}"
+    title = f"{regression.kind[0].upper()}{regression.kind[1:]} regression of {target} on {of_columns} of {file.name}"
     steps = min(max(_STEPS, _WALK * fitted.dim), _MOST_STEPS) // (1 if has_bounds else 2)
     width = len(columns) + len(groups) if groups else fitted.dim  # numbers of a row
     methods = _methods(has_bounds, data.n, fitted.dim, width, may_walk=not groups)
@@ -112,10 +112,10 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> NewPr
         **fitted.files,
     }
     lines = [
-        f"model   {regression.word} regression of {fitted.outcome}: {data.n:,} rows, {of_columns}",
-        *([] if model is not None else _other_models(target, levels, regression.word)),
-        *(f"        {line}" for line in hints_of(data, regression.word)),
-        *(f"units   {line}" for line in units_in_words(data.facts)),
+        f"model   {regression.kind} regression of {fitted.outcome}: {data.n:,} rows, {of_columns}",
+        *([] if model is not None else _other_models(target, levels, regression.kind)),
+        *(f"        {line}" for line in hints_of(data, regression.kind)),
+        *(f"units   {line}" for line in describe_units(data.facts)),
         f"priors  {fitted.prior}",
         f"methods {_by_kind(methods)}",
         *["        hmc reads all data: --dry-run says how long it takes, and '~methods.hmc' leaves it out"]
@@ -131,7 +131,7 @@ def _loaded(file: Path, target: str, levels: Sequence[Any], table_settings: Mapp
     Raises:
         UserError: there are no features, or names that a configuration cannot have.
     """
-    check_word(file.name, "the file")
+    check_plain_name(file.name, "the file")
     data = call(Table, table_settings, "the table").load()
     columns = features_of(data.facts)
     _check_names(file.name, columns, levels, data.facts)
@@ -150,12 +150,12 @@ def _written(table_settings: Mapping[str, Any], file: Path, columns: Sequence[st
     return settings
 
 
-def _other_models(target: str, levels: Sequence[Any], word: str) -> list[str]:
+def _other_models(target: str, levels: Sequence[Any], kind: str) -> list[str]:
     """Return lines on other models that the values of a target may be meant for."""
     lines = []
     if levels[:3] == [0, 1, 2]:  # the smallest
         lines.append(f"        {target} may be a count: model=poisson is a Poisson regression")
-    if word == "linear" and _may_be_classes(levels):
+    if kind == "linear" and _may_be_classes(levels):
         lines.append(f"        {target} has {len(levels)} values: model=softmax if they are classes")
     return lines
 
@@ -165,8 +165,8 @@ def _check_names(
 ) -> None:
     """Refuse features, values of the target and labels of groups that a configuration cannot name, or names twice."""
     of_groups = [label for labels in facts.get("groups", {}).values() for label in labels]
-    for word in (*columns, *map(str, levels), *of_groups):
-        check_word(word, f"{file_name}: the value")
+    for name in (*columns, *map(str, levels), *of_groups):
+        check_plain_name(name, f"{file_name}: the value")
     if repeated := next((name for name in columns if columns.count(name) > 1), None):
         raise UserError(
             f"{file_name}: '{repeated}' is a column, and the indicator of a value of '{repeated.partition('=')[0]}'; "
@@ -203,27 +203,27 @@ def write_project(folder: Path, table: Path, project: NewProject) -> list[Path]:
 
 
 def _table_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """Return settings of the table from words KEY=VALUE and baselines.COLUMN=VALUE."""
+    """Return settings of the table from KEY=VALUE and baselines.COLUMN=VALUE."""
     names = set(inspect.signature(Table).parameters) - _SET
     by_key: dict[str, Any] = {}
-    for word in settings:
-        key, equals, value = word.partition("=")
+    for setting in settings:
+        key, equals, value = setting.partition("=")
         key, _, column = key.removeprefix("data.").partition(".")
         if not equals or key not in names or (column and key != "baselines"):
             raise UserError(
-                f"'{word}' is not a setting of the table here.{nearest(key, names)} There are: "
+                f"'{setting}' is not a setting of the table here.{nearest(key, names)} There are: "
                 f"{', '.join(sorted(names))}."
             )
-        check_word(value, key)
+        check_plain_name(value, key)
         if key == "baselines":
             if not column:
-                raise UserError(f"{word} cannot be read; write baselines.COLUMN=VALUE.")
+                raise UserError(f"{setting} cannot be read; write baselines.COLUMN=VALUE.")
             by_key.setdefault(key, {})[column] = value
             continue
         try:
             by_key[key] = yaml.safe_load(value)
         except yaml.YAMLError as error:
-            raise UserError(f"{word} cannot be read; write lists as {key}=[a,b].") from error
+            raise UserError(f"{setting} cannot be read; write lists as {key}=[a,b].") from error
         if key in ("features", "categorical", "groups", "exclude") and not isinstance(by_key[key], list):
             by_key[key] = [str(by_key[key])]
     return by_key

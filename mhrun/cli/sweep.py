@@ -30,10 +30,10 @@ from mhrun.cli.file_settings import check_runtime_of_files
 from mhrun.cli.hydra_errors import explained
 from mhrun.cli.hydra_settings import is_of_hydra
 from mhrun.cli.loader import Loader
+from mhrun.cli.overrides import parsed, sweep_jobs
 from mhrun.cli.replaced import with_replaced_parts
 from mhrun.cli.resolvers import register_resolvers
 from mhrun.cli.running import compute
-from mhrun.cli.words import parsed, sweep_jobs
 from mhrun.cores import CORES, usable_cores
 from mhrun.errors import Interrupted, UserError, first_line, is_of_launcher, reason
 from mhrun.paths import CONF
@@ -47,22 +47,22 @@ _CHECK_SECONDS = 3.0  # for the settings of all jobs; those of a job take some 0
 _ROUNDS = 5  # times that what lost workers left is launched again, while each gets some jobs done
 
 
-def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
+def sweep(overrides: Sequence[str], folders: Sequence[Path]) -> int:
     """Run every job, go on past those that fail, and end with the sweep's table and the failures.
 
     A job is an ordinary run in its own folder: doing a sweep again does what is missing.
     """
-    jobs, swept = sweep_jobs(words)
+    jobs, swept = sweep_jobs(overrides)
     if len(jobs) < 2:
         raise UserError("A sweep needs a key with several values, such as lam=0.25,0.35.")
-    # Words that Hydra cannot put together stop the sweep before its first job; a job whose settings
+    # Overrides that Hydra cannot put together stop the sweep before its first job; a job whose settings
     # have no meaning fails by itself, and is named before.
     config = _checked(jobs, folders)
-    _check_all_jobs(words, folders)
+    _check_all_jobs(overrides, folders)
     name, outputs = str(config["experiment"]), Path(config["runtime"]["outputs"])
     # Where and how jobs are computed makes no other sweep.
     where = tuple(f"runtime.{name}=" for name in config["runtime"] if f"runtime.{name}" not in swept)
-    digest = digest_of([word for word in words if not word.lstrip("+~").startswith(where)])
+    digest = digest_of([override for override in overrides if not override.lstrip("+~").startswith(where)])
     place = outputs / name / "sweeps" / digest
     for folder in (place.parent.parent, place.parent, place, place / "jobs"):
         if folder.is_symlink():
@@ -73,12 +73,12 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
         (place / "jobs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise explain(error, place / "jobs") from error
-    record = {"experiment": name, "overrides": list(words), "swept": swept, "jobs": len(jobs)}
+    record = {"experiment": name, "overrides": list(overrides), "swept": swept, "jobs": len(jobs)}
     with held(place, "sweep", _say):
         _clear(place / "jobs")
         write_json(place / "sweep.json", record | {"reference": reference_of(config, folders)})
         _name_refused(jobs, folders)
-        _launched([*words, *search_path(folders)], place, jobs)
+        _launched([*overrides, *search_path(folders)], place, jobs)
         return _summarised(place, len(jobs), with_reports=bool(config["runtime"]["report"]))
 
 
@@ -142,25 +142,25 @@ def _show(place: Path) -> None:
         _say(f"the table of the sweep cannot be shown: {_writable(str(error))}")
 
 
-def _check_all_jobs(words: Sequence[str], folders: Sequence[Path]) -> None:
+def _check_all_jobs(overrides: Sequence[str], folders: Sequence[Path]) -> None:
     """Check what Hydra composes for the sweep as a whole: it may have files in it that no job has.
 
     Raises:
         UserError: a file sets what of Hydra's does not count.
     """
     try:
-        composed(words, folders, multirun=True)
+        composed(overrides, folders, multirun=True)
     except (HydraException, OmegaConfBaseException) as error:
-        raise explained(error, words, folders) from error
+        raise explained(error, overrides, folders) from error
 
 
-def digest_of(words: Sequence[str]) -> str:
-    """Return what tells a sweep from others: a hash of its words, but for settings of Hydra."""
-    overrides = sorted(word for word in words if not is_of_hydra(parsed([word])[0]))
-    return hashlib.sha256("\n".join(overrides).encode()).hexdigest()[:12]
+def digest_of(overrides: Sequence[str]) -> str:
+    """Return the digest of a sweep: a hash of its overrides without Hydra's settings."""
+    task = sorted(override for override in overrides if not is_of_hydra(parsed([override])[0]))
+    return hashlib.sha256("\n".join(task).encode()).hexdigest()[:12]
 
 
-def _launched(words: Sequence[str], place: Path, jobs: Sequence[Sequence[str]]) -> None:
+def _launched(overrides: Sequence[str], place: Path, jobs: Sequence[Sequence[str]]) -> None:
     """Have Hydra's launcher do the jobs; what a worker that died has left undone is launched again.
 
     A launcher gives up all of its jobs when one of its workers is killed or runs out of memory. A job that still has
@@ -168,10 +168,10 @@ def _launched(words: Sequence[str], place: Path, jobs: Sequence[Sequence[str]]) 
     """
     register_resolvers()
     log = place / "jobs" / "launcher.log"
-    of_task = [[word for word in job if not is_of_hydra(parsed([word])[0])] for job in jobs]
+    of_task = [[override for override in job if not is_of_hydra(parsed([override])[0])] for job in jobs]
     counts = [len(jobs)]
     for _ in range(_ROUNDS):
-        failure = _once(words, place, of_task)
+        failure = _once(overrides, place, of_task)
         undone = _undone(place, jobs)
         if not undone:
             return
@@ -193,13 +193,13 @@ def _launched(words: Sequence[str], place: Path, jobs: Sequence[Sequence[str]]) 
         )
 
 
-def _once(words: Sequence[str], place: Path, jobs: Sequence[Sequence[str]]) -> str:
+def _once(overrides: Sequence[str], place: Path, jobs: Sequence[Sequence[str]]) -> str:
     """Have Hydra's launcher do the jobs once, and return what went wrong with it, or an empty string."""
     sweep_dir = "hydra.sweep.dir='{}'".format(str(place).replace("'", "\\'"))
     try:
         with initialize_config_dir(str(CONF), "mhrun", **version_base()):
             loader = Loader(create_config_search_path(str(CONF)))
-            overrides = [*words, sweep_dir, "hydra.mode=MULTIRUN"]
+            overrides = [*overrides, sweep_dir, "hydra.mode=MULTIRUN"]
             config = loader.load_configuration("config", overrides, RunMode.MULTIRUN)
             launcher = Plugins.instance().instantiate_launcher(
                 HydraContext(config_loader=loader, callbacks=Callbacks()), _job, config
@@ -221,14 +221,14 @@ def _file_of(place: Path, number: int, kind: str) -> Path:
 
 
 def _swept_only(overrides: Sequence[str], swept: Sequence[str]) -> list[str]:
-    return [word for word in overrides if word.partition("=")[0] in swept]
+    return [override for override in overrides if override.partition("=")[0] in swept]
 
 
 def _checked(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> dict[str, Any]:
     """Return the configuration of one of the jobs.
 
     Raises:
-        UserError: jobs of several experiments, words that cannot be put together, or no job with a meaning.
+        UserError: jobs of several experiments, overrides that cannot be put together, or no job with a meaning.
     """
     first_config: dict[str, Any] | None = None
     first_error = None
@@ -278,7 +278,7 @@ def _put_together_alike(
     groups = {path.name for place in (CONF, *folders) for path in place.iterdir() if path.is_dir()}
     lots: dict[tuple[str, ...], list[Sequence[str]]] = {}
     for job in jobs:
-        keys = {word: word.partition("=")[0].lstrip("+~").partition("@")[0] for word in job}
+        keys = {override: override.partition("=")[0].lstrip("+~").partition("@")[0] for override in job}
         deciding = [w for w, key in keys.items() if key.split("/")[0] in groups or key == "runtime.outputs"]
         lots.setdefault(tuple(deciding), []).append(job)
     return lots.values()
@@ -310,7 +310,7 @@ def _job(config: DictConfig) -> dict[str, Any] | None:
     runs_alone = str(hydra.launcher._target_).endswith("BasicLauncher")
     try:
         plain = compared(resolved(config, hydra.runtime.choices.get("experiment")), sweep["reference"])
-        fixed = [word for word in hydra.overrides.task if word not in overrides]
+        fixed = [override for override in hydra.overrides.task if override not in overrides]
         plain = with_replaced_parts(plain, fixed)
         check_runtime_of_files(plain["runtime"], hydra.overrides.task)
         if not runs_alone and (cores := _share(hydra.launcher)) is not None:

@@ -19,7 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from mhrun.cli.words import parsed
+from mhrun.cli.overrides import parsed
 from mhrun.errors import UserError, nearest
 from mhrun.paths import CONF, EXPERIMENTS, user_folders
 
@@ -35,69 +35,69 @@ _ADDS = (OverrideType.ADD, OverrideType.FORCE_ADD)
 Compose = Callable[[Sequence[str]], DictConfig]
 
 
-def check_read(words: Sequence[str], config: DictConfig, compose: Compose) -> None:
+def check_read(overrides: Sequence[str], config: DictConfig, compose: Compose) -> None:
     """Refuse a scale where the experiment has none, and settings at the top that nothing reads.
 
     Those of files are checked too: see `_check_files`.
 
     Args:
-        words: overrides.
+        overrides: of the command line.
         config: what they were composed to, not resolved.
         compose: composes overrides, with the user's folders.
 
     Raises:
-        UserError: such a word.
+        UserError: there is such an override.
     """
     unresolved: Any = OmegaConf.to_container(config, resolve=False)
     references = references_of(unresolved)
-    _check_temperature(words, unresolved, references)
-    added: dict[str, list[tuple[str, str]]] = {}  # node at the top -> words, each with its key
-    for word, override in zip(words, parsed(words), strict=True):
+    _check_temperature(overrides, unresolved, references)
+    added: dict[str, list[tuple[str, str]]] = {}  # node at the top -> overrides, each with its key
+    for text, override in zip(overrides, parsed(overrides), strict=True):
         scaled = bool(unresolved.get("scales")) or "scale" in references
         if override.key_or_group == "scale" and not override.is_delete() and not scaled:
             raise UserError(
-                f"{word}: this experiment has no scales; leave it out, or give steps= and warmup= instead."
+                f"{text}: this experiment has no scales; leave it out, or give steps= and warmup= instead."
             )
         key = (override.package or override.key_or_group).replace("/", ".").removeprefix("_global_.")
         top = key.partition(".")[0]
         if override.type in _ADDS and top in unresolved and top not in {*_settings(), *references, "hydra"}:
-            added.setdefault(top, []).append((word, key))
+            added.setdefault(top, []).append((text, key))
     for top, of_top in added.items():
-        if top not in _without([word for word, _ in of_top], words, compose):
-            word, key = of_top[0]
+        if top not in _without([text for text, _ in of_top], overrides, compose):
+            text, key = of_top[0]
             raise UserError(
-                f"{word} sets '{top}', which nothing reads.{hint(word, key, unresolved)} "
+                f"{text} sets '{top}', which nothing reads.{hint(text, key, unresolved)} "
                 "mhrun NAME --cfg job shows all settings."
             )
-    _check_files(words, unresolved, references, compose)
+    _check_files(overrides, unresolved, references, compose)
 
 
-def _check_temperature(words: Sequence[str], unresolved: Mapping[str, Any], references: set[str]) -> None:
+def _check_temperature(overrides: Sequence[str], unresolved: Mapping[str, Any], references: set[str]) -> None:
     """Refuse a temperature where all methods have another, or none: draws at T = 1 would be taken for others.
 
     A report's own functions may read it: an experiment that has some is not judged.
 
     Raises:
-        UserError: such a word.
+        UserError: there is such an override.
     """
     own = unresolved.get("report") or {}
     if "temperature" in references or any(own.get(name) for name in _OF_REPORTS):
         return
     # In forms that references_of does not know, such as ${..temperature}
-    if any("${" in text and "temperature" in text for text in _words(unresolved)):
+    if any("${" in text and "temperature" in text for text in _texts(unresolved)):
         return
-    for word, override in zip(words, parsed(words), strict=True):
+    for text, override in zip(overrides, parsed(overrides), strict=True):
         if override.key_or_group == "temperature" and not override.is_delete():
             methods = list(unresolved.get("methods") or {})
             raise UserError(
-                f"{word}: no method of this experiment ({', '.join(methods)}) reads it: each has its own temperature, "
+                f"{text}: no method of this experiment ({', '.join(methods)}) reads it: each has its own temperature, "
                 "which is 1 unless the method sets it. Leave it out, or add a method that reads it, such as "
                 "+method@methods.mint=mint."
             )
 
 
 def _check_files(
-    words: Sequence[str], unresolved: Mapping[str, Any], references: set[str], compose: Compose
+    overrides: Sequence[str], unresolved: Mapping[str, Any], references: set[str], compose: Compose
 ) -> None:
     """Refuse a setting of an experiment file that nothing reads if it is misspelt; warn of any other.
 
@@ -111,10 +111,10 @@ def _check_files(
     unread = [str(key) for key in unresolved if key not in settings | references | {"hydra"}]
     if not unread:
         return
-    experiment_words = [word for word in words if word.startswith("experiment=")]
+    experiment_overrides = [override for override in overrides if override.startswith("experiment=")]
     with suppress(HydraException, OmegaConfBaseException, UserError):
         references = references | references_of(
-            OmegaConf.to_container(compose(experiment_words), resolve=False)
+            OmegaConf.to_container(compose(experiment_overrides), resolve=False)
         )
     if unread := [key for key in unread if key not in references]:
         code = "\n".join(_code_of(unresolved))
@@ -160,7 +160,7 @@ def _code_of(unresolved: Any) -> Iterator[str]:
 
 def _packages(unresolved: Any) -> Iterator[Path]:
     """Yield the folders of installed packages that a configuration names, without importing them."""
-    for top in sorted({text.partition(".")[0] for text in _words(unresolved) if _DOTTED.fullmatch(text)}):
+    for top in sorted({text.partition(".")[0] for text in _texts(unresolved) if _DOTTED.fullmatch(text)}):
         spec = None
         with suppress(ImportError, ValueError, AttributeError):
             spec = find_spec(top)
@@ -170,13 +170,13 @@ def _packages(unresolved: Any) -> Iterator[Path]:
                 yield from (init.parent for init in place.glob("*/__init__.py"))
 
 
-def _words(node: Any) -> Iterator[str]:
+def _texts(node: Any) -> Iterator[str]:
     if isinstance(node, Mapping):
         for value in node.values():
-            yield from _words(value)
+            yield from _texts(value)
     elif isinstance(node, list):
         for value in node:
-            yield from _words(value)
+            yield from _texts(value)
     elif isinstance(node, str):
         yield node
 
@@ -189,24 +189,24 @@ def _settings() -> frozenset[str]:
 
 def references_of(node: Any) -> set[str]:
     """Return the nodes at the top that a ${...} anywhere in a configuration refers to."""
-    return {name for text in _words(node) for name in _REFERENCE.findall(text)}
+    return {name for text in _texts(node) for name in _REFERENCE.findall(text)}
 
 
-def _without(removed: Sequence[str], words: Sequence[str], compose: Compose) -> set[str]:
-    """Return the nodes at the top of the configuration without some of the words, or those words' where it has none."""
+def _without(removed: Sequence[str], overrides: Sequence[str], compose: Compose) -> set[str]:
+    """Return the nodes at the top without some overrides; if that fails, the nodes that these set."""
     try:
-        return set(map(str, compose([word for word in words if word not in removed])))
+        return set(map(str, compose([override for override in overrides if override not in removed])))
     except (HydraException, OmegaConfBaseException, UserError):  # others build on it
-        return {word.lstrip("+").partition("=")[0].partition(".")[0] for word in removed}
+        return {override.lstrip("+").partition("=")[0].partition(".")[0] for override in removed}
 
 
-def hint(word: str, key: str, unresolved: Mapping[str, Any]) -> str:
-    """Return the suggestion for a word: a part that takes a setting of this name, or a similar name at the top."""
+def hint(override: str, key: str, unresolved: Mapping[str, Any]) -> str:
+    """Return the suggestion for an override: a part that takes a setting of this name, or a similar name at the top."""
     top, dot, rest = key.partition(".")
     parts = {path: takes for path, takes in taken_settings(unresolved) if not path.startswith(("hydra", top))}
     paths = [path for path, takes in parts.items() if top in takes]
     if paths and key == top and (CONF / top).is_dir():
-        return f" Did you mean '{top}@{paths[0]}.{top}={word.partition('=')[2]}'?"
+        return f" Did you mean '{top}@{paths[0]}.{top}={override.partition('=')[2]}'?"
     if paths:
         return f" Did you mean '+{paths[0]}.{top}{dot}{rest}'?"
     return nearest(top, [str(name) for name in unresolved if name not in (top, "hydra")])

@@ -136,7 +136,7 @@ def levels_of(column: Any, path: Path, baseline: Any = None) -> list[Any]:
         levels = [int(level) for level in levels]
     if baseline is None:
         return levels
-    first = [level for level in levels if level == baseline or _is_word_of(str(baseline), level)]
+    first = [level for level in levels if level == baseline or _means_level(str(baseline), level)]
     if not first:
         raise UserError(
             f"{path.name}: column '{column.name}' has no value {baseline!r}, its baseline; it has {few(levels)}."
@@ -144,12 +144,12 @@ def levels_of(column: Any, path: Path, baseline: Any = None) -> list[Any]:
     return [first[0], *(level for level in levels if level != first[0])]
 
 
-def _is_word_of(word: str, level: Any) -> bool:
-    """Return whether a word of the command line, which is a text, means a value of a column."""
+def _means_level(text: str, level: Any) -> bool:
+    """Return whether a text, as given on the command line, denotes a value of a column."""
     if is_number(level):
         with suppress(ValueError):
-            return float(word) == level
-    return word == str(level) or (isinstance(level, bool | np.bool_) and word.lower() == str(level).lower())
+            return float(text) == level
+    return text == str(level) or (isinstance(level, bool | np.bool_) and text.lower() == str(level).lower())
 
 
 def few(values: Iterable[Any]) -> str:

@@ -17,9 +17,9 @@ from mhrun.data.columns import check_decimals, few, is_label, levels_of, mean_an
 from mhrun.data.dataset import Dataset
 from mhrun.data.design import Design
 from mhrun.data.memory import check_memory
-from mhrun.data.table_facts import missing_in_words
+from mhrun.data.table_facts import describe_missing
 from mhrun.data.table_file import COPIES, read_table, texts_of_missing
-from mhrun.data.table_roles import check_roles, check_word
+from mhrun.data.table_roles import check_plain_name, check_roles
 from mhrun.errors import Refusal, UserError
 from mhrun.paths import located
 
@@ -222,7 +222,7 @@ class Table:
         raise UserError(
             f"{path.name}: {int(bad.sum()):,} of {len(table):,} rows lack a value ({listing}), "
             f"first in data rows {first}; missing=drop leaves them out."
-            f"{missing_in_words(self._texts(table, path))}{_of_text(table[chosen])}"
+            f"{describe_missing(self._texts(table, path))}{_of_text(table[chosen])}"
         )
 
     @property
@@ -344,7 +344,7 @@ class Table:
             [name for name in names if name not in declared] if self.features is None else self.features
         )
         for name in (*features, *self.categorical, *self.groups, *self._numbers):
-            check_word(name, f"{self.file}: column")
+            check_plain_name(name, f"{self.file}: column")
         return features
 
     def _for_training(self, n: int) -> npt.NDArray[np.bool_]:

@@ -8,7 +8,7 @@ from typing import Any
 _LISTED = 12  # columns whose units a line has
 
 
-def units_in_words(facts: Mapping[str, Any]) -> list[str]:
+def describe_units(facts: Mapping[str, Any]) -> list[str]:
     """Return lines on the units of a table's features: means and standard deviations, and baselines of categories."""
     lines = []
     if scales := facts.get("scales"):
@@ -23,7 +23,7 @@ def units_in_words(facts: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def missing_in_words(texts: Mapping[str, str]) -> str:
+def describe_missing(texts: Mapping[str, str]) -> str:
     """Return a sentence on texts of columns (column -> text) that are read as missing values; without any, nothing."""
     if not texts:
         return ""

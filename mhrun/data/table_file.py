@@ -118,7 +118,7 @@ def _separator(path: Path) -> str:
 
     with get_handle(path, "r", encoding="utf-8", compression="infer") as opened:
         line = opened.handle.readline()
-    # One word: a letter of it could pass for the separator.
+    # A header of one column: a letter of it could pass for the separator.
     return "," if _WORD.fullmatch(line.strip()) else csv.Sniffer().sniff(line).delimiter
 
 

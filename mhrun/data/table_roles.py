@@ -15,8 +15,8 @@ from mhrun.errors import UserError, nearest
 Array = npt.NDArray[Any]
 
 _FIELDS = ("x", "y", "exposure")  # of every table, which a column of groups cannot be called
-# A role of one column: the words for it, where a column has two roles.
-_WORDS = {"features": "feature", "categorical": "category", "groups": "group", "exclude": "excluded"}
+# A role of one column: its name, where a column has two roles.
+_ROLE_NAMES = {"features": "feature", "categorical": "category", "groups": "group", "exclude": "excluded"}
 
 
 def check_roles(file: str, names: Sequence[str], roles: Mapping[str, Sequence[str]]) -> None:
@@ -34,7 +34,7 @@ def check_roles(file: str, names: Sequence[str], roles: Mapping[str, Sequence[st
     for name in declared:
         if name not in names:
             for column in names:  # the name may be what became of ${...}
-                check_word(column, f"{file}: column")
+                check_plain_name(column, f"{file}: column")
             hint = (
                 nearest(str(name), names)
                 or f" There are: {', '.join(names[:12])}{', ...' * (len(names) > 12)}."
@@ -51,19 +51,19 @@ def check_roles(file: str, names: Sequence[str], roles: Mapping[str, Sequence[st
     settings = [setting for setting, columns in roles.items() if repeated[0] in columns]
     if len(settings) == 1:
         raise UserError(f"{file}: '{repeated[0]}' is in {settings[0]} twice; name it once.")
-    words = " and ".join(_WORDS.get(setting, setting) for setting in settings)
-    raise UserError(f"{file}: '{repeated[0]}' is {words}; give it one role.")
+    roles_of_column = " and ".join(_ROLE_NAMES.get(setting, setting) for setting in settings)
+    raise UserError(f"{file}: '{repeated[0]}' is {roles_of_column}; give it one role.")
 
 
-def check_word(word: str, what: str) -> None:
+def check_plain_name(name: str, what: str) -> None:
     """Refuse a name that a configuration would read as something else.
 
     Raises:
         UserError: it has ``${``, which begins a reference to a setting, or is ``???``, a setting that is missing.
     """
-    if "${" in word or word == "???":
+    if "${" in name or name == "???":
         raise UserError(
-            f"{what} '{word}' cannot be named in a configuration, where ${{...}} refers to a setting and ??? is a "
+            f"{what} '{name}' cannot be named in a configuration, where ${{...}} refers to a setting and ??? is a "
             "missing one; rename it."
         )
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mhrun.durations import in_words
+from mhrun.durations import describe_duration
 from mhrun.engine.assemble import trace_bytes
 from mhrun.engine.choices import Choices, recorded_choices
 from mhrun.engine.cost import step_seconds
@@ -282,5 +282,5 @@ def _wait(device: Any) -> None:
 
 def about(seconds: tuple[float, float]) -> str:
     """Return a range of seconds in words."""
-    least, most = map(in_words, seconds)
+    least, most = map(describe_duration, seconds)
     return f"about {least}" if least == most else f"between {least} and {most}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from mhrun.data.table_facts import units_in_words
+from mhrun.data.table_facts import describe_units
 from mhrun.engine.assemble import check_data, check_space, large_draws, methods_of
 from mhrun.engine.estimate import estimate, estimate_pays
 from mhrun.engine.executors import check_executor
@@ -116,7 +116,7 @@ def _run(run: RunContext, methods: Sequence[Method], summary: dict[str, Any], wa
         summary["methods"] = {method.name: of_methods[method.name] for method in methods}
     if methods:
         data = methods[0].target.data
-        summary["data"] = {"description": data.description, "units": units_in_words(data.facts)}
+        summary["data"] = {"description": data.description, "units": describe_units(data.facts)}
     summary |= {"status": COMPLETE, "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
     run.folder.write_summary(summary)
 

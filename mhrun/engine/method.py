@@ -15,7 +15,7 @@ from mhrun.engine.model_checks import check_model
 from mhrun.engine.starting_density import check_start
 from mhrun.engine.starts import Starts
 from mhrun.errors import Refusal, UserError
-from mhrun.kernels.stationary import kind_in_words, kind_of, samples
+from mhrun.kernels.stationary import describe_kind, kind_of, samples
 from mhrun.models.module import ModuleModel
 from mhrun.monitors import Monitor
 from mhrun.native import available
@@ -256,7 +256,7 @@ def target_attributes(method: Method) -> dict[str, Any]:
     """Return what traces keep of how a method follows its target: kind, T, number of data, share of gradients."""
     found = samples(method.kernel, method.plan)
     return {
-        KIND: kind_in_words(found, kind_of(found, method.target.energy_noise)),
+        KIND: describe_kind(found, kind_of(found, method.target.energy_noise)),
         TEMPERATURE: found.temperature,
         N_DATA: method.target.n,
         SEPARATE: method.kernel.separate_gradients(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from mhrun.durations import TimeLeft, in_words
+from mhrun.durations import TimeLeft, describe_duration
 from mhrun.engine.watcher import Silent
 
 _EVERY = 10.0  # seconds
@@ -35,7 +35,7 @@ class Progress(Silent):
         if now - self._last < _EVERY or step == self._total:
             return
         self._last = now
-        left = "" if seconds_left is None else f", {in_words(seconds_left)} left"
+        left = "" if seconds_left is None else f", {describe_duration(seconds_left)} left"
         self._print(f"step {step:,} of {self._total:,} ({step / self._total:.0%}){left}")
         if seconds_left is not None and seconds_left > _LONG and not self._is_kept:
             self._print(

@@ -66,10 +66,10 @@ def _values(model: Model, theta: Tensor) -> str:
     """Return the first parameters of a point (D,) in words."""
     parameters = parameters_of(model)
     values = theta if parameters is None else parameters.flat(theta)
-    words = [
+    texts = [
         f"{name} = {value:.3g}" for name, value in zip(model.names, values[:_SHOWN].tolist(), strict=False)
     ]
-    return ", ".join(words) + f" and {len(values) - _SHOWN:,} more" * (len(values) > _SHOWN)
+    return ", ".join(texts) + f" and {len(values) - _SHOWN:,} more" * (len(values) > _SHOWN)
 
 
 def _cause(fields: Mapping[str, Tensor]) -> str:

@@ -103,7 +103,7 @@ def summary_of_method(
         "steps": shape.steps,
         "warmup": shape.warmup,
         "chains": shape.chains,
-        "thin": _thin_in_words(method),
+        "thin": _describe_thin(method),
         "thin_stats": shape.stats_thin,
         "wall_s": summary["wall_s"],
         "executor": summary["executor"],
@@ -119,7 +119,7 @@ def _after_burn_in(summary: Mapping[str, Any], totals: Mapping[str, Any]) -> dic
     return counts | {"wall_s": summary["wall_s"] - summary["warmup_wall_s"]}
 
 
-def _thin_in_words(method: Method) -> int | list[int] | str | None:
+def _describe_thin(method: Method) -> int | list[int] | str | None:
     """Return which draws are kept, for the summary; None if none are."""
     thin = method.shape.thin
     if not isinstance(thin, tuple):

@@ -59,7 +59,7 @@ def check_support(target: Target, theta: Tensor) -> None:
             Exception
         ):  # the function cannot be called outside of vmap; any other error comes again in the run
             return
-        if message is not None and (text := _in_words(message)):
+        if message is not None and (text := _describe_error(message)):
             while len(part) > 1:
                 half = part[: len(part) // 2]
                 part = half if fault(half) is not None else part[len(part) // 2 :]
@@ -67,7 +67,7 @@ def check_support(target: Target, theta: Tensor) -> None:
         start, size = start + size, 2 * size
 
 
-def _in_words(message: str) -> str:
+def _describe_error(message: str) -> str:
     """Return a line on an argument of a distribution that torch refuses, with a place for the row; empty for others."""
     if found := _VALUE.search(message):
         hint = " Labels of -1 and 1 become 0 and 1 by (y + 1) / 2." if found[1].startswith("Boolean") else ""

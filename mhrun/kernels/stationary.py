@@ -50,7 +50,7 @@ def kind_of(found: Samples, energy_noise: float) -> str:
     return APPROXIMATE if found.kind == EXACT and energy_noise else found.kind
 
 
-def kind_in_words(found: Samples, kind: str) -> str:
+def describe_kind(found: Samples, kind: str) -> str:
     """Return a kind as tables show it: `DECLARED` if it is exact by what a part of the user's declares."""
     return DECLARED if kind == EXACT and found.declared else kind
 

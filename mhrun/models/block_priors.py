@@ -54,12 +54,12 @@ def precisions(variances: Mapping[str, float | None], blocks: Sequence[Parameter
     return torch.tensor(by_block, dtype=torch.float64).repeat_interleave(sizes)
 
 
-def in_words(variances: Mapping[str, float | None]) -> str:
+def describe_variances(variances: Mapping[str, float | None]) -> str:
     """Return the prior in a line, for run metadata: ``N(0, 1) for every parameter``."""
-    words = {name: "flat" if v is None else f"N(0, {v:g})" for name, v in variances.items()}
-    if len(set(words.values())) == 1:
-        return f"{next(iter(words.values()))} for every parameter"
-    return "; ".join(f"{name}: {text}" for name, text in words.items())
+    texts = {name: "flat" if v is None else f"N(0, {v:g})" for name, v in variances.items()}
+    if len(set(texts.values())) == 1:
+        return f"{next(iter(texts.values()))} for every parameter"
+    return "; ".join(f"{name}: {text}" for name, text in texts.items())
 
 
 def _variance(value: Any, what: str) -> float | None:

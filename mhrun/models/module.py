@@ -15,7 +15,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from mhrun.build import blame
 from mhrun.errors import Refusal, UserError, nearest
-from mhrun.models.block_priors import block_variances, in_words, precisions
+from mhrun.models.block_priors import block_variances, describe_variances, precisions
 from mhrun.models.explained import unvalidated
 from mhrun.models.module_bound import Bound
 from mhrun.models.module_copy import initialised, prepared, reset
@@ -122,7 +122,7 @@ class ModuleModel:
         self.dim = int(ends[-1])
         variances = block_variances(prior_variance, self.blocks)
         self.precision: float | Tensor = precisions(variances, self.blocks)
-        self.prior_summary = in_words(variances)
+        self.prior_summary = describe_variances(variances)
         self.width = self.dim + sum(buffer.value.numel() for buffer in self._prepared.buffers)
 
     takes_autocast = True

@@ -43,10 +43,10 @@ class Parameter(NamedTuple):
         return self.axes or tuple(Axis(f"{self.name}_dim_{k}", None) for k in range(len(self.shape)))
 
 
-def constraint_words(constraint: Constraint) -> str:
+def describe_constraint(constraint: Constraint) -> str:
     """Return a constraint in words, for messages."""
     if isinstance(constraint, constraints.independent):
-        return constraint_words(constraint.base_constraint)
+        return describe_constraint(constraint.base_constraint)
     for kind, words in (
         (constraints.interval, "between {lower_bound:g} and {upper_bound:g}"),
         (constraints.half_open_interval, "between {lower_bound:g} and {upper_bound:g}"),
@@ -91,7 +91,13 @@ def parameter_of(name: Any, setting: Any) -> Parameter:
     axes = () if setting.get("dims") is None else axes_of(setting["dims"], f"{where}.dims")
     prior_setting = setting.get("prior")
     prior = _prior(prior_setting, where, setting.get("constraint"))
-    text = "flat" if prior is None else prior_setting if isinstance(prior_setting, str) else _in_words(prior)
+    text = (
+        "flat"
+        if prior is None
+        else prior_setting
+        if isinstance(prior_setting, str)
+        else _describe_prior(prior)
+    )
     sizes = setting.get("shape") if setting.get("shape") is not None else shape_from(axes)
     shape = _shape(where, sizes, labelled=sizes is not setting.get("shape")) if sizes is not None else None
     if shape is None and prior is None:
@@ -108,7 +114,7 @@ def parameter_of(name: Any, setting: Any) -> Parameter:
     return parameter
 
 
-def _in_words(prior: Distribution) -> str:
+def _describe_prior(prior: Distribution) -> str:
     """Return a distribution as ``Normal(loc=0, scale=1)``; the shape stands for many numbers."""
     keys = [key for key in prior.arg_constraints if key in vars(prior)] or list(prior.arg_constraints)
     values = {key: getattr(prior, key) for key in keys}
@@ -209,9 +215,9 @@ def _transform(
             "or an interval."
         ) from error
     except (ValueError, RuntimeError, IndexError) as error:
-        raise Refusal(f"{where}: shape {list(shape)} cannot be {constraint_words(constraint)}.") from error
+        raise Refusal(f"{where}: shape {list(shape)} cannot be {describe_constraint(constraint)}.") from error
     if constraint.event_dim and shape[-1] < 2:
-        raise Refusal(f"{where}: {constraint_words(constraint)} needs at least 2 numbers; set shape.")
+        raise Refusal(f"{where}: {describe_constraint(constraint)} needs at least 2 numbers; set shape.")
     return transform, free
 
 
@@ -221,15 +227,15 @@ def _check(p: Parameter, where: str) -> None:
     free = 2.0 * torch.randn(_TRIED, *p.free, generator=generator, dtype=torch.float64)
     value = free if p.transform is None else p.transform(free)
     if tuple(value.shape[1:]) != p.shape:
-        raise Refusal(f"{where}: shape {list(p.shape)} cannot be {constraint_words(p.constraint)}.")
+        raise Refusal(f"{where}: shape {list(p.shape)} cannot be {describe_constraint(p.constraint)}.")
     if p.prior is None:
         return
     support: Constraint = p.prior.support  # type: ignore[assignment]
     if not bool(support.check(value).all()):
         raise Refusal(
-            f"{where}: the prior's values are {constraint_words(support)}, and the constraint asks for values "
-            f"{constraint_words(p.constraint)}; give one within the prior's values, such as interval(a, b), leave it "
-            "out, or choose another prior."
+            f"{where}: the prior's values are {describe_constraint(support)}, and the constraint asks for "
+            f"values {describe_constraint(p.constraint)}; give one within the prior's values, such as interval(a, b), "
+            "leave it out, or choose another prior."
         )
     try:
         density = p.prior.log_prob(value)
@@ -269,7 +275,7 @@ def unconstrained(p: Parameter, value: Tensor, where: str) -> Tensor:
     """
     if not bool(p.constraint.check(value).all()) or not bool(value.isfinite().all()):
         raise Refusal(
-            f"{where} of {p.name} = {_shown(value)} is not {constraint_words(p.constraint)}; choose another."
+            f"{where} of {p.name} = {_shown(value)} is not {describe_constraint(p.constraint)}; choose another."
         )
     free: Tensor = value if p.transform is None else p.transform.inv(value)
     if not bool(free.isfinite().all()):

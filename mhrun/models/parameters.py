@@ -18,7 +18,7 @@ from mhrun.models.axes import Axis, check_shared
 from mhrun.models.parameter import (
     Parameter,
     changed,
-    constraint_words,
+    describe_constraint,
     draw_inside,
     log_jacobian_of,
     parameter_of,
@@ -153,7 +153,7 @@ class Parameters:
                     + (
                         "it has no prior."
                         if p.prior is None
-                        else f"no draw of its prior is {constraint_words(p.constraint)}."
+                        else f"no draw of its prior is {describe_constraint(p.constraint)}."
                     )
                 )
             else:

@@ -1,4 +1,4 @@
-"""Whether the draws of a method agree with those of a reference, in one word."""
+"""Whether the draws of a method agree with those of a reference, in one label."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHORT_LIMIT, SHORT_RHAT, SHORT_ESS = 6.0, 1.1, 100.0
 class Agreement(NamedTuple):
     """The verdict on one method."""
 
-    word: str  # AGREES, DIFFERS, DIFFERS_SHORT, UNKNOWN or ANOTHER
+    label: str  # AGREES, DIFFERS, DIFFERS_SHORT, UNKNOWN or ANOTHER
     why: str  # empty if it agrees
 
 

@@ -26,8 +26,8 @@ def check_commands(kernel: Any) -> Iterator[str]:
         return
     target = str(kernel.get("_target_", ""))
     if target and not target.startswith("mhrun."):
-        words = [f"{key}={_written(value)}" for key, value in kernel.items() if _can_be_set(key, value)]
-        yield shlex.join(["mhrun", "check", *_where(target.partition(".")[0]), target, *words])
+        overrides = [f"{key}={_written(value)}" for key, value in kernel.items() if _can_be_set(key, value)]
+        yield shlex.join(["mhrun", "check", *_where(target.partition(".")[0]), target, *overrides])
         return
     for value in kernel.values():
         yield from check_commands(value)

@@ -234,7 +234,7 @@ def _judge(claim: Mapping[str, Any], departure: str, metrics: Mapping[str, Metri
         paper=claim["paper"],
         ours=value,
         se=se,
-        rule=in_words(claim["rule"]),
+        rule=describe_rule(claim["rule"]),
         holds=holds,
         verdict=verdict,
         why=why,
@@ -312,7 +312,7 @@ def _nearly_equal(one: float, two: float, largest: float = 0.0) -> bool:
     return math.isfinite(gap) and gap <= _ROUNDING * max(abs(one), abs(two), largest)
 
 
-def in_words(rule: Mapping[str, Any]) -> str:
+def describe_rule(rule: Mapping[str, Any]) -> str:
     """Return a rule in words."""
     parts = []
     for key, value in rule.items():

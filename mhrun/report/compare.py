@@ -97,7 +97,7 @@ def _records(rows: Sequence[Row], draws: ComparedDraws) -> dict[str, dict[str, A
     for row in rows:
         name, share = row.name, draws.shares[row.name]
         record = undamaged(row, partial(efficiency, row.run, row.method, draws.found.get(name), share))
-        record["target"] = row.run.kind_in_words(row.method)
+        record["target"] = row.run.describe_kind(row.method)
         if name in draws.thinned:  # the effective sample size is that of some of the draws: a lower bound
             record |= {"per_million": None, "per_second": None}
         if (count := draws.counts.get(name)) is not None:
@@ -172,10 +172,10 @@ def _judge(
         if name == reference.name:
             row["verdict"], row["verdict_reason"] = REFERENCE, ""
             continue
-        word, why = verdicts.by_method.get(name, (UNKNOWN, "no draws"))
-        row["verdict"], row["verdict_reason"] = word, why
-        if word != AGREES:
-            reasons[name] = f"{word}{' than that of the reference' * (word == ANOTHER)}: {why}."
+        verdict, why = verdicts.by_method.get(name, (UNKNOWN, "no draws"))
+        row["verdict"], row["verdict_reason"] = verdict, why
+        if verdict != AGREES:
+            reasons[name] = f"{verdict}{' than that of the reference' * (verdict == ANOTHER)}: {why}."
     return by_reason(reasons), verdicts.rule if shifts_by_name else ""
 
 

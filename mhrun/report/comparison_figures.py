@@ -57,8 +57,8 @@ def figure(found: Comparison) -> Figure | str:
             axis.margins(x=0.15)
         for place, value in zip(places, numbers, strict=True):
             if not np.isfinite(value):
-                word = "reference" if key == "energy" and names[-1 - int(place)] == found.reference else "–"
-                axis.text(0.02, place, word, transform=axis.get_yaxis_transform(), va="center", fontsize=8)
+                text = "reference" if key == "energy" and names[-1 - int(place)] == found.reference else "–"
+                axis.text(0.02, place, text, transform=axis.get_yaxis_transform(), va="center", fontsize=8)
         axis.set(xscale="log", xlabel=label, ylim=(-0.7, len(names) - 0.3))
         _few_ticks(axis.xaxis)
         axis.grid(visible=False, axis="y")

@@ -86,15 +86,15 @@ def small_errors(
     records: Mapping[str, Mapping[str, Any]], rows: Sequence[Row], precision: float
 ) -> list[str]:
     """Return a line on approximate methods that agree: their error may be smaller than what a comparison sees."""
-    words = []
+    texts = []
     for row in rows:
         if row.run.kind(row.method) == APPROXIMATE and records[row.name].get("verdict") == AGREES:
             expected = row.run.expected_error(row.method)
-            words.append(row.name + f" ({expected})" * bool(expected))
-    if not words:
+            texts.append(row.name + f" ({expected})" * bool(expected))
+    if not texts:
         return []
     return [
-        f"Approximate, though {'it agrees' if len(words) == 1 else 'they agree'}: {', '.join(words)}. A verdict does "
+        f"Approximate, though {'it agrees' if len(texts) == 1 else 'they agree'}: {', '.join(texts)}. A verdict does "
         f"not see differences far below {precision:g} sd."
     ]
 

@@ -134,9 +134,9 @@ def parts(frame: pd.DataFrame, rule: str = "") -> list[TableOnPage]:
 
 def finding(found: Comparison) -> str:
     """Return the verdicts, if there is a reference, and a sentence on the most efficient method that has converged."""
-    words: dict[str, list[str]] = {}
+    by_verdict: dict[str, list[str]] = {}
     for name, row in found.rows.items():
-        words.setdefault(str(row.get("verdict", "")), []).append(name)
+        by_verdict.setdefault(str(row.get("verdict", "")), []).append(name)
     texts = (
         (AGREES, f"{{}} with {{}} (to {found.precision:g} sd)"),
         (DIFFERS, "{} from {}"),
@@ -150,10 +150,10 @@ def finding(found: Comparison) -> str:
         UNKNOWN: ("", ""),
     }
     clauses = []
-    for word, text in texts:
-        if methods := words.get(word):
+    for verdict, text in texts:
+        if methods := by_verdict.get(verdict):
             count = f"{len(methods)} method{'s' * (len(methods) != 1)} ({named(methods)})"
-            subject = f"{count} {verbs[word][len(methods) != 1]}".strip()
+            subject = f"{count} {verbs[verdict][len(methods) != 1]}".strip()
             clauses.append(text.format(subject, found.reference))
     sentences = [f"{_capital('; '.join(clauses))}."] if clauses else []
     return " ".join(filter(None, (*sentences, _most_efficient(found))))

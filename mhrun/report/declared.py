@@ -169,10 +169,10 @@ def column_headings(config: Mapping[str, Any], columns: Sequence[str]) -> dict[s
     headings: dict[str, str] = {}
     for name in columns:
         method, dot, metric = name.rpartition(".")
-        word = heading_of.get(name) or (
+        heading = heading_of.get(name) or (
             f"{method}: {heading_of[metric]}" if dot and metric in heading_of else name
         )
-        headings[name] = name if word in headings.values() else word
+        headings[name] = name if heading in headings.values() else heading
     return headings
 
 

@@ -272,9 +272,9 @@ def named(
     keys: Iterable[str], label: Callable[[str], str] = str, numbers: Mapping[str, float] | None = None
 ) -> str:
     """Return a few methods in one line, each with its number in brackets; those beyond the fourth are counted."""
-    words = [quoted(label(key)) + (f" ({shown(numbers[key])})" if numbers else "") for key in keys]
-    rest = len(words) - _NAMED
-    return ", ".join(words[:_NAMED]) + (f" and {rest:,} more" if rest > 0 else "")
+    texts = [quoted(label(key)) + (f" ({shown(numbers[key])})" if numbers else "") for key in keys]
+    rest = len(texts) - _NAMED
+    return ", ".join(texts[:_NAMED]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def runners_up(

@@ -98,9 +98,9 @@ def paragraphs(text: str) -> list[str]:
     return [part for part in parts if part]
 
 
-def listed(words: Iterable[str]) -> str:
-    """Return words as a list in a sentence: "a, b and c"."""
-    texts = list(words)
+def listed(items: Iterable[str]) -> str:
+    """Return items as a list in a sentence: "a, b and c"."""
+    texts = list(items)
     return " and ".join([", ".join(texts[:-1]), texts[-1]]) if len(texts) > 1 else "".join(texts)
 
 

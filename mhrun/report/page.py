@@ -163,7 +163,7 @@ def write_page(
         summary=run.summary,
         paper=paper,
         claims=claims,
-        **claims_words(found.status, claims),
+        **claims_context(found.status, claims),
         tables=shown_tables,
         results=results,
         figures=figures,
@@ -187,10 +187,10 @@ def _arithmetic(run: Run) -> str:
         methods.setdefault(summary["arithmetic"], []).append(run.label(name))
     if len(methods) < 2:
         return "".join(methods)
-    return "; ".join(f"{words} ({', '.join(labels)})" for words, labels in methods.items())
+    return "; ".join(f"{texts} ({', '.join(labels)})" for texts, labels in methods.items())
 
 
-def claims_words(status: Evidence, claims: list[Judged]) -> dict[str, Any]:
+def claims_context(status: Evidence, claims: list[Judged]) -> dict[str, Any]:
     """Return what the section of claims needs beside them: status, totals, classes of verdicts, reasons, errors."""
     general = ("other settings", "another sweep", "settings could not")
     reasons = dict.fromkeys(claim.why for claim in claims if claim.why.startswith(general))

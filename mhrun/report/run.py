@@ -18,7 +18,7 @@ import xarray as xr
 from mhrun.build import build
 from mhrun.diagnostics.ladders import ReplicaFlow, replica_flow
 from mhrun.errors import UserError
-from mhrun.kernels.stationary import Samples, kind_in_words, kind_of
+from mhrun.kernels.stationary import Samples, describe_kind, kind_of
 from mhrun.schedules.plan import Plan
 from mhrun.store.blocks import damage
 from mhrun.store.draws import places_of_draws, steps_of_draws, validity
@@ -98,9 +98,9 @@ class Run:
         target = parts_of(self.config, method)["target"] or {}
         return kind_of(self.samples(method), float(target.get("energy_noise") or 0.0))
 
-    def kind_in_words(self, method: str) -> str:
-        """The kind of a method as tables show it, see `kind_in_words`."""
-        return kind_in_words(self.samples(method), self.kind(method))
+    def describe_kind(self, method: str) -> str:
+        """The kind of a method as tables show it, see `describe_kind`."""
+        return describe_kind(self.samples(method), self.kind(method))
 
     def expected_error(self, method: str) -> str:
         """How far off sds are by the settings that the pilot chose, in words; empty if unknown."""

@@ -171,7 +171,7 @@ def _declared(run: Run) -> str:
     commands = dict.fromkeys(
         command
         for method in run.methods
-        if run.kind_in_words(method) == DECLARED
+        if run.describe_kind(method) == DECLARED
         for command in check_commands(run.config["methods"][method]["kernel"])
     )
     return f"{DECLARED}: {'; '.join(commands)} test{'s' * (len(commands) == 1)} whether it is" * bool(
@@ -187,11 +187,11 @@ def _approximate(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> str:
     converged = [
         m for m in run.methods if diagnostics.get(m, {}).get("rhat") and not unconverged(diagnostics[m])
     ]
-    words = []
+    texts = []
     for method in (m for m in converged if run.kind(m) == APPROXIMATE):
         expected = run.expected_error(method)
-        words.append(quoted(run.label(method)) + f" ({expected})" * bool(expected))
-    if not words:
+        texts.append(quoted(run.label(method)) + f" ({expected})" * bool(expected))
+    if not texts:
         return ""
     exact = max(
         (m for m in converged if run.kind(m) == EXACT),
@@ -204,10 +204,10 @@ def _approximate(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> str:
         if exact
         else "with an exact method"
     )
-    rest = f" and {len(words) - _LISTED} more" if len(words) > _LISTED else ""
+    rest = f" and {len(texts) - _LISTED} more" if len(texts) > _LISTED else ""
     return (
-        f"approximate: R-hat and ESS do not show how far off {', '.join(words[:_LISTED])}{rest} "
-        f"{'is' if len(words) == 1 else 'are'}; compare {advice}"
+        f"approximate: R-hat and ESS do not show how far off {', '.join(texts[:_LISTED])}{rest} "
+        f"{'is' if len(texts) == 1 else 'are'}; compare {advice}"
     )
 
 
@@ -222,8 +222,8 @@ def scale_of(run: Run) -> str:
     counts = {(summary["chains"], summary["steps"]) for summary in run.methods.values()}
     chains, steps = ({count[i] for count in counts} for i in (0, 1))
     if counts:
-        words = [_range(chains, "chain"), _range(steps, "step")]
-        parts.append(" × ".join(words))
+        texts = [_range(chains, "chain"), _range(steps, "step")]
+        parts.append(" × ".join(texts))
     if len(run.methods) > 1:
         parts.append(f"{len(run.methods):,} methods")
     return " · ".join(parts)
@@ -247,7 +247,7 @@ def methods_table(
     rows: dict[str, dict[str, Any]] = {}
     for method in run.methods:
         diagnosis = diagnostics.get(method, {})
-        row: dict[str, Any] = {TARGET[0]: run.kind_in_words(method)}
+        row: dict[str, Any] = {TARGET[0]: run.describe_kind(method)}
         if warm:
             row[TEMPERATURE[0]] = None if row[TARGET[0]] == OPTIMISER else run.samples(method).temperature
         row |= {heading: diagnosis.get(key) for key, (heading, _) in COLUMNS.items()}
@@ -310,7 +310,7 @@ def default_finding(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> s
     rated = {m: rates[m] for m in (converged or ([] if known_rhats else sizes)) if m in rates}
     if rated:
         exact = [m for m in rated if run.kind(m) == EXACT]
-        kinds = " or ".join(sorted({run.kind_in_words(m) for m in exact}))
+        kinds = " or ".join(sorted({run.describe_kind(m) for m in exact}))
         kind = f"{kinds} " * (0 < len(exact) < len(rated))
         compared = exact or list(rated)
         best = max(compared, key=lambda m: rated[m])

@@ -16,7 +16,7 @@ from mhrun.report.declared import measure_of
 from mhrun.report.evidence import evidence_of
 from mhrun.report.guard import Guard
 from mhrun.report.metrics import to_json
-from mhrun.report.page import FigureOnPage, TableOnPage, claims_words, template
+from mhrun.report.page import FigureOnPage, TableOnPage, claims_context, template
 from mhrun.report.run import Run, labels
 from mhrun.report.style import method_styles, style
 from mhrun.report.summary import NAMED
@@ -32,7 +32,7 @@ from mhrun.report.sweep_table import (
     rendered_sweep,
     sweep_table,
 )
-from mhrun.report.sweep_words import SEED, over_seeds, sweep_finding, sweep_warnings
+from mhrun.report.sweep_text import SEED, over_seeds, sweep_finding, sweep_warnings
 from mhrun.report.tables import rendered, write_table
 from mhrun.store.checksums import write_sealed
 from mhrun.store.files import explain, read_json, remove, write_text
@@ -119,12 +119,12 @@ def _page(place: Path, jobs: Sequence[Job], metrics: _Metrics, additions: Additi
     """Return the page of a sweep."""
     config = jobs_config(jobs) or {"experiment": place.parent.parent.name, "scale": ""}
     sweep = read_json(place / "sweep.json") or {}
-    words = sweep.get("overrides")
+    overrides = sweep.get("overrides")
     is_over_seeds = SEED in metrics.keys
     return template("sweep.html.j2").render(
         title=config.get("title") or sweep.get("experiment", ""),
         scale=_in_one_line(config, jobs),
-        command=" ".join(["mhrun -m", *map(str, words)]) if isinstance(words, list) else "",
+        command=" ".join(["mhrun -m", *map(str, overrides)]) if isinstance(overrides, list) else "",
         finding=metrics.finding,
         warnings=[] if metrics.frame.empty else sweep_warnings(metrics.frame, _warnings(jobs)),
         means=TableOnPage(MEANS, _OVER_SEEDS, metrics.means, metrics.explained) if is_over_seeds else None,
@@ -133,7 +133,7 @@ def _page(place: Path, jobs: Sequence[Job], metrics: _Metrics, additions: Additi
         explained=metrics.explained,
         figure=FigureOnPage("sweep", "", metrics.figure),
         jobs=[(job, (job.folder.report / PAGE).exists()) for job in jobs],  # none with runtime.report=false
-        **claims_words(evidence_of(config, additions.claims, "sweeps"), additions.claims),
+        **claims_context(evidence_of(config, additions.claims, "sweeps"), additions.claims),
         **additions._asdict(),
     )
 
@@ -194,8 +194,8 @@ def _in_one_line(config: Mapping[str, Any], jobs: Sequence[Job]) -> str:
     done = sum(job.is_done for job in jobs)
     swept: dict[str, dict[str, None]] = {}
     for job in jobs:
-        for word in job.overrides:
-            key, _, text = word.partition("=")
+        for override in job.overrides:
+            key, _, text = override.partition("=")
             swept.setdefault(key, {})[text] = None
     settings = [f"{key} = {', '.join(texts)}" for key, texts in swept.items() if len(texts) > 1]
     scale = f"{config['scale']} scale" if config["scale"] else ""

@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from mhrun.diagnostics.grid import Estimate
 from mhrun.numbers import is_number
 from mhrun.report.style import LINES, method_styles
-from mhrun.report.sweep_words import BESIDES, SHORT
+from mhrun.report.sweep_text import BESIDES, SHORT
 
 NOTHING = (
     "There is no number to show: the experiment names none for sweeps (report.sweep), or no job has left any."
@@ -76,8 +76,8 @@ def sweep_figure(
         axis.remove()
     figure.tight_layout()
     if notes:
-        words = "; ".join(sorted(notes))
-        figure.text(0.01, 0, words[:1].upper() + words[1:], va="top", fontsize=7)  # names keep their letters
+        texts = "; ".join(sorted(notes))
+        figure.text(0.01, 0, texts[:1].upper() + texts[1:], va="top", fontsize=7)  # names keep their letters
     if not lines.are_labelled:
         if len(legend) > _ENTRIES:
             legend = _legend_of_styles(lines, drawn_methods)
@@ -115,12 +115,12 @@ def _lines(
 ) -> _Lines:
     if pd.api.types.is_numeric_dtype(frame[keys[0]]):
         frame = frame.sort_values(keys[0], kind="stable")  # lines go from left to right
-    else:  # words, or words among numbers, such as m=50,null: side by side, as they were given
+    else:  # texts, or texts among numbers, such as m=50,null: side by side, as they were given
         frame = frame.assign(**{keys[0]: frame[keys[0]].map(str)})
     groups = frame[keys[1:]].itertuples(index=False, name=None) if len(keys) > 1 else [()] * len(frame)
     short = short_names(keys)
-    words = [", ".join(f"{short[k]} = {v}" for k, v in zip(keys[1:], row, strict=True)) for row in groups]
-    settings = pd.Series(words, index=frame.index)
+    texts = [", ".join(f"{short[k]} = {v}" for k, v in zip(keys[1:], row, strict=True)) for row in groups]
+    settings = pd.Series(texts, index=frame.index)
     methods = list(frame["method"].unique())
     return _Lines(
         frame,
@@ -246,7 +246,7 @@ def _notes(part: pd.DataFrame, metric: str, bars: str, bottom: float) -> dict[st
         "arrows: bars that go on below the axis": _is_cut(part[metric], bottom).any(),
         "open markers: too short to judge": SHORT in part and part[SHORT].any(),
     }
-    return {words: None for words, is_drawn in has.items() if is_drawn}
+    return {texts: None for texts, is_drawn in has.items() if is_drawn}
 
 
 def _is_cut(column: pd.Series, bottom: float) -> npt.NDArray[np.bool_]:

@@ -12,7 +12,7 @@ from mhrun.report.declared import column_headings, column_meanings, measure_of
 from mhrun.report.efficiency import unconverged
 from mhrun.report.run import labels
 from mhrun.report.summary import FLOOR, FOOTNOTE, MARK
-from mhrun.report.sweep_words import BESIDES, SEEDS, SHORT
+from mhrun.report.sweep_text import BESIDES, SEEDS, SHORT
 from mhrun.report.tables import rendered
 from mhrun.store.sweep import Job
 

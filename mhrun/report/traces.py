@@ -176,7 +176,7 @@ def _against(
     for key, verdict in verdicts.by_method.items():
         mean, spread = shift[key].worst()
         energy = energy_distance(draws[key], draws[reference])
-        rows[key] = {"verdict": verdict.word, "why": verdict.why}
+        rows[key] = {"verdict": verdict.label, "why": verdict.why}
         for column, estimate in (("mean_off", mean), ("sd_ratio", spread), ("energy_distance", energy)):
             rows[key] |= {column: estimate.value, f"{column}_se": estimate.se}
     return rows, verdicts.rule

@@ -48,7 +48,7 @@ class Job:
     @property
     def swept(self) -> dict[str, Any]:
         """The swept settings by key; texts that are numbers are read as such."""
-        return dict(_pair(word) for word in self.overrides)
+        return dict(_pair(override) for override in self.overrides)
 
 
 def jobs_of_sweep(place: Path) -> list[Job]:
@@ -59,12 +59,12 @@ def jobs_of_sweep(place: Path) -> list[Job]:
 
 def _is_job(record: Mapping[str, Any]) -> bool:
     """Return whether a JSON object has the form of a job's record."""
-    words = record.get("overrides")
+    overrides = record.get("overrides")
     return (
         isinstance(record.get("number"), int)
         and isinstance(record.get("status"), str)
-        and isinstance(words, list)
-        and all(isinstance(word, str) for word in words)
+        and isinstance(overrides, list)
+        and all(isinstance(override, str) for override in overrides)
     )
 
 
@@ -81,8 +81,8 @@ def _job(place: Path, record: Mapping[str, Any]) -> Job:
     )
 
 
-def _pair(word: str) -> tuple[str, Any]:
-    key, _, text = word.lstrip("+").partition("=")
+def _pair(override: str) -> tuple[str, Any]:
+    key, _, text = override.lstrip("+").partition("=")
     try:
         return key, float(text) if not text.lstrip("-").isdigit() else int(text)
     except ValueError:

@@ -23,9 +23,9 @@ def _of_groups(model: Model, data: Dataset) -> str | None:
     if (parameters := parameters_of(model)) is None:
         return None
     for column, levels in data.facts.get("groups", {}).items():
-        word = identifier(column, "group")
+        name = identifier(column, "group")
         for axis in (axis for parameter in parameters.all for axis in parameter.axes):
-            if axis.name not in (column, word, f"{word}_group") or axis.labels is None:
+            if axis.name not in (column, name, f"{name}_group") or axis.labels is None:
                 continue
             labels = [str(label) for label in axis.labels]
             if labels != levels:

@@ -16,7 +16,7 @@ from mhrun.check.results import FAILS, by_uniforms
 from mhrun.cli import replications
 from mhrun.cli.main import run
 from mhrun.data import Dataset
-from mhrun.durations import in_words
+from mhrun.durations import describe_duration
 from mhrun.engine.pilot import pilot
 from mhrun.errors import UserError
 from mhrun.models.function import FunctionModel
@@ -64,8 +64,8 @@ def test_a_long_calibration_says_how_long_it_takes(monkeypatch, capsys):
     for count in (1, 2, 5, 40):
         sets.done(count, jobs=3)
     assert capsys.readouterr().err.splitlines() == [
-        f"mhrun: full: 1 of 40 data sets, about {in_words(117.0 / 3)} left, in 3 processes",
-        f"mhrun: full: 5 of 40 data sets, about {in_words(105.0)} left",
+        f"mhrun: full: 1 of 40 data sets, about {describe_duration(117.0 / 3)} left, in 3 processes",
+        f"mhrun: full: 5 of 40 data sets, about {describe_duration(105.0)} left",
     ]
 
 

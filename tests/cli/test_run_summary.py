@@ -46,7 +46,7 @@ class FakeRun:
         return Samples("tempered", m, 1.0, False, declared=self.methods[name].get("declared", False))
 
     expected_error = Run.expected_error
-    kind_in_words = Run.kind_in_words
+    describe_kind = Run.describe_kind
 
     def kind(self, name):
         return self.samples(name).kind

@@ -16,8 +16,8 @@ from kit import FEW
 from sweeps import BARE, QUICK, WORDS, enter, the_sweep
 
 from mhrun.cli.main import run
+from mhrun.cli.overrides import sweep_jobs
 from mhrun.cli.sweep import digest_of
-from mhrun.cli.words import sweep_jobs
 from mhrun.errors import UserError
 from mhrun.report.summary import FOOTNOTE
 from mhrun.store.folder import runs

@@ -22,7 +22,7 @@ from mhrun.cli.outline import seconds_at_paper_scale
 from mhrun.cli.places import experiments
 from mhrun.cli.progress import Bars, Lines, Notes, _Clock
 from mhrun.cli.running import compute
-from mhrun.durations import in_words
+from mhrun.durations import describe_duration
 from mhrun.report.recorded import recorded_results
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import RESULTS_VERSION
@@ -109,7 +109,7 @@ def test_experiments_are_listed_by_paper_in_a_line_each(capsys, tmp_path):
         "not run  Mixture of Gaussians with tied means [Li & Wong 2017, section 4.1, Figure 1]"
     )
     reproduced = "{} of {}".format(*recorded_results("mint")["experiments", "gmm_tied_means"].counts)
-    time = in_words(seconds_at_paper_scale()["gmm_tied_means"])
+    time = describe_duration(seconds_at_paper_scale()["gmm_tied_means"])
     assert f"{time}  {reproduced:>8}  not run" in row
     names = [line.split()[0] for line in lines if re.match(r"  \w", line)]
     assert sorted(names) == sorted([*experiments(), "own"])

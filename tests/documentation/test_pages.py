@@ -20,8 +20,8 @@ import mhrun
 from mhrun import Fixed
 from mhrun.cli.compose import compose_config
 from mhrun.cli.main import run
+from mhrun.cli.overrides import sweep_jobs
 from mhrun.cli.parsing import parse_command_line
-from mhrun.cli.words import sweep_jobs
 from mhrun.data import Dataset
 from mhrun.engine.executors import choose_executor
 from mhrun.engine.method import Method
@@ -86,11 +86,11 @@ def commands() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("page", "line"), commands())
 def test_commands_mean_something(page, line):
-    words = parse_command_line([word for word in shlex.split(line)[1:] if word != "--help"] or ["list"])
-    if words.command == "run":
+    parsed = parse_command_line([text for text in shlex.split(line)[1:] if text != "--help"] or ["list"])
+    if parsed.command == "run":
         # Where a job is done is no matter of what it is; the first job of a sweep stands for all.
-        own_words = [word for word in words.rest if not word.startswith(("device=", "hydra"))]
-        job = sweep_jobs(own_words)[0][0] if words.multirun else own_words
+        overrides = [text for text in parsed.rest if not text.startswith(("device=", "hydra"))]
+        job = sweep_jobs(overrides)[0][0] if parsed.multirun else overrides
         assert compose_config(job, compare=False)["methods"] is not None
 
 

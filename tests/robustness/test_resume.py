@@ -22,7 +22,7 @@ from kit import FEW, StopAfter, assert_same_bits, compute, config, contents
 import mhrun
 from mhrun.cli.main import run
 from mhrun.data import Dataset
-from mhrun.durations import in_words
+from mhrun.durations import describe_duration
 from mhrun.engine.estimate import Pace
 from mhrun.engine.experiment import run_experiment
 from mhrun.engine.method import Method
@@ -406,7 +406,7 @@ def test_an_estimate_is_of_what_is_left(outputs, monkeypatch):
     done = 600 - int(watcher.lines[0].removeprefix("mint: ").split(" ")[0])
     assert 0 < done < 600
     assert watcher.lines[1].startswith("sghmc: 600 steps of 4 chains, about 10 min")
-    assert watcher.lines[2] == f"in all about {in_words(1200 - done)}"
+    assert watcher.lines[2] == f"in all about {describe_duration(1200 - done)}"
 
 
 def test_seconds_are_said_as_people_do():
@@ -414,7 +414,7 @@ def test_seconds_are_said_as_people_do():
         (0.2, "0 s"), (89, "89 s"), (90, "1.5 min"), (600, "10 min"), (5399, "90 min"), (5400, "1.5 h"),
         (86400 * 1.4, "34 h"), (86400 * 1.5, "1.5 days"), (86400 * 123.4, "123 days"),
     ):  # fmt: skip
-        assert in_words(seconds) == message
+        assert describe_duration(seconds) == message
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

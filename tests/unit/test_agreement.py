@@ -40,12 +40,12 @@ def test_the_points_of_a_distance_are_spread_over_the_whole_chain():
 
 def test_with_a_tolerance_only_what_is_beyond_it_matters():
     """Errors of 0.03 show no difference of 0.05; smaller ones show that one of 0.05 is within 0.1."""
-    assert agreement(shift(), NAMES, LIMIT, [], [], tolerance=0.05).word == "cannot tell"
+    assert agreement(shift(), NAMES, LIMIT, [], [], tolerance=0.05).label == "cannot tell"
     precise = shift(mean=(0.0, 0.05), mean_se=0.01, spread_se=0.01)
-    assert agreement(precise, NAMES, LIMIT, [], []).word == "differs"
+    assert agreement(precise, NAMES, LIMIT, [], []).label == "differs"
     assert agreement(precise, NAMES, LIMIT, [], [], tolerance=0.1) == ("agrees", "")
     far = shift(mean=(0.0, 0.08), mean_se=0.01, spread_se=0.01)  # 0.08 and its error may be more than 0.1
-    assert agreement(far, NAMES, LIMIT, [], [], tolerance=0.1).word == "differs"
+    assert agreement(far, NAMES, LIMIT, [], [], tolerance=0.1).label == "differs"
     assert agreement(shift(spread=(0.85, 1.0)), NAMES, LIMIT, [], [], tolerance=0.3) == ("agrees", "")
     text = rule_of(1, 2, LIMIT, "r", tolerance=0.1)
     assert "every difference is below 0.1 sd" in text
@@ -70,7 +70,7 @@ def test_with_a_tolerance_only_what_is_beyond_it_matters():
 )
 def test_a_verdict_compares_means_and_standard_deviations(found, word, why):
     verdict = agreement(found, NAMES, LIMIT, [], [])
-    assert (verdict.word, verdict.why[: len(why)]) == (word, why)
+    assert (verdict.label, verdict.why[: len(why)]) == (word, why)
 
 
 def test_errors_that_cannot_be_trusted_give_no_verdict_and_another_target_is_named_first():
@@ -95,17 +95,17 @@ def test_a_very_large_difference_of_a_short_run_counts():
     far, near = shift(spread=(0.763, 1.0), spread_se=0.021), shift(spread=(0.9, 1.0), spread_se=0.021)
     verdicts = of(far, short)
     assert verdicts.judged == 0
-    assert verdicts.by_method["a"].word == "differs (short run)"
+    assert verdicts.by_method["a"].label == "differs (short run)"
     assert verdicts.by_method["a"].why == (
         "the sd of a is 0.76 times as large, 9.8 Monte Carlo errors, in spite of R-hat 1.024"
     )
     assert "more than 6.0 Monte Carlo errors" in verdicts.rule
     assert of(near, short).by_method["a"] == ("cannot tell", "R-hat 1.024")
     worthless = {"rhat": 1.2, "ess": 9_000.0}  # its errors are
-    assert of(far, worthless).by_method["a"].word == "cannot tell"
+    assert of(far, worthless).by_method["a"].label == "cannot tell"
     of_short_reference = judge({"a": far}, NAMES, {"a": LONG}, "r", worthless, {})
     assert of_short_reference.by_method["a"] == ("cannot tell", "reference: R-hat 1.200")
-    assert of(far, short, ["T = 5"]).by_method["a"].word == "another distribution"
+    assert of(far, short, ["T = 5"]).by_method["a"].label == "another distribution"
     assert [
         is_usable({"rhat": r, "ess": e}) for r, e in ((1.1, 100.0), (1.11, 900.0), (1.0, 90.0), (None, 500.0))
     ] == [
@@ -130,7 +130,7 @@ def test_short_runs_of_one_distribution_do_not_differ():
         one, other = draws[:4, :, d : d + 1], draws[4:, :, d : d + 1]
         kept += is_usable(worth(one)) and is_usable(worth(other))
         verdicts = judge({"m": shifts(one, other)}, ["x"], {"m": worth(one)}, "r", worth(other), {})
-        assert verdicts.by_method["m"].word == "cannot tell"
+        assert verdicts.by_method["m"].label == "cannot tell"
     assert kept > 5
 
 
@@ -141,7 +141,7 @@ def test_the_false_alarm_probability_is_shared_by_the_methods_that_can_be_judged
         moved, NAMES, worths | {"bad": {"rhat": 1.0, "ess": 3.0}}, "a: mcmc", LONG, {"hot": ["T = 5"]}
     )
     assert (verdicts.judged, verdicts.limit) == (1, LIMIT)
-    words = [verdict.word for verdict in verdicts.by_method.values()]
+    words = [verdict.label for verdict in verdicts.by_method.values()]
     assert words == ["agrees", "cannot tell", "another distribution"]
     assert judge(moved, NAMES, worths, "a: mcmc", LONG, {}).limit == pytest.approx(critical_value(12))
     assert "2 coordinates of 1 method against a: mcmc" in verdicts.rule
@@ -161,7 +161,7 @@ def test_draws_of_correlated_chains_get_the_right_verdict(mean, sd, word):
         noise[t] = 0.5 * noise[t - 1] + math.sqrt(0.75) * noise[t]
     draws = noise.transpose(1, 0, 2)
     found = shifts(mean + sd * draws[:4], draws[4:])
-    assert agreement(found, NAMES, LIMIT, [], []).word == word
+    assert agreement(found, NAMES, LIMIT, [], []).label == word
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_tails_without_a_variance_are_not_compared(rng, name, verdict, least):
         "t4": lambda: rng.standard_t(4, (4, 1_000, 1)),
         "lognormal": lambda: np.exp(0.5 * rng.normal(size=(4, 1_000, 1))),
     }[name]
-    words = [agreement(shifts(draw(), draw()), ["a"], critical_value(2), [], []).word for _ in range(100)]
+    words = [agreement(shifts(draw(), draw()), ["a"], critical_value(2), [], []).label for _ in range(100)]
     assert words.count(verdict) >= least
     assert words.count("differs") <= 4  # of 100 with probability 0.01: 5 or more with probability 0.003
 
@@ -190,7 +190,7 @@ def test_heavy_tails_hide_no_other_difference_and_light_ones_differ_from_heavy_o
     both = np.concatenate([rng.standard_cauchy((4, 1_000, 1)), rng.normal(size=(4, 1_000, 1))], -1)
     moved = np.concatenate([rng.standard_cauchy((4, 1_000, 1)), rng.normal(1.0, size=(4, 1_000, 1))], -1)
     found = agreement(shifts(moved, both), NAMES, LIMIT, [], [])
-    assert found.word == "differs"
+    assert found.label == "differs"
     assert "the mean of b" in found.why
     assert not shifts(both[..., ::-1], both).heavy.any()  # each coordinate has one side without them
 

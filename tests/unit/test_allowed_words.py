@@ -7,7 +7,7 @@ import inspect
 import pytest
 import yaml
 
-from mhrun.build import _words, build, call, trusted_object
+from mhrun.build import _literal_values, build, call, trusted_object
 from mhrun.data.table import Table
 from mhrun.errors import UserError
 from mhrun.monitors import Monitor
@@ -40,7 +40,7 @@ def test_every_part_lists_words_that_it_takes():
                 continue
             part = trusted_object(name)
             for key, parameter in inspect.signature(part).parameters.items():
-                if words := _words(parameter.annotation):
+                if words := _literal_values(parameter.annotation):
                     found += 1
                     assert parameter.default in words, (name, key)
                     with pytest.raises(UserError, match=f"{key} = 7 must be one of {', '.join(words)}"):

@@ -7,7 +7,15 @@ import pytest
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
 from mhrun.paths import EXPERIMENTS
-from mhrun.report.claims import claims_of, in_words, is_close, is_noisy, judge_all, read_claims, satisfied
+from mhrun.report.claims import (
+    claims_of,
+    describe_rule,
+    is_close,
+    is_noisy,
+    judge_all,
+    read_claims,
+    satisfied,
+)
 from mhrun.report.verdicts import JUDGED, NOT_AT_SCALE, count
 
 
@@ -41,7 +49,7 @@ from mhrun.report.verdicts import JUDGED, NOT_AT_SCALE, count
 )
 def test_rules(rule, value, se, holds):
     assert satisfied(rule, value, se) == holds
-    assert in_words(rule)
+    assert describe_rule(rule)
 
 
 def test_a_standard_error_beyond_the_tolerance_is_noise():

@@ -9,7 +9,7 @@ from matplotlib import pyplot as plt
 
 from mhrun.diagnostics.grid import Estimate
 from mhrun.report.sweep_figure import short_names, sweep_figure
-from mhrun.report.sweep_words import SHORT
+from mhrun.report.sweep_text import SHORT
 
 
 @pytest.mark.parametrize("first", [[50, "null", 20], ["b", "a", "b"], [3, 1, 2]])

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from mhrun.durations import in_words
+from mhrun.durations import describe_duration
 from mhrun.engine.defaults import gradients_of
 from mhrun.engine.method import Method
 from mhrun.engine.model_checks import check_model
@@ -71,7 +71,7 @@ def _named_while_it_lasts(name: str, note: Callable[[str], None]) -> Iterator[No
     def tell() -> None:
         pause = _SILENT
         while not ended.wait(pause):
-            note(f"{name}: the pilot is at work, for {in_words(time.monotonic() - began)} so far.")
+            note(f"{name}: the pilot is at work, for {describe_duration(time.monotonic() - began)} so far.")
             pause = _BETWEEN
 
     teller = threading.Thread(target=tell, daemon=True)

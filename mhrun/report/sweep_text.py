@@ -82,9 +82,9 @@ def sweep_finding(config: Mapping[str, Any], frame: pd.DataFrame, keys: Sequence
         least, low, high = _least_difference(rows, measure), float(values.min()), float(values.max())
         if high - low <= least:
             mark, reason = f" {MARK}" * bool(rows[SHORT].any()), _no_judgement(rows)
-            words = reason or f"one above {shown(least)} would show"
+            texts = reason or f"one above {shown(least)} would show"
             equal[_UNJUDGED if reason else _NO_DIFFERENCE].append(
-                f"{quoted(method)}{mark} ({shown(low)} to {shown(high)}; {words})"
+                f"{quoted(method)}{mark} ({shown(low)} to {shown(high)}; {texts})"
             )
             continue
         ends = []
@@ -98,7 +98,7 @@ def sweep_finding(config: Mapping[str, Any], frame: pd.DataFrame, keys: Sequence
     if frame[SHORT].astype(bool).all():
         return "Too short to compare: no method has converged in any job."
     heading = measure.heading[:1].upper() + measure.heading[1:]
-    parts = [words for _, words in ranges[:_METHODS]]
+    parts = [texts for _, texts in ranges[:_METHODS]]
     for what, named in equal.items():
         if named:
             rest = f" and {len(named) - _METHODS} more" if len(named) > _METHODS else ""
@@ -157,11 +157,11 @@ def sweep_warnings(frame: pd.DataFrame, of_runs: Iterable[tuple[str, Sequence[st
     if len(short):
         counts = short["method"].value_counts(sort=False)
         jobs = frame.groupby("method", sort=False).size()
-        words = [f"{quoted(str(name))} ({count} of {jobs[str(name)]} jobs)" for name, count in counts.items()]
-        rest = f" and {len(words) - _WARNINGS} more methods" if len(words) > _WARNINGS else ""
+        texts = [f"{quoted(str(name))} ({count} of {jobs[str(name)]} jobs)" for name, count in counts.items()]
+        rest = f" and {len(texts) - _WARNINGS} more methods" if len(texts) > _WARNINGS else ""
         lines.append(
             f"R-hat above {RHAT:g} or ESS below {ESS:g}, too short to judge ({MARK}, open marks): "
-            f"{', '.join(words[:_WARNINGS])}{rest}."
+            f"{', '.join(texts[:_WARNINGS])}{rest}."
         )
     return [*lines, *(f"{where}: {line}" for where, texts in of_runs for line in texts)]
 

@@ -1,4 +1,4 @@
-"""Words of the command line as Hydra's overrides."""
+"""Arguments of the command line as Hydra's overrides."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString
 from hydra.errors import HydraException
 
-from mhrun.cli.hydra_settings import check_words
+from mhrun.cli.hydra_settings import check_hydra_overrides
 from mhrun.errors import UserError, cut
 from mhrun.names import checked_name
 
 
-def sweep_jobs(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
+def sweep_jobs(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     """Return the overrides of each job of a sweep, as Hydra's own sweeper will make them, and the keys swept.
 
     Raises:
-        UserError: words that cannot be read as overrides.
+        UserError: arguments that cannot be read as overrides.
     """
     jobs: list[list[str]] = [[]]
     swept = []
-    for override in parsed(words):
+    for override in parsed(arguments):
         if override.is_sweep_override():
             key = override.get_key_element()
             if key in swept:
@@ -36,36 +36,36 @@ def sweep_jobs(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     return jobs, swept
 
 
-_LONGEST_WORD = 20_000  # characters
-_DEEPEST_WORD = 20  # brackets in one another, and parts of a key
+_LONGEST = 20_000  # characters
+_DEEPEST = 20  # brackets in one another, and parts of a key
 _VARIABLE = re.compile(r"\$\{(?:oc\.decode:\$\{)?oc\.env:(\w+)\}+")  # of the environment, alone
 
 
-def parsed(words: Sequence[str]) -> list[Any]:
-    """Return words as Hydra's overrides.
+def parsed(arguments: Sequence[str]) -> list[Any]:
+    """Return arguments as Hydra's overrides.
 
     Raises:
         UserError: one of them cannot be read as such, is too long or too deep, or is a setting of Hydra's that does
             not count.
     """
-    for word in words:
-        _check_word(word)
+    for argument in arguments:
+        _check_argument(argument)
     try:
-        overrides = list(OverridesParser.create().parse_overrides(list(words)))
+        overrides = list(OverridesParser.create().parse_overrides(list(arguments)))
     except (HydraException, ValueError, ArithmeticError) as error:
-        bad = next((w for w in words if "=" not in w and not w.startswith("~")), None)
-        bad = bad or next((w for w in words if not _reads(w)), " ".join(words))
+        bad = next((w for w in arguments if "=" not in w and not w.startswith("~")), None)
+        bad = bad or next((w for w in arguments if not _reads(w)), " ".join(arguments))
         raise UserError(f"'{bad}' cannot be read as an override: {_hint(bad)} (mhrun --help).") from error
-    check_words(overrides)
+    check_hydra_overrides(overrides)
     for override in overrides:
         if override.key_or_group == "experiment" and isinstance(override._value, str | QuotedString):
             checked_name(override.value(), "the experiment")
     return overrides
 
 
-def _hint(word: str) -> str:
-    """Return how to write a word that cannot be read; in double quotes a shell would replace a ``$``."""
-    key, _, value = word.partition("=")
+def _hint(argument: str) -> str:
+    """Return how to write an argument that cannot be read; in double quotes a shell would replace a ``$``."""
+    key, _, value = argument.partition("=")
     if variable := _VARIABLE.fullmatch(value):
         return f"write {key}=${variable[1]}, which the shell fills in"
     inner, outer = ('"', "'") if "$" in value else ("'", '"')
@@ -75,25 +75,25 @@ def _hint(word: str) -> str:
     )
 
 
-def _check_word(word: str) -> None:
-    """Refuse a word that would take minutes to read, or more levels than Python can go down."""
-    excerpt = cut(word, 60)
-    if any("\ud800" <= character <= "\udfff" for character in word):
+def _check_argument(argument: str) -> None:
+    """Refuse an argument that would take minutes to read, or more levels than Python can go down."""
+    excerpt = cut(argument, 60)
+    if any("\ud800" <= character <= "\udfff" for character in argument):
         raise UserError(f"{excerpt!r} is not UTF-8.")
-    if len(word) > _LONGEST_WORD:
+    if len(argument) > _LONGEST:
         raise UserError(
-            f"'{excerpt}' has {len(word):,} characters, more than {_LONGEST_WORD:,}; put it into a file."
+            f"'{excerpt}' has {len(argument):,} characters, more than {_LONGEST:,}; put it into a file."
         )
     depth = deepest = 0
-    for character in word:
+    for character in argument:
         depth += (character in "[{(") - (character in "]})")
         deepest = max(deepest, depth)
-    if deepest > _DEEPEST_WORD or word.partition("=")[0].count(".") > _DEEPEST_WORD:
-        raise UserError(f"'{excerpt}' has more than {_DEEPEST_WORD} levels.")
+    if deepest > _DEEPEST or argument.partition("=")[0].count(".") > _DEEPEST:
+        raise UserError(f"'{excerpt}' has more than {_DEEPEST} levels.")
 
 
-def _reads(word: str) -> bool:
+def _reads(argument: str) -> bool:
     try:
-        return bool(OverridesParser.create().parse_overrides([word]))
+        return bool(OverridesParser.create().parse_overrides([argument]))
     except (HydraException, ValueError, ArithmeticError):
         return False

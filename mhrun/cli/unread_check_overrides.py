@@ -1,4 +1,4 @@
-"""Refuses words of ``mhrun check`` that nothing reads."""
+"""Refuses overrides of ``mhrun check`` that nothing reads."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from mhrun.cli.overrides import parsed
 from mhrun.cli.unread import hint, references_of
-from mhrun.cli.words import parsed
 from mhrun.errors import UserError, nearest
 
 SETTINGS = ("checks", "seed", "chains", "step_size", "n", "m", "effective")
@@ -24,14 +24,14 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
-def check_class_words(name: str, kind: str, takes: Sequence[str], words: Sequence[str]) -> None:
-    """Refuse words that give a class, checked by its dotted name, settings in the form of a named part.
+def check_class_overrides(name: str, kind: str, takes: Sequence[str], overrides: Sequence[str]) -> None:
+    """Refuse overrides that give a class, checked by its dotted name, settings in the form of a named part.
 
     Args:
         name: the dotted name of the class.
         kind: of the part that it is.
         takes: the parameters of the class.
-        words: the others of the command line.
+        overrides: the others of the command line.
 
     Raises:
         UserError: ``+dynamics.sign=-1`` or ``+sign=-1`` in place of ``sign=-1``, a setting that neither the class nor
@@ -39,27 +39,27 @@ def check_class_words(name: str, kind: str, takes: Sequence[str], words: Sequenc
     """
     short = name.rpartition(".")[2]
     its_settings = has(name, takes)
-    for word in words:
-        key, _, value = word.lstrip("+~").partition("=")
+    for override in overrides:
+        key, _, value = override.lstrip("+~").partition("=")
         group, dot, setting = key.partition(".")
         if group == kind and not dot:
-            raise UserError(f"{word}: {name} is the {kind} that is checked; leave out one of them.")
+            raise UserError(f"{override}: {name} is the {kind} that is checked; leave out one of them.")
         if group.partition("@")[0] in _PARTS and group != kind and kind in _WHOLE:
             raise UserError(
-                f"{word} sets '{group}', which nothing reads: only the {kind} {short} is checked."
+                f"{override} sets '{group}', which nothing reads: only the {kind} {short} is checked."
             )
         bare = setting if group == kind else key
-        if bare in takes and bare != word.partition("=")[0]:
+        if bare in takes and bare != override.partition("=")[0]:
             raise UserError(
-                f"{word}: a class that is given by name takes its settings bare: {bare}={value or 'VALUE'}."
+                f"{override}: a class that is given by name takes its settings bare: {bare}={value or 'VALUE'}."
             )
         if group == kind:
             raise UserError(
-                f"{word} sets '{setting}', which nothing reads.{nearest(setting, takes)} {its_settings}"
+                f"{override} sets '{setting}', which nothing reads.{nearest(setting, takes)} {its_settings}"
                 f"{f', given bare: {takes[0]}=VALUE' if takes else ''}."
             )
         known = (*takes, *SETTINGS)
-        if word == f"{key}={value}" and key.isidentifier() and key not in (*known, *_PARTS, *_others()):
+        if override == f"{key}={value}" and key.isidentifier() and key not in (*known, *_PARTS, *_others()):
             raise UserError(
                 f"There is no setting '{key}'.{nearest(key, known)} {its_settings}; check has {listed(SETTINGS)}."
             )
@@ -70,22 +70,22 @@ def has(name: str, takes: Sequence[str]) -> str:
     return f"{name.rpartition('.')[2]} takes {listed(takes) or 'no settings'}"
 
 
-def check_words_read(words: Sequence[str], config: DictConfig, of_class: str = "") -> None:
-    """Refuse words that set what neither the checks nor the part under test read.
+def check_overrides_read(overrides: Sequence[str], config: DictConfig, of_class: str = "") -> None:
+    """Refuse overrides that set what neither the checks nor the part under test read.
 
     Args:
-        words: overrides.
+        overrides: of the command line.
         config: what they were composed to, with the part under test, not resolved.
         of_class: what a class that is given by name takes; empty for parts that are chosen by group.
 
     Raises:
-        UserError: such a word.
+        UserError: there is such an override.
     """
     unresolved: Any = OmegaConf.to_container(config, resolve=False)
     references = references_of(unresolved)
     whole = next((part for part in _WHOLE if unresolved.get(part)), None)
     read = {whole} if whole else set(_PARTS)
-    for word, override in zip(words, parsed(words), strict=True):
+    for text, override in zip(overrides, parsed(overrides), strict=True):
         key = (override.package or override.key_or_group).replace("/", ".").removeprefix("_global_.")
         top, _, rest = key.partition(".")
         if override.is_delete() or top == "hydra" or top in SETTINGS or _refers(unresolved, key):
@@ -93,21 +93,21 @@ def check_words_read(words: Sequence[str], config: DictConfig, of_class: str = "
         if top in _PARTS:
             if top not in read:
                 raise UserError(
-                    f"{word} sets '{top}', which nothing reads: of these parts only the {whole} is checked."
+                    f"{text} sets '{top}', which nothing reads: of these parts only the {whole} is checked."
                 )
             of_method = rest.partition(".")[0]
             if top == "method" and rest and of_method not in _OF_A_METHOD:
                 raise UserError(
-                    f"{word} sets '{top}.{of_method}', which nothing reads: of a method its kernel is checked, at "
+                    f"{text} sets '{top}.{of_method}', which nothing reads: of a method its kernel is checked, at "
                     "step_size= and with chains= of the checks."
                 )
             if top != "method" and "_target_" not in unresolved[top]:
-                raise UserError(f"{word} sets '{top}', which nothing reads; choose one with {top}=NAME.")
+                raise UserError(f"{text} sets '{top}', which nothing reads; choose one with {top}=NAME.")
         elif top not in references or (top == "data" and rest):
             part = whole or next((part for part in _PARTS if unresolved.get(part)), "rule")
             settings = f"check has {listed(SETTINGS)}"
             raise UserError(
-                f"{word} sets '{key if top == 'data' else top}', which nothing reads.{hint(word, key, unresolved)} "
+                f"{text} sets '{key if top == 'data' else top}', which nothing reads.{hint(text, key, unresolved)} "
                 + (
                     f"{of_class}; {settings}."
                     if of_class
@@ -116,9 +116,11 @@ def check_words_read(words: Sequence[str], config: DictConfig, of_class: str = "
             )
 
 
-def part_of(words: Sequence[str]) -> str:
-    """Return the group of the part that words choose, such as dynamics."""
-    return next((part for part in _PARTS if any(word.startswith(f"{part}=") for word in words)), "rule")
+def part_of(overrides: Sequence[str]) -> str:
+    """Return the group of the part that overrides choose, such as dynamics."""
+    return next(
+        (part for part in _PARTS if any(override.startswith(f"{part}=") for override in overrides)), "rule"
+    )
 
 
 def _refers(node: Any, key: str) -> bool:
