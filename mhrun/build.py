@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mhrun.errors import UserError, first_line, is_of_launcher, nearest
+from mhrun.names import is_bundled
 from mhrun.numbers import is_number, whole_number
 from mhrun.paths import PACKAGE, import_from_folders, user_folders
 
@@ -114,9 +115,9 @@ def trusted_object(name: str, where: str = "") -> Any:
 
 
 def blame(error: BaseException) -> str:
-    """Return an error of a user's code in one line, with its last line that is neither ours nor a library's.
+    """Return an error of a user's code in one line, with the last line of code outside this package and libraries.
 
-    Where there is none, as in an error of ours, it is our last line.
+    Without one, as in an error of this package, with the last line of this package.
     """
     first = first_line(error)
     text = f"{type(error).__name__}: {first}" if first else type(error).__name__
@@ -194,24 +195,24 @@ def check_attributes(part: Any, at: str = "") -> None:
         UserError: ``self.start = ...`` in a schedule, say, or ``keep_ratio = True`` in a rule.
     """
     cls = type(part)
-    if cls.__module__.startswith("mhrun."):
+    if is_bundled(cls):
         return
     for name in getattr(part, "__dict__", {}):
         for base in cls.__mro__:
-            if base.__module__.startswith("mhrun.") and inspect.isfunction(vars(base).get(name)):
+            if is_bundled(base) and inspect.isfunction(vars(base).get(name)):
                 raise UserError(
                     f"{at}{cls.__name__} sets self.{name}, which is a method of {base.__name__}; choose another "
                     "attribute name."
                 )
-    ours = [base for base in cls.__mro__ if base.__module__.startswith("mhrun.")]
+    bundled = [base for base in cls.__mro__ if is_bundled(base)]
     declarations = [
         name
-        for base in ours
+        for base in bundled
         for name in {**vars(base), **vars(base).get("__annotations__", {})}
         if not name.startswith("_") and not callable(vars(base).get(name))
     ]
     for base in cls.__mro__:
-        if base in ours or base.__module__ in ("builtins", "abc", "typing"):
+        if base in bundled or base.__module__ in ("builtins", "abc", "typing"):
             continue
         for name, value in vars(base).items():
             if (
@@ -222,7 +223,7 @@ def check_attributes(part: Any, at: str = "") -> None:
                 continue
             if close := difflib.get_close_matches(name, declarations, 1, _MISSPELT):
                 raise UserError(
-                    f"{at}{base.__name__} declares {name}, which {ours[0].__name__} does not have; did you mean "
+                    f"{at}{base.__name__} declares {name}, which {bundled[0].__name__} does not have; did you mean "
                     f"{close[0]}?"
                 )
 

@@ -84,7 +84,7 @@ def reason(error: BaseException) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return in one line what went wrong, with the exception's class unless the message is ours."""
+    """Return in one line what went wrong, with the exception's class unless it is a `UserError`."""
     name = "" if isinstance(error, UserError) else type(error).__name__
     text = ": ".join(part for part in (name, first_line(error)) if part)
     return text.encode(errors="backslashreplace").decode()  # it may quote anything

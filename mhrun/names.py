@@ -1,8 +1,9 @@
-"""Names that become files and folders: of experiments, methods, tables and figures."""
+"""Names that become files and folders: of experiments, methods, tables and figures; whether a class is bundled."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from mhrun.errors import UserError, cut
 
@@ -14,10 +15,16 @@ def is_name(text: object) -> bool:
     return isinstance(text, str) and _NAME.fullmatch(text) is not None
 
 
+def is_bundled(part: Any) -> bool:
+    """Return whether a class, or the class of an object, is defined in this package, not by the user or a library."""
+    cls = part if isinstance(part, type) else type(part)
+    return bool(cls.__module__.startswith("mhrun."))
+
+
 def identifier(text: str, prefix: str) -> str:
     """Return a name for Python and traces from any text: other letters become _, and a digit gets a prefix."""
-    word = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_")
-    return word if word[:1].isalpha() else f"{prefix}_{word}".rstrip("_")
+    name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_")
+    return name if name[:1].isalpha() else f"{prefix}_{name}".rstrip("_")
 
 
 def checked_name(text: object, what: str) -> str:

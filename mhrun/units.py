@@ -1,6 +1,6 @@
-"""Conversions between the papers' parametrisations and ours.
+"""Conversions between the papers' parametrisations and that of mhrun.
 
-Ours: `step_size` multiplies the gradient of the full-data log posterior, and injected noise has
+In mhrun, `step_size` multiplies the gradient of the full-data log posterior, and injected noise has
 variance ``2 * step_size * noise_temperature``. Temperature T means the density to the power 1/T.
 """
 
@@ -63,7 +63,7 @@ def mint_temperature(n: int, lam: float, m: int) -> float:
 
 
 def step_from_learning_rate(learning_rate: float, n: int) -> float:
-    """Return our step size for a learning rate that multiplies the gradient of the *mean* log-likelihood.
+    """Return mhrun's step size for a learning rate that multiplies the gradient of the *mean* log-likelihood.
 
     Raises:
         Refusal: there are no data.
@@ -76,7 +76,7 @@ def step_from_learning_rate(learning_rate: float, n: int) -> float:
 
 
 def steps_from_learning_rates(rates: Sequence[float], chains: int, n: int) -> list[float]:
-    """Return our step sizes, one per chain; each learning rate gets the same number of consecutive chains.
+    """Return mhrun's step sizes, one per chain; each learning rate gets the same number of consecutive chains.
 
     Raises:
         Refusal: the number of chains is not a multiple of the number of rates.
@@ -89,7 +89,7 @@ def steps_from_learning_rates(rates: Sequence[float], chains: int, n: int) -> li
 
 
 def learning_rate_steps(lowest: float, highest: float, count: int, n: int) -> list[float]:
-    """Return our step sizes for `count` learning rates at equal ratios, both ends included.
+    """Return mhrun's step sizes for `count` learning rates at equal ratios, both ends included.
 
     Raises:
         Refusal: an invalid grid.

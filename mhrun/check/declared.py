@@ -1,4 +1,4 @@
-"""What a part of the user's declares, and checks deny."""
+"""Declarations of a user's part that the checks contradict."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from mhrun.check.results import FAILS, CheckResult
 from mhrun.check.subject import Subject
-from mhrun.kernels.stationary import TARGET, own_parts
+from mhrun.kernels.stationary import TARGET, user_parts
 from mhrun.parts import Kernel, Pairing, Proposal, Rule
 
 _INVARIANCE = ("invariance", "Geweke's joint test")
@@ -22,15 +22,15 @@ _DENIED_BY = {
 
 
 def denials(subject: Subject, verdicts: Sequence[CheckResult]) -> list[str]:
-    """Return a line for each attribute that a part of the user's declares and that is not so.
+    """Return a line for each declared attribute of a user's part that a failed check contradicts.
 
-    Without any where another part of the kernel is the user's too: it may be that one that fails.
+    Returns none if the kernel has several parts of the user: any of them may be the one that fails.
     """
-    own = list(own_parts(subject.make(subject.n, subject.m)))
-    if len(own) != 1:
+    of_user = list(user_parts(subject.make(subject.n, subject.m)))
+    if len(of_user) != 1:
         return []
     failed = [verdict.check for verdict in verdicts if verdict.outcome == FAILS and not verdict.crashed]
-    return list(_denied(own[0], failed))
+    return list(_denied(of_user[0], failed))
 
 
 def _denied(part: object, failed: Sequence[str]) -> Iterator[str]:

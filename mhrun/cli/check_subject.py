@@ -147,6 +147,6 @@ def _plain(config: DictConfig, path: str) -> dict[str, Any]:
     except RecursionError as error:
         raise UserError(f"{path} is too deep: groups, lists or ${{...}} in one another.") from error
     except OmegaConfBaseException as error:
-        if (ours := cause(error)) is not None:
-            raise ours from error
+        if (user_error := cause(error)) is not None:
+            raise user_error from error
         raise UserError(f"{path}: {reason(error)}; add it as +KEY=VALUE.") from error

@@ -88,7 +88,7 @@ def _reference(experiment: str, folders: tuple[Path, ...]) -> dict[str, Any]:
 
 _kept_reference = lru_cache(maxsize=None)(
     _reference
-)  # of our own files, which a sweep would read for each job
+)  # of bundled files, which a sweep would read for each job
 
 
 def compared(config: dict[str, Any], reference: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -122,10 +122,10 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
     except RecursionError as error:
         raise UserError("these settings are too deep: groups, lists or ${...} in one another.") from error
     except (OmegaConfBaseException, UserError) as error:
-        if (ours := cause(error)) is error:
+        if (user_error := cause(error)) is error:
             raise
-        if ours is not None:
-            raise ours from error
+        if user_error is not None:
+            raise user_error from error
         empty = isinstance(unresolved, dict) and unresolved.get("scale") in (None, "")
         if empty and ("'scales." in str(error) or "${scale}" in str(error)):
             raise UserError(f"scale is empty; choose {', '.join(plain.scales) or 'none'}.") from error

@@ -33,7 +33,7 @@ def crash_of(error: BaseException) -> Crash:
     It counts as the user's if the innermost frame outside of libraries is not in mhrun.
     """
     frame = _innermost(error)
-    of_user = frame is not None and not _is_ours(Path(frame.filename))
+    of_user = frame is not None and not _is_bundled(Path(frame.filename))
     place = "" if frame is None else f" ({Path(frame.filename).name}, line {frame.lineno})"
     name = type(error).__name__
     text = first_line(error)
@@ -122,12 +122,12 @@ def _innermost(error: BaseException) -> traceback.FrameSummary | None:
 
 def _is_library(filename: str) -> bool:
     paths = sysconfig.get_paths()
-    if filename.startswith("<") or _is_ours(Path(filename)):
+    if filename.startswith("<") or _is_bundled(Path(filename)):
         return filename.startswith("<")
     return any(filename.startswith(paths[key]) for key in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
-def _is_ours(path: Path) -> bool:
+def _is_bundled(path: Path) -> bool:
     # An installed package is one folder; a clone also has experiments/ and hydra_plugins/.
     return any(
         path.is_relative_to(place)

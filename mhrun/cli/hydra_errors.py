@@ -32,12 +32,12 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def cause(error: BaseException) -> UserError | None:
-    """Return the error of ours that a library's error is wrapped around, or None if there is none.
+    """Return the innermost `UserError` that an error of a library is wrapped around, or None.
 
-    The innermost, as libraries add lines.
+    Libraries add lines to it.
     """
-    ours = [link for link in _chain(error) if isinstance(link, UserError)]
-    return ours[-1] if ours else None
+    user_errors = [link for link in _chain(error) if isinstance(link, UserError)]
+    return user_errors[-1] if user_errors else None
 
 
 _INSTALLED = {"joblib": "hydra-joblib-launcher", "submitit": "hydra-submitit-launcher", "ray": "ray"}
@@ -57,8 +57,8 @@ def explained(
     error: Exception, overrides: Sequence[str], folders: Sequence[Path], name: str = "config"
 ) -> UserError:
     """Return what Hydra could not do with some overrides for the configuration `name`, in one line for people."""
-    if (ours := cause(error)) is not None:
-        return ours
+    if (user_error := cause(error)) is not None:
+        return user_error
     failure = _Failure(error, " ".join(str(error).split()), overrides, folders, name)
     lines = (explain(failure) for explain in _EXPLANATIONS)
     return UserError(next(filter(None, lines), None) or reason(error))

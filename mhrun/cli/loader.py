@@ -27,7 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 _MOST = 64  # compositions that are kept
 _SEARCH_PATH = "hydra.searchpath"
 _Key = tuple[Any, ...]
-_of_ours: dict[_Key, DictConfig] = {}  # of files of this package alone, which do not change while it runs
+_bundled_compositions: dict[_Key, DictConfig] = {}  # bundled files do not change during a run
 
 
 class Loader(ConfigLoaderImpl):  # type: ignore[misc]
@@ -62,7 +62,7 @@ class Loader(ConfigLoaderImpl):  # type: ignore[misc]
         )
         value_overrides = [override for override in parsed if self._is_value(override, folders)]
         deciding = [override.input_line or "" for override in parsed if override not in value_overrides]
-        cache = self.__dict__.setdefault("_kept", {}) if folders else _of_ours
+        cache = self.__dict__.setdefault("_kept", {}) if folders else _bundled_compositions
         places = tuple(str(place.path) for place in self.config_search_path.get_path())
         key = (places, JobRuntime().get("name"), config_name, run_mode, validate_sweep_overrides, *deciding)
         if key in cache:

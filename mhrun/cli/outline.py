@@ -56,8 +56,8 @@ def outline(path: Path) -> Outline:
 
 def settings_and_comments(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the settings of a file, and key -> its comment."""
-    if path.is_relative_to(CONF):  # our files need no checks, which would take most of the time
-        return _our_file(path)
+    if path.is_relative_to(CONF):  # bundled files need no checks, which would take most of the time
+        return _bundled_file(path)
     text = yaml_file.read(path)
     settings = yaml_file.loads(text, str(path)) or {}
     if not isinstance(settings, dict):
@@ -66,9 +66,9 @@ def settings_and_comments(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 @cache
-def _our_file(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+def _bundled_file(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     text = yaml_file.read(path)
-    return yaml_file.loads_ours(text) or {}, dict(_COMMENT.findall(text))
+    return yaml_file.loads_trusted(text) or {}, dict(_COMMENT.findall(text))
 
 
 def _outline(path: Path, above: tuple[Path, ...]) -> Outline:
@@ -157,7 +157,7 @@ def paper(key: str) -> Paper | None:
     head = re.split(
         r"^(?:experiments|sweeps):", path.read_text(encoding="utf-8"), maxsplit=1, flags=re.MULTILINE
     )[0]
-    fields = _group(_group(yaml_file.loads_ours(head)).get("paper"))
+    fields = _group(_group(yaml_file.loads_trusted(head)).get("paper"))
     names = [name.split()[-1] for name in str(fields.get("authors", "")).split(", ") if name]
     cited = " & ".join(names) if len(names) < 3 else f"{names[0]} et al."
     return Paper(f"{cited} {fields.get('year', '')}".strip(), str(fields.get("title", "")))

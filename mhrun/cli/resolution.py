@@ -56,7 +56,7 @@ def bounded(most: int = MOST_RESOLVED) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if budget < 0:  # OmegaConf appends lines to our message
+        if budget < 0:  # OmegaConf appends lines to the message
             raise UserError(
                 f"the references (${{...}}) lead to more than {most:,} others; look for those that double."
             ) from error

@@ -142,7 +142,7 @@ def _is_named(key: str, code: str) -> bool:
 
 
 def _code_of(unresolved: Any) -> Iterator[str]:
-    """Yield the texts of code and configurations: our experiments', the project's, or a package's."""
+    """Yield the texts of code and configurations: of bundled experiments, of the project, or of a package."""
     project = [
         path
         for user_folder in user_folders()

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mhrun.errors import UserError, cut
-from mhrun.kernels.stationary import own_parts
+from mhrun.kernels.stationary import user_parts
+from mhrun.names import is_bundled
 from mhrun.parts import Kernel
 from mhrun.paths import PACKAGE
 from mhrun.target import Target
@@ -50,28 +51,25 @@ def compile_loop(kernel: Kernel, target: Target, key: int, threads: int) -> Loop
         threads: number of threads for the chains.
     """
     loop = built_loop(kernel, target, key, threads)
-    own = [
-        *own_parts(kernel),
-        *([] if type(target.model).__module__.startswith("mhrun.") else [target.model]),
-    ]
-    # A kernel of the user's has a builder of the user's, which makes what it likes.
-    if loop is None or not own or kernel in own:
+    of_user = [*user_parts(kernel), *([] if is_bundled(target.model) else [target.model])]
+    # The builder of a user's kernel is the user's too, and may return any loop: its errors stay as they are.
+    if loop is None or not of_user or kernel in of_user:
         return loop
-    return _OfOwnPieces(loop, own)
+    return _LoopWithUserPieces(loop, of_user)
 
 
 def built_loop(kernel: Kernel, target: Target, key: int, threads: int) -> Loop | None:
-    """As `compile_loop`, without its errors for pieces of the user's: for loops that have another inside."""
+    """Return what `compile_loop` does, without its errors for functions of the user: for loops inside another loop."""
     builder = _BUILDERS.get(type(kernel))
     return None if builder is None else builder(kernel, target, key, threads)
 
 
-class _OfOwnPieces:
-    """A loop with pieces of the user's, whose mistakes are the user's to mend."""
+class _LoopWithUserPieces:
+    """A loop with compiled functions of the user; reports their compile errors as `UserError`."""
 
-    def __init__(self, loop: Loop, own: list[Any]) -> None:
+    def __init__(self, loop: Loop, of_user: list[Any]) -> None:
         self._loop = loop
-        self._own = own
+        self._of_user = of_user
 
     def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
         """Do the steps.
@@ -85,7 +83,7 @@ class _OfOwnPieces:
             if not type(error).__module__.startswith("numba."):
                 raise
             failed = _FAILED.findall(str(error))
-            names = ", ".join(type(part).__name__ for part in self._own)
+            names = ", ".join(type(part).__name__ for part in self._of_user)
             raise UserError(
                 f"the compiled form of {names} does not compile: {_reason(str(error), failed)}. executor=torch runs "
                 "without it."

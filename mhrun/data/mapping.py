@@ -50,9 +50,9 @@ def writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
                 "(limits of ulimit -v, or vm.overcommit_memory = 2)."
             ) from error
         return np.array(array)  # the file is gone, or shorter now
-    ours, theirs = (np.asarray(a).reshape(-1) for a in (mapped, array))
+    again, original = (np.asarray(a).reshape(-1) for a in (mapped, array))
     ends = (slice(None, _END), slice(-_END, None))  # the name may belong to another file now
-    same = all(ours[end].tobytes() == theirs[end].tobytes() for end in ends)
+    same = all(again[end].tobytes() == original[end].tobytes() for end in ends)
     return mapped if same else np.array(array)
 
 

@@ -18,6 +18,7 @@ from mhrun.engine.support import check_support
 from mhrun.errors import Refusal
 from mhrun.models.function import FunctionModel
 from mhrun.models.module import ModuleModel
+from mhrun.names import is_bundled
 from mhrun.native import native_form
 from mhrun.random import Draws, Purpose, Streams
 from mhrun.target import Target
@@ -53,7 +54,7 @@ def check_model(target: Target, theta: Tensor, *, takes_gradients: bool = True) 
             gradient is not that of its function.
     """
     model = target.model
-    is_theirs = not type(model).__module__.startswith("mhrun.")
+    is_user_model = not is_bundled(model)
     if target.data.differs_by_chain:  # as in calibration
         return
     rows = target.data.rows(_first(target))
@@ -62,7 +63,7 @@ def check_model(target: Target, theta: Tensor, *, takes_gradients: bool = True) 
             return
         if model.buffer_names:
             _warn_of_constant_buffers(model, theta, rows)
-    if not (is_theirs or isinstance(model, FunctionModel | ModuleModel)):
+    if not (is_user_model or isinstance(model, FunctionModel | ModuleModel)):
         return
     check_support(target, theta)
     point = _near(model, theta, rows)
@@ -72,10 +73,10 @@ def check_model(target: Target, theta: Tensor, *, takes_gradients: bool = True) 
     by_minibatch = offers(model, HasBuffers) and bool(
         model.buffer_names
     )  # gradients are those of training mode
-    if takes_gradients and (both is None or not is_theirs) and not by_minibatch:
+    if takes_gradients and (both is None or not is_user_model) and not by_minibatch:
         _check_derivatives(target, point, rows)
         warn_of_steps(target, point)
-    if is_theirs:
+    if is_user_model:
         if both is not None:
             grad = both(point, rows)[1][0]
             _compare(

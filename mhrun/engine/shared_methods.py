@@ -36,8 +36,8 @@ def each_claimed(run: RunContext, methods: Sequence[Method]) -> Iterator[Method]
     while waiting:
         still_waiting = list[Method]()
         for method in waiting:
-            with claimed(run.folder, run.digests[method.name]) as is_ours:
-                if not is_ours:
+            with claimed(run.folder, run.digests[method.name]) as is_claimed:
+                if not is_claimed:
                     still_waiting.append(method)
                     continue
                 if not run.config["runtime"]["force"]:

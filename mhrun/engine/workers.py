@@ -297,8 +297,8 @@ def _done(
         if task == COST:
             method, _ = piloted(method, folder.method(name), watcher.note)
             return ("cost", costs([(method, folder.method(name))], job.settings))
-        with claimed(folder, job.digests[name]) as is_ours:
-            if not is_ours:
+        with claimed(folder, job.digests[name]) as is_claimed:
+            if not is_claimed:
                 return ("done",)  # by another run, for which the parent waits
             if not job.config["runtime"]["force"] and take(folder, name, job.digests[name]) is not None:
                 return ("done",)

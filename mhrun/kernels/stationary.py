@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from mhrun.names import is_bundled
 from mhrun.parts import Dynamics, Kernel, Pairing, Proposal, Rule
 from mhrun.schedules.plan import Plan
 
@@ -66,15 +67,15 @@ def samples(kernel: Kernel, plan: Plan) -> Samples:
         temperature,
         temperature > 1,
         kernel.optimises,
-        any(own_parts(kernel)),
+        any(user_parts(kernel)),
     )
 
 
-def own_parts(part: Any) -> Iterator[Any]:
-    """Yield the parts of a kernel that are the user's: their class is not defined in this package."""
-    if not type(part).__module__.startswith("mhrun."):
+def user_parts(part: Any) -> Iterator[Any]:
+    """Yield the parts of a kernel whose class is not defined in this package: those of the user."""
+    if not is_bundled(part):
         yield part
         return
     for value in vars(part).values():
         if isinstance(value, Kernel | Proposal | Pairing | Rule | Dynamics):
-            yield from own_parts(value)
+            yield from user_parts(value)

@@ -83,7 +83,7 @@ def _parts(function: Piece) -> list[Piece]:
     return [function, *(part for piece in _called(function) for part in _parts(piece))]
 
 
-def _is_ours(function: Piece) -> bool:
+def _is_bundled(function: Piece) -> bool:
     return all(part.__module__.split(".")[0] == "mhrun" for part in _parts(function))
 
 
@@ -110,7 +110,7 @@ def compiled(function: F) -> F:
         else:
             register_jitable(**how)(part)
         _registered += 1
-    options = {"nogil": True, "fastmath": _FAST_MATH, "error_model": "numpy", "cache": _is_ours(function)}
+    options = {"nogil": True, "fastmath": _FAST_MATH, "error_model": "numpy", "cache": _is_bundled(function)}
     before = numba.config.CACHE_DIR
     try:
         # The cache folder is fixed when the function is wrapped; other users of numba in this process keep theirs.

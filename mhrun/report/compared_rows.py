@@ -116,8 +116,8 @@ def names_of_parameters(row: Row) -> list[str]:
 
 def unlike(first: Row, row: Row) -> list[str]:
     """Return which parts that determine the target of a row differ from those of the first."""
-    mine, theirs = _target(first), _target(row)
-    return [part for part in mine if mine[part] != theirs[part]]
+    target, reference = _target(first), _target(row)
+    return [part for part in target if target[part] != reference[part]]
 
 
 def _model(row: Row) -> str:

@@ -37,8 +37,10 @@ def evidence_of(config: Mapping[str, Any], judged: Sequence[Judged], kind: str =
     # The claims of a sweep contain the paper's values.
     command = f"mhrun experiment={experiment} scale=paper" if kind == "experiments" else ""
     if not counted:
-        ours = (CONF / "experiment" / f"{experiment}.yaml").is_file()  # a user's experiment has no paper
-        if scale == "paper" or "paper" not in (config.get("scales") or {}) or not ours:
+        is_bundled = (
+            CONF / "experiment" / f"{experiment}.yaml"
+        ).is_file()  # a user's experiment has no paper
+        if scale == "paper" or "paper" not in (config.get("scales") or {}) or not is_bundled:
             return Evidence("", "", "", "", [], departures)
         return Evidence("preview", "Preview: a smaller run than at scale=paper.", "", command, [], departures)
     reproduced, total = count(claim.verdict for claim in counted)

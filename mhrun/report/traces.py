@@ -182,14 +182,14 @@ def _against(
     return rows, verdicts.rule
 
 
-def _another(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+def _another(target: Mapping[str, Any], reference: Mapping[str, Any]) -> list[str]:
     """Return what makes the target of a trace another than the reference's, as far as their attributes say so."""
     lines = []
-    own, base = (float(attributes.get(TEMPERATURE, 1.0)) for attributes in (mine, theirs))
+    own, base = (float(attributes.get(TEMPERATURE, 1.0)) for attributes in (target, reference))
     if own != base:
         lines.append(f"T = {shown(own)} (reference: {shown(base)})")
-    if N_DATA in mine and N_DATA in theirs and mine[N_DATA] != theirs[N_DATA]:
-        lines.append(f"{int(mine[N_DATA]):,} data (reference: {int(theirs[N_DATA]):,})")
-    if "prior" in mine and "prior" in theirs and mine["prior"] != theirs["prior"]:
+    if N_DATA in target and N_DATA in reference and target[N_DATA] != reference[N_DATA]:
+        lines.append(f"{int(target[N_DATA]):,} data (reference: {int(reference[N_DATA]):,})")
+    if "prior" in target and "prior" in reference and target["prior"] != reference["prior"]:
         lines.append("another prior")
     return lines

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal, cut
+from mhrun.names import is_bundled
 from mhrun.parts import AUTO
 from mhrun.schedules.contract import check_values
 from mhrun.types import Controls
@@ -183,7 +184,7 @@ class Plan:
     def _check(self) -> None:
         memory = self.start()
         for name, schedule in self.schedules.items():
-            if not type(schedule).__module__.startswith("mhrun."):
+            if not is_bundled(schedule):
                 known = schedule.steps_until_update(1)
                 steps = self.total if known is None else min(known, self.total)
                 values = partial(schedule.values, _memory_of(memory, name))

@@ -38,7 +38,7 @@ _NAME = re.compile(r"\d{1,18}-\d{1,18}\.npz")
 _LARGE = 1 << 20
 _LIGHT = "light"  # suffix of a block without a state
 _TOTAL = "total/"
-_OURS = (_TOTAL, "draw/", "metrics/")  # prefix of what a block holds besides the state
+_OUTPUT_PREFIXES = (_TOTAL, "draw/", "metrics/")  # prefix of what a block holds besides the state
 
 
 class Checkpoint(NamedTuple):
@@ -317,7 +317,7 @@ def _blocks_of(folder: Path) -> list[Path]:
 
 
 def _of_state(key: str) -> bool:
-    return "/" in key and not key.startswith(_OURS)
+    return "/" in key and not key.startswith(_OUTPUT_PREFIXES)
 
 
 def _span(path: Path) -> tuple[int, int]:

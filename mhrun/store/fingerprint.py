@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from mhrun.errors import UserError
+from mhrun.names import is_bundled
 
 _PLACE = re.compile(r" at 0x[0-9A-Fa-f]+")  # the address of an object in memory
 _MEMO = "_memo"  # the attribute in which a part of this package caches values
@@ -244,7 +245,7 @@ def _wraps(thing: Any, name: str) -> bool:
 
 def _kept(thing: Any, name: str) -> bool:
     """Return whether an attribute is the value of a cached property of any library."""
-    if name == _MEMO and any(base.__module__.startswith("mhrun.") for base in type(thing).__mro__):
+    if name == _MEMO and any(map(is_bundled, type(thing).__mro__)):
         return True
     attribute = inspect.getattr_static(type(thing), name, None)
     code = isinstance(attribute, types.FunctionType | staticmethod | classmethod)

@@ -240,7 +240,7 @@ class RunFolder:
     def point_latest(self) -> None:
         """Point ``<outputs>/<experiment>/latest`` to this folder."""
         link = self.path.parent / "latest"
-        if not link.is_symlink() and link.exists() and not _is_pointer(link):  # not ours
+        if not link.is_symlink() and link.exists() and not _is_pointer(link):  # a file of the user's
             return
         partial = link.with_name(f".latest-{os.getpid()}")
         try:

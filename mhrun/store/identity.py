@@ -105,10 +105,10 @@ def departures(config: Mapping[str, Any], reference: Mapping[str, Any]) -> list[
 
     Settings that do not concern the algorithm are left out, and so are methods that only one of them has.
     """
-    ours, theirs = dict(_leaves(_plain(identity(config)))), dict(_leaves(_plain(identity(reference))))
+    settings, reference_settings = (dict(_leaves(_plain(identity(one)))) for one in (config, reference))
     common = set(config["methods"]) & set(reference["methods"])
     lines = []
-    for path in sorted({**ours, **theirs}, key=lambda path: (path != "scale", path)):
+    for path in sorted({**settings, **reference_settings}, key=lambda path: (path != "scale", path)):
         first, _, rest = path.partition(".")
         if (
             path in _FREE
@@ -116,7 +116,7 @@ def departures(config: Mapping[str, Any], reference: Mapping[str, Any]) -> list[
             or (first == "methods" and rest.partition(".")[0] not in common)
         ):
             continue
-        value, paper = ours.get(path, "absent"), theirs.get(path, "absent")
+        value, paper = settings.get(path, "absent"), reference_settings.get(path, "absent")
         if value != paper:
             lines.append(f"{path} = {value}" + ("" if path == "scale" else f" (paper: {paper})"))
     return lines
@@ -127,13 +127,13 @@ def differences(config: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) 
 
     Settings that change no number are left out. Those of the experiment come before those of its parts.
     """
-    ours = dict(_leaves(_plain(identity(config))))
+    settings = dict(_leaves(_plain(identity(config))))
     paths = set()
     for other in others:
-        theirs = dict(_leaves(_plain(identity(other))))
-        paths |= {path for path, value in ours.items() if theirs.get(path, "absent") != value}
+        other_settings = dict(_leaves(_plain(identity(other))))
+        paths |= {path for path, value in settings.items() if other_settings.get(path, "absent") != value}
     paths = {path for path in paths if path.partition(".")[0] not in ("scale", "sources")}
-    return {path: ours[path] for path in sorted(paths, key=lambda path: (path.count("."), path))}
+    return {path: settings[path] for path in sorted(paths, key=lambda path: (path.count("."), path))}
 
 
 def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:

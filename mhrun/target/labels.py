@@ -33,12 +33,12 @@ def _of_groups(model: Model, data: Dataset) -> str | None:
                     (k for k, pair in enumerate(zip(labels, levels, strict=False)) if pair[0] != pair[1]),
                     min(len(labels), len(levels)),
                 )
-                ours, theirs = (
+                label, level = (
                     repr(values[place]) if place < len(values) else "none" for values in (labels, levels)
                 )
                 return (
                     f"the labels of {axis.name} in parameters are not the values of the column '{column}': number "
-                    f"{place + 1} is {ours}, and in the table {theirs}. Effects would have the names of other groups; "
+                    f"{place + 1} is {label}, and in the table {level}. Effects would have the names of other groups; "
                     "write the labels anew, as mhrun init does."
                 )
     return None

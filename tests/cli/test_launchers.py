@@ -263,7 +263,7 @@ def test_a_slurm_job_that_is_reported_to_stop_is_queued_again_and_goes_on(tmp_pa
     assert_whole(tmp_path, 2, LONG)
 
 
-def test_slurm_has_settings_of_ours(capsys):
+def test_slurm_has_the_bundled_settings(capsys):
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     from mhrun.cli.composition import composed
 

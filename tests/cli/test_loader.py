@@ -86,7 +86,7 @@ def test_of_a_sweep_too():
 @pytest.fixture
 def counted(monkeypatch):
     """The words of each time that files are put together, none being so yet."""
-    monkeypatch.setattr(loader, "_of_ours", {})
+    monkeypatch.setattr(loader, "_bundled_compositions", {})
     times, real = [], ConfigLoaderImpl.load_configuration
 
     def counting(self, name, words, *others):

@@ -112,7 +112,7 @@ def test_machine_code_is_kept_by_all_pieces_that_it_came_from():
     """Also those that a piece calls by name, in other modules; code with a user's piece is not kept."""
     assert refresh in compiler._parts(Badodab().native().move)
     assert _own_piece in compiler._parts(_calls_it)
-    assert not compiler._is_ours(_calls_it)
+    assert not compiler._is_bundled(_calls_it)
 
 
 def test_products_of_all_data_with_many_chains_run_in_torch():

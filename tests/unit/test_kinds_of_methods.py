@@ -13,7 +13,7 @@ from mhrun.dynamics.sgld import SGLD
 from mhrun.kernels import MetropolisHastings, ReplicaExchange, Unadjusted
 from mhrun.kernels.adaptive_backward import AdaptiveBackward
 from mhrun.kernels.preconditioned import Scale, preconditioned
-from mhrun.kernels.stationary import APPROXIMATE, EXACT, OPTIMISER, Samples, own_parts
+from mhrun.kernels.stationary import APPROXIMATE, EXACT, OPTIMISER, Samples, user_parts
 from mhrun.pairing.full import Full
 from mhrun.paths import CONF, ROOT
 from mhrun.proposals.langevin import LangevinProposal
@@ -120,14 +120,14 @@ class OwnProposal(RandomWalk):
 
 def test_parts_of_the_users_own_are_found_in_a_kernel_and_in_the_rungs_of_a_ladder():
     shipped = MetropolisHastings(RandomWalk(), Full(), Metropolis())
-    assert list(own_parts(shipped)) == []
+    assert list(user_parts(shipped)) == []
     for parts in ((RandomWalk(), Full(), OwnRule()), (OwnProposal(), Full(), Metropolis())):
         kernel = MetropolisHastings(*parts)
         ladder = ReplicaExchange(kernel, Full(), Metropolis(), rungs=2)
         (own,) = (part for part in parts if type(part) in (OwnRule, OwnProposal))
-        assert list(own_parts(kernel)) == list(own_parts(ladder)) == [own]
+        assert list(user_parts(kernel)) == list(user_parts(ladder)) == [own]
 
 
 def test_the_kinds_of_ready_made_methods_rest_on_no_part_of_the_users_own(methods):
     for name in METHODS:
-        assert not list(own_parts(build(methods[name]["kernel"], name)))
+        assert not list(user_parts(build(methods[name]["kernel"], name)))
