@@ -20,7 +20,7 @@ def usable_cores() -> int:
 
 @lru_cache(maxsize=1)
 def cpu_name() -> str:
-    """Return the name of the processor, or of its architecture where the system does not tell."""
+    """Return the name of the processor, or of its architecture if the system does not report it."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]

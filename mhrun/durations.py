@@ -1,4 +1,4 @@
-"""Seconds in words, and the time that is left of a run."""
+"""Durations as text, and the time that is left of a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 def describe_duration(seconds: float) -> str:
-    """Return seconds as a person would say them: ``40 s``, ``3.5 min``, ``2 h``, ``4 days``."""
+    """Return seconds as a short text: ``40 s``, ``3.5 min``, ``2 h``, ``4 days``."""
     for unit, size in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 1.5 * size:
             return (

@@ -1,4 +1,4 @@
-"""What goes wrong, in words for people."""
+"""Errors that are reported to the user in one line, and what such lines are made of."""
 
 from __future__ import annotations
 

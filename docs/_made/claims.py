@@ -201,24 +201,24 @@ def heading(
         "scale=paper",
         *(f"{k}={','.join(map(str, v))}" for k, v in over.items()),
     ]
-    said = (
+    sentence = (
         f"{reproduced} of {counted} reproduced. Run {found['run']}, finished {found['finished']}, "
         f"results version {found['results_version']}, mhrun {found['version']}, seed {found['seed']}."
         if found
         else "Not run at the paper's scale yet."
     )
     anchor = f"{experiment}{'-sweep' if kind == 'sweeps' else ''}"
-    return f"{_title(experiment)}{_KINDS[kind]}", anchor, f"{command} {' '.join(words)}", said
+    return f"{_title(experiment)}{_KINDS[kind]}", anchor, f"{command} {' '.join(words)}", sentence
 
 
 def _section(
     kind: str, experiment: str, claims: list[dict[str, Any]], found: Mapping[str, Any] | None
 ) -> str:
-    title, anchor, command, said = heading(kind, experiment, claims, found)
+    title, anchor, command, sentence = heading(kind, experiment, claims, found)
     head = "".join(f"<th>{name}</th>" for name in ("where", "what", "paper", "here", "rule", "verdict"))
     body = "".join(_row(row) for row in judged(claims, found))
     return (
-        f"\n## {title} {{ #{anchor} }}\n\n```bash\n{command}\n```\n\n{said}\n\n"
+        f"\n## {title} {{ #{anchor} }}\n\n```bash\n{command}\n```\n\n{sentence}\n\n"
         f"<table data-search-exclude><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>\n"
     )
 

@@ -36,8 +36,8 @@ def claim_tables(paper: str) -> str:
 
 
 def _claims(kind: str, experiment: str, of_it: list[dict[str, Any]], found: Mapping[str, Any] | None) -> str:
-    title, anchor, command, said = claims.heading(kind, experiment, of_it, found)
-    lines = [f'<a id="{anchor}"></a>', f"## {title}\n", f"`{command}`. {said}\n"]
+    title, anchor, command, sentence = claims.heading(kind, experiment, of_it, found)
+    lines = [f'<a id="{anchor}"></a>', f"## {title}\n", f"`{command}`. {sentence}\n"]
     lines += ["| where | what | paper | here | rule | verdict |", "|---|---|--:|--:|---|---|"]
     return "\n".join([*lines, *(_claim(row) for row in claims.judged(of_it, found))])
 

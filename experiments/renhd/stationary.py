@@ -162,7 +162,7 @@ def uneven(config: Mapping[str, Any], ratio: float) -> tuple[float, float]:
 
 
 def everything(run: Run) -> dict[str, Metrics]:
-    """Return what was measured in each setting, by a name for people."""
+    """Return what was measured in each setting, by a readable name."""
     config = run.config
     by_setting = {}
     for ratio in config["ratios"]:

@@ -89,7 +89,7 @@ def by_paths(check_name: str, paths: Sequence[Array], what: str, alpha: float = 
     Args:
         check_name: of the verdict.
         paths: groups of chains, each (S, C, k); all k columns of all groups are judged together.
-        what: said before the statistics.
+        what: text before the statistics.
         alpha: the probability of a false alarm.
     """
     ends = np.column_stack([path[-1] for path in paths])

@@ -122,7 +122,7 @@ class Subject:
     """A kernel under test.
 
     Args:
-        name: for people.
+        name: as shown in messages.
         make: (number of data, minibatch size) -> the kernel; equal for the exact kernel.
         seed: of all random numbers.
         chains: C of the checks that are judged by draws.

@@ -129,7 +129,7 @@ def _reference_run(
 
 
 class _Options(NamedTuple):
-    """What the command line says."""
+    """Runs and options of the command line."""
 
     runs: list[str]
     reference: str | None = None

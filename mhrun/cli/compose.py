@@ -1,4 +1,4 @@
-"""From overrides to a resolved configuration, with errors for people."""
+"""Composes overrides to a resolved configuration, with errors in one line."""
 
 from __future__ import annotations
 

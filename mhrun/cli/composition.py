@@ -1,4 +1,4 @@
-"""From overrides to a configuration as Hydra has it, not yet resolved."""
+"""Composes overrides to a Hydra configuration that is not yet resolved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of Hydra and OmegaConf in one line for people, with the setting or the part that was probably meant."""
+"""Errors of Hydra and OmegaConf in one line, with the setting or the part that was probably meant."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _INSTALLED = {"joblib": "hydra-joblib-launcher", "submitit": "hydra-submitit-lau
 
 
 class _Failure(NamedTuple):
-    """What Hydra could not do."""
+    """A composition that failed."""
 
     error: Exception
     text: str  # its message in one line
@@ -56,7 +56,7 @@ class _Failure(NamedTuple):
 def explained(
     error: Exception, overrides: Sequence[str], folders: Sequence[Path], name: str = "config"
 ) -> UserError:
-    """Return what Hydra could not do with some overrides for the configuration `name`, in one line for people."""
+    """Return in one line why Hydra cannot compose these overrides with the configuration `name`."""
     if (user_error := cause(error)) is not None:
         return user_error
     failure = _Failure(error, " ".join(str(error).split()), overrides, folders, name)

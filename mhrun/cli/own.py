@@ -1,4 +1,4 @@
-"""A run of a model on data without an experiment: the settings of conf/config.yaml and a default method."""
+"""Runs of a model on data without an experiment: the settings of conf/config.yaml and a default method."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_own(overrides: Sequence[str]) -> bool:
 def own_overrides(
     overrides: Sequence[str], compose: Callable[[Sequence[str]], Mapping[str, Any]]
 ) -> tuple[list[str], list[str]]:
-    """Return the overrides of such a run, with a default method if none is named, and lines for people.
+    """Return the overrides of such a run, with a default method if none is named, and lines to print.
 
     Args:
         overrides: as they were given.

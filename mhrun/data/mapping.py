@@ -38,7 +38,7 @@ def writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return np.array(array)
     if array.mode not in ("r", "r+"):  # changes of a copy-on-write map exist only in memory
         return np.array(array)
-    # A part of a map has the offset of the whole map; only the addresses tell where it begins.
+    # A part of a map has the offset of the whole map; only the addresses show where it begins.
     map_start = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
     offset = map_start + array.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
     try:

@@ -11,8 +11,8 @@ HEAVY = 0.4
 """Tail index above which means and standard deviations are not compared: that of Student's t with 2 degrees of freedom
 is 0.5, and is found to be 0.44 to 0.64 from 8,000 draws; with 3 it is 0.33, and 0.24 to 0.46."""
 _TAILED = 100  # draws of which a tail index is estimated
-# Interquartile ranges from the median from which a tail is fitted, and the tail index above which it is said: that of
-# draws of Student's t with 2 degrees of freedom, whose variance is infinite, is found to be 0.44 to 0.64.
+# Interquartile ranges from the median from which a tail is fitted, and the tail index above which there is a warning.
+# That of draws of Student's t with 2 degrees of freedom, whose variance is infinite, is found to be 0.44 to 0.64.
 _FAR_OUT, _HEAVIEST = 50.0, 0.7
 
 

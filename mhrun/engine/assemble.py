@@ -139,7 +139,7 @@ def assembled(
     method = Method(name, kernel, target, plan, shape, seed, dtype, starts, monitor, precondition)
     method.check()
     if (refusal := pilot.refusal(method)) is not None:
-        if isinstance(refusal, pilot.TooManyParameters):  # their number may be wrong: the data tell it
+        if isinstance(refusal, pilot.TooManyParameters):  # the declared number may not match the data
             method.check_data()
         raise refusal
     return method

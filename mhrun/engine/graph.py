@@ -55,7 +55,7 @@ class GraphSteps(CapturedSteps):
         super().__init__(method.kernel, method.target, draws)
         self._name, self._note, self._backend = method.name, note, backend
         self._rounding = 1e-3 if method.dtype == torch.float32 else 1e-8
-        self._said: set[str] = set()
+        self._reasons_reported: set[str] = set()
         self.compilations = 0
 
     def capture(self, step: Step, inputs: list[Tensor]) -> Step:
@@ -92,9 +92,9 @@ class GraphSteps(CapturedSteps):
         return run
 
     def refused(self, reason: str) -> None:
-        """Say why a kind of step runs in torch, each reason once."""
-        if reason not in self._said:
-            self._said.add(reason)
+        """Report why a kind of step runs in torch, each reason once."""
+        if reason not in self._reasons_reported:
+            self._reasons_reported.add(reason)
             self._note(f"{self._name}: some of its steps run in torch, not as a graph: {reason}.")
 
 

@@ -59,7 +59,7 @@ def check_model(target: Target, theta: Tensor, *, takes_gradients: bool = True) 
         return
     rows = target.data.rows(_first(target))
     if isinstance(model, ModuleModel):
-        if model.batch_norms:  # BatchNorm depends on the minibatch, and is said to
+        if model.batch_norms:  # the documentation says that BatchNorm depends on the minibatch
             return
         if model.buffer_names:
             _warn_of_constant_buffers(model, theta, rows)

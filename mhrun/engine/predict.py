@@ -143,7 +143,7 @@ def _quantity(
             )
         if isinstance(model, ModuleModel):
             _check_module(trace, model)
-        if isinstance(model, ModuleModel) and not model.tells_classes:
+        if isinstance(model, ModuleModel) and not model.is_classifier:
             return lambda theta: model.outputs(theta, rows), []
         has_names = parameters_of(model) is not None
         if predicts_classes(model) and not has_names:

@@ -113,7 +113,7 @@ class _Source(ABC):
         raise Dynamic("it goes on with minibatches of earlier steps")
 
 
-class _Asked(_Source):
+class _Recorder(_Source):
     """Answers from `Draws`, and records the requests."""
 
     def __init__(
@@ -132,14 +132,14 @@ class _Asked(_Source):
         self._requests.kinds.append((lambda draws: ask(derive(draws)), answer))
         return answer
 
-    def part(self, name: str, rows: Tensor, every: int = 1) -> _Asked:
+    def part(self, name: str, rows: Tensor, every: int = 1) -> _Recorder:
         derive = self._derive
         child = self._draws.part(name, rows, every)
-        return _Asked(child, self._requests, lambda draws: derive(draws).part(name, rows, every))
+        return _Recorder(child, self._requests, lambda draws: derive(draws).part(name, rows, every))
 
-    def again(self) -> _Asked:
+    def again(self) -> _Recorder:
         derive = self._derive
-        return _Asked(self._draws.again(), self._requests, lambda draws: derive(draws).again())
+        return _Recorder(self._draws.again(), self._requests, lambda draws: derive(draws).again())
 
 
 class _Given(_Source):
@@ -200,9 +200,9 @@ def pure(kernel: Kernel, target: Target, draws: Draws, kind: Kind) -> Step:
     return step
 
 
-def asked(draws: Draws, requests: Requests) -> Draws:
-    """Return the same random numbers, which record in `requests` what a step asks for."""
-    return cast(Draws, _Asked(draws, requests))
+def recording(draws: Draws, requests: Requests) -> Draws:
+    """Return draws with the same random numbers that record the requests of a step in `requests`."""
+    return cast(Draws, _Recorder(draws, requests))
 
 
 def tensors_of(state: State, controls: Controls) -> list[Tensor]:

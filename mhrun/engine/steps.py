@@ -11,10 +11,10 @@ from mhrun.engine.pure_step import (
     Kind,
     Requests,
     Step,
-    asked,
     fields_of,
     names_of,
     pure,
+    recording,
     tensors_of,
     unpacked,
 )
@@ -92,7 +92,7 @@ class CapturedSteps(PlainSteps, ABC):
         """Do a step of a new kind as the kernel has it, capture it, and compare the two."""
         requested = Requests()
         before = [value.clone() for value in tensors_of(state, controls)]
-        recorder = asked(self.draws, requested)
+        recorder = recording(self.draws, requested)
         try:
             after, info = self.kernel.step(self.target, state, controls, recorder)
         except Dynamic as reason:  # nothing of the step has been kept

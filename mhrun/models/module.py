@@ -110,7 +110,7 @@ class ModuleModel:
                 stacklevel=2,
             )
         self._likelihood: Likelihood = categorical if isinstance(likelihood, str) else likelihood
-        self.tells_classes = isinstance(likelihood, str)
+        self.is_classifier = isinstance(likelihood, str)
         self.evaluation = evaluation
         self._memo = _Memo()  # no setting: `mhrun.store.fingerprint` skips attributes of this name
         shapes = {name: p.shape for name, p in self._prepared.module.named_parameters()}
@@ -156,7 +156,7 @@ class ModuleModel:
         Raises:
             Refusal: no classes, or one output.
         """
-        if not self.tells_classes or "x" not in data:
+        if not self.is_classifier or "x" not in data:
             return {}
         if "y" not in data:
             raise Refusal(f"a classifier needs the classes y; the data have {', '.join(data)}. {_REGRESSION}")
@@ -285,7 +285,7 @@ class ModuleModel:
         Raises:
             UserError: the likelihood is not categorical.
         """
-        if not self.tells_classes:
+        if not self.is_classifier:
             raise UserError(
                 "this model has a custom likelihood and predicts no classes; `outputs` has the module's own."
             )

@@ -126,7 +126,7 @@ def problems_of(worth: Mapping[str, Any], whose: str = "") -> list[str]:
 
     Args:
         worth: R-hat and effective sample size of the draws: keys ``rhat`` and ``ess``.
-        whose: said before each, such as "reference: ".
+        whose: prefix of each, such as "reference: ".
     """
     problems = []
     rhat, size = (math.nan if worth.get(key) is None else float(worth[key]) for key in ("rhat", "ess"))
@@ -153,7 +153,7 @@ def rule_of(
     short_limit: float = SHORT_LIMIT,
     tolerance: float | None = None,
 ) -> str:
-    """Return the rule of the verdicts, for people.
+    """Return the rule of the verdicts as text.
 
     Args:
         methods: that are judged; the rest cannot be, or have another distribution.

@@ -59,8 +59,8 @@ class Mentioned(NamedTuple):
 def mentioned(records: Mapping[str, Mapping[str, Any]], reference: str, has_doubts: bool) -> Mentioned:
     """Return the methods whose R-hat or ESS is in the reason of a verdict, or in the line on the reference."""
     short = {name for name, row in records.items() if row.get("verdict") in (UNKNOWN, DIFFERS_SHORT)}
-    is_said = any("reference: " in records[name]["verdict_reason"] for name in short)
-    of_reference = {reference} if is_said else set()
+    has_reason = any("reference: " in records[name]["verdict_reason"] for name in short)
+    of_reference = {reference} if has_reason else set()
     return Mentioned(short | of_reference | ({reference} if has_doubts else set()), short | of_reference)
 
 

@@ -93,7 +93,7 @@ _OF_ERRORS = (
 
 
 def table(found: Comparison) -> pd.DataFrame:
-    """Return a row for each method, headings for people; empty columns are left out."""
+    """Return a row for each method, with the headings that are shown; empty columns are left out."""
     columns = COLUMNS | (DISTANCES if found.reference else {})
     frame = pd.DataFrame(
         [[_shown_value(row, key) for key in columns] for row in found.rows.values()],

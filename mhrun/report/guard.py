@@ -29,7 +29,7 @@ class Guard:
         """Return ``make()``, or a line that says what could not be made and why.
 
         Args:
-            name: of the part, for where many parts are spoken of.
+            name: of the part, for messages on many parts.
             what: the beginning of the line, such as "This figure could not be drawn".
             make: makes it.
         """

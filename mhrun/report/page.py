@@ -32,7 +32,7 @@ RESULTS = "results"
 class FileOnPage(NamedTuple):
     """A file that the page holds, to be saved from it."""
 
-    kind: str  # for people
+    kind: str  # as shown, such as CSV
     name: str
     address: str
 

@@ -86,7 +86,7 @@ def marked(frame: pd.DataFrame) -> pd.Series:
 def rendered_sweep(
     frame: pd.DataFrame, keys: Sequence[str], headings: Mapping[str, str], error: str = "se"
 ) -> dict[str, str]:
-    """Return the table of a sweep: for people with headings and marks, as CSV with the names of metrics.
+    """Return the table of a sweep: as shown, with headings and marks; as CSV, with the names of metrics.
 
     `error` is what follows the ± of its numbers: ``se`` or ``sd``.
     """

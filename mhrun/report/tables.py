@@ -19,7 +19,7 @@ _IN_DECIMALS = ("R-hat", "rhat")  # judged in its third decimal, whatever else i
 
 
 def shown(value: Any) -> str:
-    """Return a value for people: about three figures, and an estimate with its standard error, in at most five."""
+    """Return a value as shown: about three significant figures; an estimate with its standard error, at most five."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
     if isinstance(value, Estimate):
@@ -52,7 +52,7 @@ def shown(value: Any) -> str:
 
 
 def shown_column(heading: str, values: Iterable[Any]) -> list[str]:
-    """Return the values of a column for people, its numbers alike: three figures where any is 10 or more."""
+    """Return the values of a column as shown, its numbers alike: three figures where any is 10 or more."""
     values = list(values)
     sizes = [abs(value) for value in values if isinstance(value, float) and math.isfinite(value)]
     if sizes and all(size.is_integer() for size in sizes):
@@ -72,7 +72,7 @@ def _in_three_figures(value: float) -> str:
 
 
 def shown_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of strings for people, see `shown_column`."""
+    """Return a table of strings as shown, see `shown_column`."""
     columns = dict(enumerate(shown_column(str(heading), values) for heading, values in frame.items()))
     return pd.DataFrame(columns, index=frame.index, dtype=object).set_axis(frame.columns, axis=1)
 

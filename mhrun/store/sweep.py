@@ -1,4 +1,4 @@
-"""The jobs of a sweep, as their records in the sweep's folder tell them."""
+"""The jobs of a sweep, read from their records in the sweep's folder."""
 
 from __future__ import annotations
 

@@ -45,17 +45,17 @@ def _members(capability: Any) -> tuple[str, ...]:
 
 
 class HasPredictions(Protocol):
-    """Predicts classes, unless it is a `MayBeClassifier` that is none."""
+    """Predicts classes, unless it is a `HasClassifierFlag` whose `is_classifier` is false."""
 
     def predict(self, theta: Tensor, rows: Rows) -> Tensor:
         """Return log-probabilities (C, m, K) of K classes."""
         ...
 
 
-class MayBeClassifier(Protocol):
+class HasClassifierFlag(Protocol):
     """Has `predict` for some of its settings only."""
 
-    tells_classes: bool  # whether `predict` is the log-probability of classes
+    is_classifier: bool  # whether `predict` is the log-probability of classes
 
 
 class HasOutcomeMean(Protocol):
@@ -328,7 +328,7 @@ class CompiledForms(Protocol):
 
 def predicts_classes(model: object) -> TypeGuard[HasPredictions]:
     """Return whether a model predicts classes."""
-    return offers(model, HasPredictions) and (not offers(model, MayBeClassifier) or model.tells_classes)
+    return offers(model, HasPredictions) and (not offers(model, HasClassifierFlag) or model.is_classifier)
 
 
 def batch_norms_of(model: object) -> Sequence[str]:

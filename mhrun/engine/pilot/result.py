@@ -47,7 +47,7 @@ class PilotResult(NamedTuple):
     acceptance: float | None  # the rate that the step size has, and is tuned to
     m: int | None  # the minibatch size, if it was open
     leapfrog_steps: int | None  # of a trajectory, if their number was open
-    facts: dict[str, Any]  # for people: what was chosen, why, and what it cost
+    facts: dict[str, Any]  # user-facing: what was chosen, why, and what it cost
 
 
 def filled(method: Method, result: PilotResult) -> Method:

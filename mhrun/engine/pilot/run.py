@@ -34,7 +34,7 @@ from mhrun.random import derive_key
 from mhrun.target.function_space import is_network
 
 _WITHOUT_GRADIENTS = "the log-likelihood is not differentiable, or depends on no parameter"
-_SILENT, _BETWEEN = 15.0, 60.0  # seconds after which a pilot is first heard of, and between two lines
+_SILENT, _BETWEEN = 15.0, 60.0  # seconds before the first progress line of a pilot, and between two lines
 _ZIG_ZAG = 1.0  # time between draws of the zig-zag sampler, in standard deviations
 
 
@@ -65,22 +65,22 @@ def piloted(
 
 @contextmanager
 def _named_while_it_lasts(name: str, note: Callable[[str], None]) -> Iterator[None]:
-    """Say after a while, and then every minute, that a pilot is at work."""
+    """Print a progress line after a while, and then every minute, as long as a pilot runs."""
     ended, began = threading.Event(), time.monotonic()
 
-    def tell() -> None:
+    def announce() -> None:
         pause = _SILENT
         while not ended.wait(pause):
             note(f"{name}: the pilot is at work, for {describe_duration(time.monotonic() - began)} so far.")
             pause = _BETWEEN
 
-    teller = threading.Thread(target=tell, daemon=True)
-    teller.start()
+    announcer = threading.Thread(target=announce, daemon=True)
+    announcer.start()
     try:
         yield
     finally:
         ended.set()
-        teller.join()
+        announcer.join()
 
 
 def pilot(method: Method) -> PilotResult:
