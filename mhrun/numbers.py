@@ -30,7 +30,7 @@ def whole_number(name: str, value: Any, least: int | None = None, *, other: str 
         other: what else the caller takes, for the message, such as ``auto``.
 
     Raises:
-        Refusal: it is none, or less than `least`.
+        Refusal: it is not a whole number, or less than `least`.
     """
     if is_whole(value) and (least is None or value >= least):
         return int(value)

@@ -92,7 +92,7 @@ def _not_run(subject: Subject) -> list[str]:
 
 
 def _biased(verdicts: Sequence[CheckResult], subject: Subject) -> list[str]:
-    """Return the checks that measured a bias, which is none of a proposal."""
+    """Return the checks that measured a bias; biases of proposals do not count."""
     from mhrun.check.results import MEASURED
 
     if subject.kind == "proposal":

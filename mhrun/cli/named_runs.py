@@ -84,10 +84,10 @@ def _newest(folders: Sequence[RunFolder]) -> RunFolder:
 
 
 def _check_method(method: str, newest: RunFolder, outputs: Path) -> None:
-    """Refuse a method that the newest run of an experiment lacks and another run has, perhaps that of another project.
+    """Refuse a method that the newest run of an experiment lacks and another of its runs has.
 
     Raises:
-        UserError: so it is.
+        UserError: only another run, perhaps of another project, has the method.
     """
     methods = (newest.summary() or {}).get("methods", {})
     if method in methods or not newest.is_complete():

@@ -163,7 +163,7 @@ def _experiment(argument: str, folders: Sequence[Path]) -> str:
     """Return ``experiment=NAME`` for the name of an experiment.
 
     Raises:
-        UserError: it is none.
+        UserError: there is no such experiment.
     """
     from mhrun.cli.places import experiments
 

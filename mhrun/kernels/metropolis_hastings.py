@@ -42,7 +42,7 @@ def decision(rule: Rule, contest: Contest, draws: Draws) -> Verdict:
     """Return the verdict of a rule.
 
     Raises:
-        Refusal: it returns something else, or accepts by what is no mask of the chains.
+        Refusal: it returns something else, or `accepted` is not a boolean mask (C,).
     """
     name = f"decide of {type(rule).__name__}"
     try:

@@ -12,7 +12,7 @@ from mhrun.schedules.plan import Plan
 EXACT, APPROXIMATE, OPTIMISER = "exact", "approximate", "optimiser"
 """The kinds of methods, see `Samples.kind`."""
 DECLARED = f"{EXACT} (declared)"
-"""What reports call a method that is `EXACT` if what a part of the user's declares is so."""
+"""Label in reports of a method that is `EXACT` if the declarations of a user's part hold."""
 TARGET = {"distribution": "tempered", "m": None}
 """The `stationary` of a kernel whose stationary distribution is the target, given all data."""
 

@@ -293,7 +293,7 @@ def log_jacobian_of(p: Parameter, free: Tensor) -> Tensor:
 
 
 def _quiet(prior: Distribution) -> Distribution:
-    """Return a prior in float64 whose log_prob takes any number: chains may propose what is none."""
+    """Return a prior in float64 whose log_prob takes any number: chains may propose values outside its support."""
     return with_correct_draws(changed(prior, lambda t: t.double() if t.is_floating_point() else t))
 
 

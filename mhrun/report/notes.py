@@ -53,7 +53,7 @@ class Notes:
         """Return the paragraphs, each on one line.
 
         Raises:
-            jinja2.TemplateError: the template is none, or names something that is not there.
+            jinja2.TemplateError: the template is invalid, or names something that does not exist.
         """
         context: dict[str, Any] = dict(_public(_module(self.module)))
         if isinstance(seen, Run) or hasattr(seen, "methods"):

@@ -212,7 +212,7 @@ def _contents(
         *([("claims", "Claims")] if claims else []),
         *((f"figure-{figure.name}", figure.caption.split("\n")[0]) for figure in figures),
         *((f"table-{table.name}", table.caption.split("\n")[0]) for table in tables),
-        *([("notes", "What to know beside the numbers")] if notes else []),
+        *([("notes", "Caveats")] if notes else []),
         ("settings", "Settings"),
     ]
 

@@ -51,10 +51,10 @@ def is_network(model: Model) -> bool:
 
 
 def that_vary(*several: Predictions) -> npt.NDArray[np.intp]:
-    """Return the places of the predictions that are finite and vary in some of the samples; if none does, the finite.
+    """Return the indices of the predictions that are finite and vary in some sample; if none does, of the finite.
 
-    A probability is left out whose range is below a thousandth, such as one that is 1 to within rounding: nobody sees
-    whether chains agree on its last digits. Each output has its unit, and is left out if it is constant.
+    A probability varies if its range exceeds a thousandth: smaller differences between chains do not matter. An output
+    of a regression, whose unit is arbitrary, varies unless it is constant to within rounding.
 
     Raises:
         UserError: the samples have other predictions, or none is finite at all draws.

@@ -51,7 +51,7 @@ class PilotResult(NamedTuple):
 
 
 def filled(method: Method, result: PilotResult) -> Method:
-    """Return the method with the settings that a pilot result."""
+    """Return the method with the settings that a pilot found."""
     kernel = method.kernel.of_a_chain
     kernel = kernel if result.m is None else with_m(kernel, result.m)
     if result.leapfrog_steps is not None:
