@@ -24,6 +24,7 @@ from mhrun.errors import UserError, first_line, is_of_launcher, nearest
 from mhrun.names import is_bundled
 from mhrun.numbers import is_number, whole_number
 from mhrun.paths import PACKAGE, import_from_folders, user_folders
+from mhrun.yaml_file import scalar_text
 
 T = TypeVar("T")
 
@@ -243,7 +244,7 @@ def _as(annotation: Any, value: Any, setting: str) -> Any:
     if choices := _literal_values(annotation):
         if isinstance(value, str) or (value is None and "None" in kind.rpartition("]")[2]):
             return value
-        raise UserError(f"{setting} = {_plain(value)} must be one of {', '.join(choices)}.")
+        raise UserError(f"{setting} = {scalar_text(value)} must be one of {', '.join(choices)}.")
     kinds = kind.split(" | ")
     if kinds[0] in ("int", "float") and "str" in kinds[1:]:  # a number or auto, or a name
         if value == "auto" or (isinstance(value, str) and kinds[0] == "float"):
@@ -278,10 +279,3 @@ def _literal_values(annotation: Any) -> tuple[str, ...]:
     """Return the values of a `Literal`; annotations are texts."""
     found = _LITERAL.match(annotation) if isinstance(annotation, str) else None
     return tuple(map(str, ast.literal_eval(f"[{found[1]}]"))) if found else ()
-
-
-def _plain(value: Any) -> str:
-    """Return a value as it is written in YAML."""
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    return repr(value)

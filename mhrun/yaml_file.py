@@ -64,6 +64,13 @@ def loads_trusted(text: str) -> Any:
     return yaml.load(text, Loader=_FAST)
 
 
+def scalar_text(value: Any) -> str:
+    """Return a value as YAML writes it: null, true, false, or its text."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return str(value)
+
+
 def read(path: Path, most_bytes: int = MOST_BYTES) -> str:
     """Return the text of a file.
 

@@ -11,7 +11,7 @@ from mhrun.cli.run_status import NO_LIMIT, columns, status_of
 from mhrun.durations import describe_duration
 from mhrun.errors import UserError, cut, nearest
 from mhrun.paths import CONF
-from mhrun.report.recorded import Recorded, recorded_results
+from mhrun.report.recorded import RecordedResult, recorded_results
 from mhrun.store.folder import RunFolder, runs
 
 _NAME, _TIME, _RECORDED = 25, 7, 8  # widths of columns
@@ -121,7 +121,7 @@ class _Table:
 
 def _recorded_counts(heads: dict[str, Outline], paths: dict[str, Path]) -> dict[str, str]:
     """Return the recorded claims of mhrun's experiments and their sweeps: "23 of 24" are reproduced."""
-    results: dict[str, list[Recorded]] = {}
+    results: dict[str, list[RecordedResult]] = {}
     for key in {heads[name].paper for name, path in paths.items() if path.parent.parent == CONF}:
         for (_, name), result in recorded_results(key).items():
             results.setdefault(name, []).append(result)

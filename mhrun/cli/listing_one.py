@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mhrun import yaml_file
 from mhrun.cli.crash import printable
 from mhrun.cli.outline import outline, paper, seconds_at_paper_scale
 from mhrun.cli.run_status import columns, status_of
 from mhrun.durations import describe_duration
 from mhrun.errors import UserError, cut
 from mhrun.paths import CONF, claims_path
-from mhrun.report.recorded import Recorded, recorded_results
+from mhrun.report.recorded import RecordedResult, recorded_results
 from mhrun.report.verdicts import JUDGED, NOT_AT_SCALE, NOT_JUDGED, count
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import COUNTS
@@ -111,7 +112,7 @@ def _methods(config: Mapping[str, Any]) -> list[str]:
     lines = []
     for name in names:
         node = config["methods"][name]
-        counts = [f"{key}={_plain(node[key])}" for key in COUNTS if node.get(key) is not None]
+        counts = [f"{key}={_written(node[key])}" for key in COUNTS if node.get(key) is not None]
         lines.append(f"{name:{width}}  {', '.join([*_parts(node['kernel']), *counts])}")
     return lines
 
@@ -131,18 +132,16 @@ def _settings(config: Mapping[str, Any], comments: Mapping[str, str]) -> list[st
         value = config.get(key)
         if isinstance(value, Mapping):
             continue
-        text = cut(_plain(value), 40)
+        text = cut(_written(value), 40)
         lines.append(f"{key}={text}" + (f"  # {comment}" if comment else ""))
     return lines
 
 
-def _plain(value: Any) -> str:
+def _written(value: Any) -> str:
     """Return a value as written on the command line."""
     if isinstance(value, list):
-        return f"[{','.join(map(_plain, value))}]"
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        return f"[{','.join(map(_written, value))}]"
+    return f"{value:g}" if isinstance(value, float) else yaml_file.scalar_text(value)
 
 
 def _own_verdicts(run_folders: Sequence[RunFolder]) -> dict[str, tuple[str, Any]]:
@@ -156,7 +155,7 @@ def _own_verdicts(run_folders: Sequence[RunFolder]) -> dict[str, tuple[str, Any]
 
 
 def _recorded(
-    recorded: Mapping[str, Recorded | None], own_verdicts: Mapping[str, tuple[str, Any]]
+    recorded: Mapping[str, RecordedResult | None], own_verdicts: Mapping[str, tuple[str, Any]]
 ) -> Iterator[str]:
     """Yield lines that say what the recorded verdicts and those of the user's runs are; none without recorded ones."""
     counted = False
@@ -177,7 +176,7 @@ def _recorded(
 def _claims(
     name: str,
     key: str,
-    recorded: Mapping[str, Recorded | None],
+    recorded: Mapping[str, RecordedResult | None],
     own_verdicts: Mapping[str, tuple[str, Any]],
 ) -> list[str]:
     """Return a line for each claim, with the recorded verdict and that of the user's newest run that gave one."""

@@ -79,7 +79,7 @@ def multilevel(kind: str, name: str, target: str, data: Dataset, form: str | Non
     that fits the data: themselves where groups differ clearly (centred), else standardised (non-centred).
 
     Args:
-        kind: the kind of regression, of `mhrun.cli.starting_models.Regression`.
+        kind: the kind of regression, of `mhrun.cli.starting_models.RegressionTemplate`.
         name: of the model.
         target: the column of the outcome.
         data: the table as the regression reads it.

@@ -24,7 +24,7 @@ def hints_of(data: Dataset, kind: str) -> Iterator[str]:
 
     Args:
         data: the table as the regression reads it.
-        kind: the kind of regression, of `mhrun.cli.starting_models.Regression`.
+        kind: the kind of regression, of `mhrun.cli.starting_models.RegressionTemplate`.
     """
     if dropped := data.facts["dropped"]:
         yield f"{dropped:,} of {data.n + dropped:,} rows lack a value and are left out"

@@ -25,7 +25,7 @@ class Fitted(NamedTuple):
     outcome: str  # in words
 
 
-class Regression(NamedTuple):
+class RegressionTemplate(NamedTuple):
     """A kind of regression."""
 
     kind: str  # linear, logistic, softmax or Poisson
@@ -36,7 +36,7 @@ class Regression(NamedTuple):
     ]  # of name, target, data and the target's values
 
 
-def regression_of(chosen: str | None, target: str, levels: Sequence[Any]) -> Regression:
+def regression_of(chosen: str | None, target: str, levels: Sequence[Any]) -> RegressionTemplate:
     """Return the regression that the user chose, or the one for the values of the target.
 
     Two values give a logistic regression, more categories a softmax regression, and numbers a linear one.
@@ -182,11 +182,11 @@ def _linear(name: str, target: str, data: Dataset, levels: Sequence[Any]) -> Fit
     return Fitted(files, len(features) + 2, prior, target)
 
 
-REGRESSIONS: Mapping[str, Regression] = {
-    "logistic": Regression("logistic", {"outcome": "sign", "intercept": True}, True, _logistic),
-    "linear": Regression("linear", {"outcome": "number", "standardise_target": True}, False, _linear),
-    "softmax": Regression("softmax", {"outcome": "class", "intercept": True}, True, _softmax),
-    "poisson": Regression("Poisson", {"outcome": "number", "intercept": True}, True, _poisson),
+REGRESSIONS: Mapping[str, RegressionTemplate] = {
+    "logistic": RegressionTemplate("logistic", {"outcome": "sign", "intercept": True}, True, _logistic),
+    "linear": RegressionTemplate("linear", {"outcome": "number", "standardise_target": True}, False, _linear),
+    "softmax": RegressionTemplate("softmax", {"outcome": "class", "intercept": True}, True, _softmax),
+    "poisson": RegressionTemplate("Poisson", {"outcome": "number", "intercept": True}, True, _poisson),
 }
 
 _LINEAR = '''\

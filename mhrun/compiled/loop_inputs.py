@@ -79,15 +79,15 @@ def constant_fields(steps: int, chains: int, **values: float) -> dict[str, npt.N
     }
 
 
-class AliasTable(NamedTuple):
-    """The alias table of the bounds' weights."""
+class AliasSlots(NamedTuple):
+    """The alias table of the bounds' weights, as one array for compiled loops."""
 
     n: Any  # uint64
     slots: Any  # (n, 3): cut, other datum and weight, together in memory
     total: Any
 
     @classmethod
-    def of(cls, target: Target) -> AliasTable:
+    def of(cls, target: Target) -> AliasSlots:
         """Return that of a target with bounds."""
         table, weights = target.bounded.table, target.bounded.bounds.weights
         slots = torch.stack((table.cut, table.other.double(), weights), -1).numpy()

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mhrun.compiled.loop_inputs import AliasTable, ControlArrays, Stream, constant_fields, record_arrays
+from mhrun.compiled.loop_inputs import AliasSlots, ControlArrays, Stream, constant_fields, record_arrays
 from mhrun.compiled.part_forms import forms_of
 from mhrun.kernels import MetropolisHastings
 from mhrun.native import (
@@ -51,7 +51,7 @@ class Arguments(NamedTuple):
     """What the loop works on."""
 
     stream: Stream
-    table: AliasTable
+    table: AliasSlots
     chains: tuple[Any, Any]  # theta (C, D) and its log prior (C,), changed in place
     schedule: ControlArrays
     args: tuple[Any, Any, Any]  # of the model's, the proposal's and the rule's pieces
@@ -73,7 +73,7 @@ class ThinnedLoop:
     ) -> None:
         self._model, self._proposal, self._thinning = model, proposal, thinning
         self._target, self._key, self._threads = target, key, threads
-        self._table: AliasTable | None = None
+        self._table: AliasSlots | None = None
         moving = (proposal.propose, proposal.log_ratio)
         bounded = (model.log_prior, model.width, model.terms, model.size, model.known, model.total)
         pieces = (*moving, thinning.share, *bounded)
@@ -96,7 +96,7 @@ class ThinnedLoop:
         log_prior = state.evaluation.log_prior.double().numpy().copy()
         out = record_arrays(Out, steps, chains, theta.shape[1])
         if self._table is None:
-            self._table = AliasTable.of(self._target)
+            self._table = AliasSlots.of(self._target)
         arguments = Arguments(
             stream=Stream(split_key(self._key), u64(first_step)),
             table=self._table,

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from mhrun.compiled.loop import register
-from mhrun.compiled.loop_inputs import AliasTable, ControlArrays, Stream, constant_fields, record_arrays
+from mhrun.compiled.loop_inputs import AliasSlots, ControlArrays, Stream, constant_fields, record_arrays
 from mhrun.kernels import ZigZag
 from mhrun.kernels.zig_zag import MOST, VELOCITY, too_wide
 from mhrun.native import Draw, NativeBounds, Piece, compiled_once, over_chains, piece
@@ -22,8 +22,8 @@ from mhrun.types import Controls, Record, State
 u64 = np.uint64
 
 
-class Known(NamedTuple):
-    """See `mhrun.target.quadratic.Quadratic`."""
+class QuadraticArrays(NamedTuple):
+    """The arrays of `mhrun.target.quadratic.Quadratic`."""
 
     about: Any
     root: Any
@@ -47,8 +47,8 @@ class Arguments(NamedTuple):
     """What the loop works on."""
 
     stream: Stream
-    table: AliasTable
-    known: Known
+    table: AliasSlots
+    quadratic: QuadraticArrays
     chains: tuple[
         Any, Any, Any
     ]  # theta and velocity (C, D), changed in place; (C, 2): why a chain could not go on
@@ -64,7 +64,7 @@ class ZigZagLoop:
         assert model.slope is not None
         assert model.remainder is not None
         self._model, self._target, self._key, self._threads = model, target, key, threads
-        self._table: AliasTable | None = None
+        self._table: AliasSlots | None = None
         pieces = (model.slope, model.remainder)
         self._loop = compiled_once(_loop, *pieces)
 
@@ -84,11 +84,11 @@ class ZigZagLoop:
         velocity, wide = state.aux[VELOCITY].numpy().copy(), np.zeros((chains, 2))
         out = record_arrays(Out, steps, chains, theta.shape[1])
         if self._table is None:
-            self._table = AliasTable.of(target)
+            self._table = AliasSlots.of(target)
         arguments = Arguments(
             stream=Stream(split_key(self._key), u64(first_step)),
             table=self._table,
-            known=Known(*(np.ascontiguousarray(value.numpy()) for value in target.quadratic)),
+            quadratic=QuadraticArrays(*(np.ascontiguousarray(value.numpy()) for value in target.quadratic)),
             chains=(theta, velocity, wide),
             schedule=ControlArrays.of(controls, target),
             args=self._model.args,
@@ -162,7 +162,7 @@ def _loop(slope: Piece, remainder: Piece) -> Piece:
     def loop(first_chain: Any, last_chain: Any, part: Any, arguments: Any) -> None:
         key, first_step = arguments.stream
         n, slots, total_weight = arguments.table
-        reference, root, known_slope, curvature, prior_slope, prior_curvature = arguments.known
+        reference, root, known_slope, curvature, prior_slope, prior_curvature = arguments.quadratic
         theta, velocity, wide = arguments.chains
         step_size, _, scale, prior_power = arguments.schedule
         args = arguments.args

@@ -18,8 +18,8 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Design:
-    """What a table's fields but the target are made of.
+class TableDesign:
+    """How the fields of a table other than the target are made of its columns.
 
     Args:
         intercept: whether the first column of x is 1.

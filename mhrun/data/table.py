@@ -15,7 +15,7 @@ import torch
 
 from mhrun.data.columns import check_decimals, few, is_label, levels_of, mean_and_sd, numbers
 from mhrun.data.dataset import Dataset
-from mhrun.data.design import Design
+from mhrun.data.design import TableDesign
 from mhrun.data.memory import check_memory
 from mhrun.data.table_facts import describe_missing
 from mhrun.data.table_file import COPIES, read_table, texts_of_missing
@@ -29,7 +29,7 @@ _OUTCOMES = ("number", "sign", "class")
 _PARTS = ("train", "test")
 _KEPT = 2  # tables that are kept: the training and the test rows of one
 # The last tables, by what identifies them
-_tables: OrderedDict[str, tuple[Dataset, Design]] = OrderedDict()
+_tables: OrderedDict[str, tuple[Dataset, TableDesign]] = OrderedDict()
 
 
 class Table:
@@ -149,7 +149,7 @@ class Table:
         return self._kept[0]
 
     @cached_property
-    def _kept(self) -> tuple[Dataset, Design]:
+    def _kept(self) -> tuple[Dataset, TableDesign]:
         """The data and their design, of a table of the same settings read before or read now.
 
         Methods of a run with targets of their own, and its report, each have a part of this class.
@@ -165,7 +165,7 @@ class Table:
         _tables.move_to_end(key)
         return _tables[key]
 
-    def _read(self, path: Path) -> tuple[Dataset, Design]:
+    def _read(self, path: Path) -> tuple[Dataset, TableDesign]:
         frame = read_table(path, self.separator)
         frame.columns = list(map(str, frame.columns))  # names of Parquet columns may be numbers
         chosen = self._columns(list(frame.columns))
@@ -239,9 +239,11 @@ class Table:
         ]
         return texts_of_missing(table, columns, path, self.separator)
 
-    def _design(self, table: Any, chosen: Sequence[str], train: npt.NDArray[np.bool_], path: Path) -> Design:
+    def _design(
+        self, table: Any, chosen: Sequence[str], train: npt.NDArray[np.bool_], path: Path
+    ) -> TableDesign:
         levels = self._levels(table, path)
-        return Design(
+        return TableDesign(
             self.intercept,
             chosen,
             self._scales(table, chosen, train, path),

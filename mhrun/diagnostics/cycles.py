@@ -19,7 +19,7 @@ TAIL = 0.7  # index of the tail of 1/p, likewise (Vehtari et al. 2024); above 0.
 ALONE = 0.9  # weight of one cycle above which the others hardly count
 
 
-class Weights(NamedTuple):
+class CycleWeights(NamedTuple):
     """Harmonic-mean weights of M cycles, and what their reliability depends on.
 
     ``log_estimate`` estimates log(Z_i / prior(Theta_i)), Z_i being what cycle i's region Theta_i adds to the
@@ -58,7 +58,7 @@ def equal(cycles: int) -> Array:
     return np.full(cycles, 1 / cycles)
 
 
-def harmonic(log_likelihoods: Sequence[Array]) -> Weights:
+def harmonic(log_likelihoods: Sequence[Array]) -> CycleWeights:
     """Return weights by the harmonic mean of the likelihood (Zhang et al. 2020, eq. 4), all in logarithms.
 
     w_i is proportional to 1 / mean_j 1/p(D | theta_ij). The mean of 1/p under the posterior of a region Theta_i is
@@ -75,7 +75,7 @@ def harmonic(log_likelihoods: Sequence[Array]) -> Weights:
         raise ValueError("harmonic means need at least one cycle, and at least one sample of each.")
     per_cycle = [_one(np.asarray(values, dtype=np.float64)) for values in log_likelihoods]
     log_estimate, error, share, tail = (np.array(column) for column in zip(*per_cycle, strict=True))
-    return Weights(np.exp(log_estimate - logsumexp(log_estimate)), log_estimate, error, share, tail)
+    return CycleWeights(np.exp(log_estimate - logsumexp(log_estimate)), log_estimate, error, share, tail)
 
 
 def combined(values: Sequence[Array], weights: Array) -> Array:

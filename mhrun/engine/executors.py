@@ -22,7 +22,7 @@ from mhrun.types import INFO_DEFAULTS, INFO_DTYPES, Controls, Info, Record, Stat
 
 COMPILED, TORCH = "compiled", "torch"
 HYBRID = "hybrid"  # torch, with compiled random numbers and passes over many parameters
-EXECUTORS = ("auto", "compiled", "torch", GRAPH)
+EXECUTORS = ("auto", COMPILED, TORCH, GRAPH)
 
 
 class Executor(Protocol):
@@ -63,7 +63,7 @@ def choose_executor(
     """
     if choice not in EXECUTORS:
         raise Refusal(f"executor = '{choice}' is unknown; choose {', '.join(EXECUTORS)}.")
-    if begun_with == TORCH or (begun_with is None and choice == "torch"):
+    if begun_with == TORCH or (begun_with is None and choice == TORCH):
         return TorchExecutor(method, TORCH)
     if begun_with == GRAPH or (begun_with is None and choice == GRAPH):
         return GraphExecutor(method, note)
@@ -79,7 +79,7 @@ def choose_executor(
             f"{method.name} began in a compiled loop, which needs numba and a CPU; install mhrun with its "
             "dependencies to resume it, or start again with runtime.force=true."
         )
-    if choice == "compiled":
+    if choice == COMPILED:
         raise _no_loop([method.name])
     return TorchExecutor(method)
 

@@ -50,7 +50,7 @@ _STOP = "stop"
 _PROGRESS = ("begin", "advance", "end", "note")  # methods of a watcher
 
 
-class Job(NamedTuple):
+class WorkerSetup(NamedTuple):
     """What a worker needs to run methods of a run."""
 
     config: Mapping[str, Any]
@@ -97,7 +97,9 @@ class Workers:
         if self.count > 1:
             share = replace(settings, block_bytes=settings.block_bytes // self.count)
             cores = max(1, usable_cores() // self.count)
-            self._workers = [_Worker(Job(config, share, digests, k, cores)) for k in range(self.count)]
+            self._workers = [
+                _Worker(WorkerSetup(config, share, digests, k, cores)) for k in range(self.count)
+            ]
 
     def __enter__(self) -> Workers:
         return self
@@ -171,7 +173,7 @@ class Workers:
 class _Worker:
     """The parent's end of a worker process."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, setup: WorkerSetup) -> None:
         self.connection, far_end = Pipe()
         self.ready = False  # it holds its lock
         self.busy_with: Any = None  # the method's name
@@ -181,13 +183,13 @@ class _Worker:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _COMMAND, str(far_end.fileno())],
                 pass_fds=[far_end.fileno()],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(places), CORES: str(job.cores)},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(places), CORES: str(setup.cores)},
                 stdin=subprocess.DEVNULL,
                 process_group=0,  # Ctrl-C reaches the parent alone, which stops the workers
             )
         finally:
             far_end.close()
-        self.send(job)
+        self.send(setup)
 
     def send(self, message: Any) -> bool:
         """Send a message; False if the process has ended."""
@@ -259,8 +261,8 @@ class _Sender:
 
 def serve(connection: Connection) -> None:
     """Do what the parent sends, until it closes the pipe or ends."""
-    job: Job = connection.recv()
-    folder = RunFolder.of(job.config)
+    setup: WorkerSetup = connection.recv()
+    folder = RunFolder.of(setup.config)
     tasks, stop = queue.SimpleQueue[tuple[str, str]](), threading.Event()
 
     def listen() -> None:
@@ -274,37 +276,37 @@ def serve(connection: Connection) -> None:
             else:
                 tasks.put(message)
 
-    torch.set_num_threads(job.settings.threads or 1)
-    with folder.worker_lock(job.number):
+    torch.set_num_threads(setup.settings.threads or 1)
+    with folder.worker_lock(setup.number):
         sender = _Sender(connection)
         sender.send("ready")  # the parent gives no method to a process without the lock
         threading.Thread(target=listen, daemon=True).start()
         while True:
             task, name = tasks.get()
-            sender.send(*_done(task, name, job, folder, sender, stop.is_set))
+            sender.send(*_done(task, name, setup, folder, sender, stop.is_set))
 
 
 def _done(
-    task: str, name: str, job: Job, folder: RunFolder, watcher: _Sender, stop: Callable[[], bool]
+    task: str, name: str, setup: WorkerSetup, folder: RunFolder, watcher: _Sender, stop: Callable[[], bool]
 ) -> tuple[Any, ...]:
     """Do a task and return how it ended."""
     try:
-        config = {**job.config, "methods": {name: job.config["methods"][name]}}
+        config = {**setup.config, "methods": {name: setup.config["methods"][name]}}
         (method,) = methods_of(config)
         if task == PILOT:
             piloted(method, folder.method(name), watcher.note)
             return ("done",)
         if task == COST:
             method, _ = piloted(method, folder.method(name), watcher.note)
-            return ("cost", costs([(method, folder.method(name))], job.settings))
-        with claimed(folder, job.digests[name]) as is_claimed:
+            return ("cost", costs([(method, folder.method(name))], setup.settings))
+        with claimed(folder, setup.digests[name]) as is_claimed:
             if not is_claimed:
                 return ("done",)  # by another run, for which the parent waits
-            if not job.config["runtime"]["force"] and take(folder, name, job.digests[name]) is not None:
+            if not setup.config["runtime"]["force"] and take(folder, name, setup.digests[name]) is not None:
                 return ("done",)
             method, _ = piloted(method, folder.method(name), watcher.note)
-            attributes = trace_attributes(job.config, folder.digest, method, job.digests[name])
-            run_method(method, folder.method(name), job.settings, watcher, stop, attributes)
+            attributes = trace_attributes(setup.config, folder.digest, method, setup.digests[name])
+            run_method(method, folder.method(name), setup.settings, watcher, stop, attributes)
     except UserError as error:
         return ("refused", str(error))
     except Interrupted as error:

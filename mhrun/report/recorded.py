@@ -13,7 +13,7 @@ RESULTS = ROOT / "docs" / "results"
 """The folder of a checkout with the verdicts of runs at the papers' scale."""
 
 
-class Recorded(NamedTuple):
+class RecordedResult(NamedTuple):
     """The recorded result of an experiment or a sweep."""
 
     run: str
@@ -26,7 +26,7 @@ class Recorded(NamedTuple):
         return count(verdict for verdict, _ in self.claims.values())
 
 
-def recorded_results(paper: str) -> dict[tuple[str, str], Recorded]:
+def recorded_results(paper: str) -> dict[tuple[str, str], RecordedResult]:
     """Return the recorded results of a paper: (``experiments`` or ``sweeps``, experiment) -> result.
 
     There are none where mhrun was installed without them, nor of another `RESULTS_VERSION`.
@@ -43,6 +43,6 @@ def recorded_results(paper: str) -> dict[tuple[str, str], Recorded]:
         return {}
 
 
-def _recorded(entry: dict[str, Any]) -> Recorded:
+def _recorded(entry: dict[str, Any]) -> RecordedResult:
     claims = {str(claim["id"]): (str(claim["verdict"]), claim.get("ours")) for claim in entry["claims"]}
-    return Recorded(str(entry.get("run", "")), str(entry.get("finished", "")), claims)
+    return RecordedResult(str(entry.get("run", "")), str(entry.get("finished", "")), claims)

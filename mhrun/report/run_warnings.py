@@ -16,10 +16,10 @@ from mhrun.report.efficiency import (
 from mhrun.report.run import Run
 
 
-def warnings_of(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def warnings_of_run(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return warnings about the draws of a run, one line each: R-hat, ESS, divergences, engine warnings.
 
-    R-hat and ESS say nothing of optimisers, whose steps are not draws.
+    Optimisers get no R-hat or ESS: their steps are not draws.
     """
     diagnostics = {m: diagnosis for m, diagnosis in diagnostics.items() if run.kind(m) != OPTIMISER}
     lines = convergence_warnings(diagnostics, run.label)
