@@ -18,7 +18,7 @@ from mhrun.data import files
 from mhrun.paths import CONF
 
 ROWS = 24
-FILLED = {  # what a configuration of conf/data leaves to be said
+FILLED = {  # settings that a configuration of conf/data leaves open
     "gaussian": {"n": 50},
     "gaussian_sample": {"n": 50, "dim": 3},
     "mixture": {"n": 50, "means": [0.0, 1.0]},

@@ -304,7 +304,7 @@ class Ungraded(MetropolisHastings):
         return state, info._replace(n_grad=info.n_grad // 2)
 
 
-def test_a_wrong_count_says_what_was_expected():
+def test_the_message_on_a_wrong_count_has_the_expected_one():
     count = "reports 57,600 log-likelihoods and 57,600 gradients, 0 and 57,600 were made"
     twice = judged(of_parts(LangevinProposal, kernel=TwiceCounted), "costs")["cost counting"]
     assert twice.outcome == "fails"

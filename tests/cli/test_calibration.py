@@ -57,7 +57,7 @@ FILES = {
 }
 
 
-def test_a_long_calibration_says_how_long_it_takes(monkeypatch, capsys):
+def test_a_long_calibration_reports_the_time_left(monkeypatch, capsys):
     now = iter([0.0, 3.0, 6.0, 15.0, 120.0])
     monkeypatch.setattr(replications.time, "monotonic", lambda: next(now))
     sets = replications._Sets("full", 40)
@@ -240,7 +240,7 @@ def test_a_sequential_test_is_run_on_one_data_set_after_another(project, capsys,
 
 
 @pytest.mark.slow
-def test_data_sets_that_are_run_beside_each_other_have_the_same_draws(project, capsys, monkeypatch):
+def test_data_sets_that_are_run_concurrently_have_the_same_draws(project, capsys, monkeypatch):
     """So with a pilot, too; an error in a process is printed as one line."""
     monkeypatch.setattr("mhrun.cli.calibrating._FEWEST", 3)
     words = ["methods.full.schedules.step_size.start=auto", "replications=5", "steps=200", "warmup=200"]

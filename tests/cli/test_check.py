@@ -31,7 +31,7 @@ def test_a_setting_of_a_part_needs_its_kind_before_it(capsys):
         assert f"There is no setting 'friction'. {hint}" in capsys.readouterr().err
 
 
-def test_the_command_tells_verdicts_and_its_status(capsys, tmp_path, monkeypatch):
+def test_the_command_prints_verdicts_and_returns_a_status(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("MHRUN_TRUST", "")
     monkeypatch.setenv("MHRUN_FOLDERS", "")
     few = ["chains=500", "n=200", "m=20", "checks=[balance,costs]"]
@@ -131,7 +131,9 @@ def own_rules(wrong_rules, monkeypatch):
     return ["check", "--project", str(wrong_rules)]
 
 
-def test_a_rule_that_returns_probabilities_or_a_column_is_told_what_to_return(own_rules, capsys):
+def test_the_message_on_a_rule_that_returns_probabilities_or_a_column_names_the_right_return_value(
+    own_rules, capsys
+):
     for name, given in (("Smooth", "(100,), float64"), ("Column", "(100, 1), bool")):
         assert run([*own_rules, f"wrongrules.{name}"]) == 2
         err = capsys.readouterr().err

@@ -160,7 +160,7 @@ def test_a_plain_function_in_a_piece_is_named():
     assert "Untyped global name 'helper'" in found.detail
 
 
-def test_a_ladder_of_an_own_part_keeps_its_compiled_loop():
+def test_a_ladder_of_a_user_part_keeps_its_compiled_loop():
     """The loop of a ladder looks at the loop of its rungs."""
     part = with_pieces(mhrun.RandomWalk, NativeProposal((), walk, None))
     rung = mhrun.MetropolisHastings(part(), mhrun.Full(), mhrun.Metropolis())

@@ -279,7 +279,7 @@ def test_a_mistake_in_an_experiment_file_is_named(text, message, tmp_path, capsy
     assert err.count("\n") == 1
 
 
-def test_a_warning_is_one_line_and_said_once(capsys, monkeypatch):
+def test_a_warning_is_one_line_and_printed_once(capsys, monkeypatch):
     monkeypatch.setattr("mhrun.cli.main._shown", set())
     for _ in range(2):
         _warned(UserWarning("dropout is off\n in layer 1"), UserWarning, "build.py", 170)
@@ -387,7 +387,7 @@ def test_the_name_of_an_experiment_is_enough(capsys):
     assert yaml.safe_load(capsys.readouterr().out)["seed"] == 3
 
 
-def test_a_launcher_that_is_not_installed_says_what_to_install():
+def test_the_message_on_a_missing_launcher_names_the_package():
     """Hydra's own words, of a machine that lacks the plugin."""
     lacking = HydraException(
         "In 'config': Could not find 'hydra/launcher/submitit_slurm'\n\nAvailable options:"
@@ -428,7 +428,7 @@ def test_light_commands_import_nothing_heavy(words, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_run_from_words_to_page_and_again(request, tmp_path, capsys):
+def test_a_run_from_overrides_to_page_and_again(request, tmp_path, capsys):
     words = [*SMOKE, *FEW]
     assert run(words) == 0
     captured = capsys.readouterr()
@@ -543,7 +543,7 @@ def test_an_experiment_may_be_a_computation_without_methods(tmp_path, capsys, mo
     assert len(list((tmp_path / "outputs").glob("*/*/summary.json"))) == 2  # and latest
 
 
-def test_a_folder_of_ones_own_configurations(tmp_path, capsys, unrendered):
+def test_a_folder_of_user_configurations(tmp_path, capsys, unrendered):
     (tmp_path / "mine" / "experiment").mkdir(parents=True)
     (tmp_path / "mine" / "experiment" / "own.yaml").write_text(
         "# @package _global_\n"

@@ -273,7 +273,7 @@ def test_methods_without_draws_are_reported_by_what_they_cost(tmp_path, monkeypa
     assert RunFolder(bare.path).is_complete()
 
 
-def test_what_a_verdict_has_said_is_not_said_again(there, capsys):
+def test_reasons_of_verdicts_are_not_repeated(there, capsys):
     rows = {
         "a": {
             "rhat": 1.016,
@@ -312,7 +312,7 @@ def test_what_a_verdict_has_said_is_not_said_again(there, capsys):
 
 
 @short_run
-def test_a_rule_of_the_users_own_is_exact_as_declared_in_every_table(tmp_path, monkeypatch, capsys):
+def test_a_user_rule_is_exact_as_declared_in_every_table(tmp_path, monkeypatch, capsys):
     for name in ("MHRUN_TRUST", "MHRUN_FOLDERS"):
         monkeypatch.setenv(name, "")
     (tmp_path / "ownexact.py").write_text(

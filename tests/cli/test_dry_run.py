@@ -47,7 +47,7 @@ def files(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def test_a_dry_run_says_what_is_to_come_and_writes_nothing(tmp_path, capsys):
+def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path, capsys):
     assert run([*SMOKE, "--dry-run"]) == 0
     out = capsys.readouterr().out
     mint = next(line for line in out.splitlines() if line.startswith("mint")).split()
@@ -98,7 +98,7 @@ def test_of_a_run_that_was_begun_what_is_left_is_reported(tmp_path, capsys):
     assert set(files(tmp_path)) < set(before)
 
 
-def test_the_time_of_a_dry_run_is_that_of_methods_beside_each_other(tmp_path, capsys, monkeypatch):
+def test_the_time_of_a_dry_run_is_that_of_concurrent_methods(tmp_path, capsys, monkeypatch):
     def ten_seconds(methods, settings, tried):
         ends = (10.0, 10.0)
         return [Cost(method.name, 4, 600, 0, ends, ends, ends, 1000) for method, _ in methods]
@@ -198,7 +198,7 @@ def test_monitor_runs_are_counted_and_timed(tmp_path, monkeypatch, average):
 
 
 @pytest.mark.parametrize("step", [1e-6, 0.3])
-def test_the_trials_of_backward_moves_are_within_what_is_said(tmp_path, step):
+def test_the_trials_of_backward_moves_are_within_the_stated_range(tmp_path, step):
     kernel = AdaptiveBackward(ReversibleLangevinProposal(), Moving(6), Metropolis(), 10, start=30.0, trials=4)
     method = network(kernel=kernel)
     least, most = kernel.extra(40)
@@ -212,7 +212,7 @@ def test_the_trials_of_backward_moves_are_within_what_is_said(tmp_path, step):
     assert cost.n_lik[0] <= watcher.lik <= cost.n_lik[1]
 
 
-def test_an_estimate_between_two_bounds_is_said_so():
+def test_an_estimate_between_two_bounds_is_shown_as_a_range():
     assert about((5.0, 5.0)) == "about 5 s"
     assert about((5.0, 600.0)) == "between 5 s and 10 min"
     assert total([]) == (0, 0)
@@ -251,6 +251,6 @@ def test_a_run_that_goes_on_names_the_methods_that_are_finished(tmp_path, capsys
     (folder.method("sghmc") / "done.json").unlink()
     capsys.readouterr()
     assert run([*SMOKE, "runtime.report=false"]) == 0
-    said = capsys.readouterr().err
-    assert "finished by an earlier part of this run" in said
-    assert "sghmc" not in said.partition(": finished")[0].splitlines()[-1]
+    err = capsys.readouterr().err
+    assert "finished by an earlier part of this run" in err
+    assert "sghmc" not in err.partition(": finished")[0].splitlines()[-1]

@@ -74,7 +74,7 @@ def test_the_cost_may_follow_a_space(folder, capsys, words):
     assert "first draws that 100,000 evaluations" in err
 
 
-def test_errors_against_cost_are_drawn_beside_a_reference(folder, capsys):
+def test_errors_against_cost_are_drawn_with_a_reference(folder, capsys):
     outputs = folder.path.parents[1]
     words = [str(folder.path), "--reference", f"{folder.path}:sghmc", f"runtime.outputs={outputs}"]
     assert run(["compare", *words]) == 0

@@ -113,7 +113,7 @@ def test_where_jobs_run_makes_no_other_sweep(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("n_jobs", "share"), [(1, 8), (2, 4), (3, 2), (-1, 1), (-2, 1), (100, 1)])
-def test_jobs_beside_each_other_share_the_cores(monkeypatch, n_jobs, share):
+def test_concurrent_jobs_share_the_cores(monkeypatch, n_jobs, share):
     monkeypatch.setattr("mhrun.cli.sweep.usable_cores", lambda: 8)
     assert sweeping._share(OmegaConf.create({"n_jobs": n_jobs})) == share
     assert sweeping._share(OmegaConf.create({"remote": {"num_cpus": share}})) == share

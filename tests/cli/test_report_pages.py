@@ -270,7 +270,7 @@ def test_text_from_a_configuration_is_escaped(outputs):
     assert page.count("&lt;script&gt;alert") == 2  # the window's title and the page's
 
 
-def test_what_one_chain_cannot_tell_is_a_dash(outputs):
+def test_diagnostics_that_need_several_chains_are_a_dash_for_one(outputs):
     folder = compute(outputs, *SHORT, "chains=1", *FEW, *SLOW[1:])
     build_report(folder)
     lines = [line.split("|") for line in (folder.report / "distances.md").read_text().splitlines()]

@@ -202,7 +202,7 @@ def test_counts_with_more_variance_than_mean_are_named(capsys, size):
         (["mine", "--dta", "x"], "Did you mean '--data'?"),
     ],
 )
-def test_words_that_are_refused(capsys, words, message):
+def test_arguments_that_are_refused(capsys, words, message):
     assert run(["init", *words]) == 2
     err = capsys.readouterr().err
     assert message in err
@@ -236,11 +236,13 @@ def test_a_text_that_is_read_as_a_missing_value_is_named(capsys):
     """NA is Namibia here."""
     table(y=numbers, country=["NA", "DE", "FR"] * 20)
     words = ["init", "mine", "--data", "my rows.csv", "--outcome", "y", "categorical=country"]
-    said = "The text 'NA' in country is read as a missing value: write another one in the file if it is none"
+    message = (
+        "The text 'NA' in country is read as a missing value: write another one in the file if it is none"
+    )
     assert run(words) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert run([*words, "missing=drop"]) == 0
-    assert said in capsys.readouterr().out
+    assert message in capsys.readouterr().out
 
 
 def test_a_column_that_is_called_as_an_indicator_is_to_be_renamed(capsys):

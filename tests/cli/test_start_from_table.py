@@ -26,13 +26,11 @@ def test_two_values_give_a_logistic_regression(capsys):
         city=lambda rng, rows: rng.choice(["a", "b", "c"], rows),
     )
     assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "ill", "categorical=city"]) == 0
-    said = capsys.readouterr().out
-    assert (
-        "model   logistic regression of ill = 'yes' against 'no': 60 rows, 2 columns and 1 category" in said
-    )
-    assert "a coefficient is for one sd\nunits   baseline: city = a\n" in said
-    assert "priors  each weight and the intercept Normal(0, sd 3.16)" in said
-    assert "run it  mhrun --project mine my_rows" in said
+    out = capsys.readouterr().out
+    assert "model   logistic regression of ill = 'yes' against 'no': 60 rows, 2 columns and 1 category" in out
+    assert "a coefficient is for one sd\nunits   baseline: city = a\n" in out
+    assert "priors  each weight and the intercept Normal(0, sd 3.16)" in out
+    assert "run it  mhrun --project mine my_rows" in out
     config = compose_config(["experiment=my_rows", "scale=smoke"], [Path("mine/conf")], compare=False)
     assert list(config["methods"]) == ["mcmc", "smh2", "mint", "mhminibatch", "sgld"]
     assert config["model"] | {"start_sd": 0} == {
@@ -81,9 +79,9 @@ def test_a_project_may_begin_in_the_folder_of_its_table_and_runs(capsys):
 def test_numbers_give_a_linear_regression_with_a_scale(capsys):
     table(y=lambda rng, rows: rng.normal(size=rows))
     assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y"]) == 0
-    said = capsys.readouterr().out
-    assert "priors  intercept and weights Normal(0, 1), scale HalfNormal(1)" in said
-    assert "methods mcmc (exact); sgld (approximate: judge them)" in said
+    out = capsys.readouterr().out
+    assert "priors  intercept and weights Normal(0, 1), scale HalfNormal(1)" in out
+    assert "methods mcmc (exact); sgld (approximate: judge them)" in out
     model = yaml.safe_load(Path("mine/conf/model/my_rows.yaml").read_text())
     assert list(model["parameters"]) == ["intercept", "weights", "scale"]
     assert model["parameters"]["weights"]["dims"] == {"feature": ["age", "bmi"]}
@@ -95,14 +93,14 @@ def test_counts_give_a_poisson_regression_if_it_is_chosen(capsys):
     table(y=lambda rng, rows: rng.poisson(1.5, rows), city=lambda rng, rows: rng.choice(["a", "b"], rows))
     words = ["--data", "my rows.csv", "--outcome", "y", "categorical=[city]"]
     assert run(["init", "plain", *words]) == 0
-    said = capsys.readouterr().out
-    assert "model   linear regression of y" in said
-    assert "y may be a count: model=poisson is a Poisson regression" in said
+    out = capsys.readouterr().out
+    assert "model   linear regression of y" in out
+    assert "y may be a count: model=poisson is a Poisson regression" in out
     assert run(["init", "mine", *words, "model=poisson"]) == 0
-    said = capsys.readouterr().out
-    assert "model   Poisson regression of y, from 0 to " in said
-    assert "may be a count" not in said
-    assert "methods mcmc, smh2 (exact)" in said
+    out = capsys.readouterr().out
+    assert "model   Poisson regression of y, from 0 to " in out
+    assert "may be a count" not in out
+    assert "methods mcmc, smh2 (exact)" in out
     config = compose_config(["experiment=my_rows", "scale=smoke"], [Path("mine/conf")], compare=False)
     assert config["model"]["_target_"] == "mhrun.models.poisson_regression.PoissonRegression"
     assert config["model"]["names"] == ["intercept", "age", "bmi", "city=b"]
@@ -119,9 +117,9 @@ def test_counts_with_an_exposure(capsys):
     assert run(["init", "mine", *words]) == 2
     assert "exposure=days goes with counts: add model=poisson." in capsys.readouterr().err
     assert run(["init", "mine", *words, "model=poisson"]) == 0
-    said = capsys.readouterr().out
-    assert "for each days: 400 rows, 2 columns" in said
-    assert "times their mean" not in said  # as it would be without the exposure
+    out = capsys.readouterr().out
+    assert "for each days: 400 rows, 2 columns" in out
+    assert "times their mean" not in out  # as it would be without the exposure
     few = [
         "steps=300",
         "warmup=100",
@@ -138,8 +136,8 @@ def test_counts_with_an_exposure(capsys):
 def test_categories_give_a_softmax_regression(capsys):
     table(kind=lambda rng, rows: rng.choice(["oak", "ash", "elm"], rows))
     assert run(["init", "mine", "--data", "my rows.csv"]) == 0
-    said = capsys.readouterr().out
-    assert "model   softmax regression of kind, 3 classes ('ash', 'elm', 'oak'): 60 rows, 2 columns" in said
+    out = capsys.readouterr().out
+    assert "model   softmax regression of kind, 3 classes ('ash', 'elm', 'oak'): 60 rows, 2 columns" in out
     config = compose_config(["experiment=my_rows", "scale=smoke"], [Path("mine/conf")], compare=False)
     model = config["model"]
     assert (model["features"], model["classes"], config["data"]["outcome"]) == (3, 3, "class")

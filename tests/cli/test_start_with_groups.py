@@ -53,9 +53,9 @@ def test_groups_give_a_multilevel_regression(capsys, outcome, words, rows, forms
     )
     words = ["--data", "my rows.csv", "--outcome", "y", "groups=[school,rater]", *words]
     assert run(["init", "mine", *words]) == 0
-    said = capsys.readouterr().out
-    assert "intercepts by school and rater" in said
-    assert "units   groups: 2 of school, 20 of rater" in said
+    out = capsys.readouterr().out
+    assert "intercepts by school and rater" in out
+    assert "units   groups: 2 of school, 20 of rater" in out
     model = yaml.safe_load(Path("mine/conf/model/my_rows.yaml").read_text())
     assert model["parameters"]["rater_effects"]["dims"]["rater"][1] == "r 1"
     chosen = any(word.startswith("form=") for word in words)

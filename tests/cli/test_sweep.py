@@ -41,7 +41,7 @@ def test_a_sweep_with_a_job_that_fails(tmp_path, capsys, every_format):
     assert run(words) == 1
     err = capsys.readouterr().err
     at = err.index("job 2 of 3 failed: lam = 0.9 must be below tau")
-    assert at < err.index("job 3 of 3: lam=0.3")  # told at once, before the next job
+    assert at < err.index("job 3 of 3: lam=0.3")  # reported at once, before the next job
     assert err.index("job 2 of 3 will fail: lam = 0.9 must be below tau") < err.index("job 1 of 3: lam=0.2")
     assert "1 of 3 jobs failed" in err
     sweep = next((tmp_path / "outputs/gmm_tied_means/sweeps").iterdir())
@@ -126,16 +126,16 @@ def test_a_sweep_whose_jobs_all_failed_has_a_page_of_failures(tmp_path, capsys, 
     assert page.count("There is no number to show") == 1
 
 
-def test_a_sweep_without_reports_says_what_its_table_lacks(tmp_path, capsys):
+def test_a_sweep_without_reports_names_what_its_table_lacks(tmp_path, capsys):
     """With reports it is the same sweep, and no step is computed again."""
     words = [*WORDS, *QUICK, "lam=0.2,0.3", "tau=0.5"]
     assert run([*words, "runtime.report=false"]) == 0
     line = "come from the reports of the runs; the same command without runtime.report=false makes them"
     assert line in capsys.readouterr().err
     assert run(words) == 0
-    said = capsys.readouterr().err
-    assert line not in said
-    assert "steps (" not in said
+    err = capsys.readouterr().err
+    assert line not in err
+    assert "steps (" not in err
     (sweep,) = (tmp_path / "outputs/gmm_tied_means/sweeps").iterdir()
     assert pd.read_csv(sweep / "sweep.csv")["ess"].notna().all()
 

@@ -150,7 +150,7 @@ def record(tmp_path, monkeypatch):
     return write
 
 
-def test_recorded_verdicts_are_beside_those_of_the_users_runs(record, capsys, tmp_path):
+def test_recorded_verdicts_and_those_of_the_users_runs_are_listed_together(record, capsys, tmp_path):
     record()
     assert run(["list"]) == 0
     (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("  gmm_tied_means "))
@@ -363,7 +363,7 @@ def test_time_left_is_estimated_after_the_first_block(monkeypatch):
     assert second.endswith(", 14 s left")  # 300 steps in 6 s, 703 steps are left
 
 
-def test_what_was_interrupted_says_where_it_resumed(monkeypatch, capsys):
+def test_a_resumed_run_reports_the_step_where_it_resumed(monkeypatch, capsys):
     monkeypatch.setenv("TERM", "xterm")
     line = "mint: resumed at step 2,398 of 4,000"
     assert line in "\n".join(shown(80, 3000, first=2398)).replace("mhminibatch_printed", "mint")

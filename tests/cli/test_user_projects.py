@@ -201,7 +201,7 @@ def test_a_large_file_is_known_by_pieces(tmp_path, monkeypatch):
     assert sources.digest_of_data(path) != first
 
 
-def test_a_project_says_in_a_line_what_is_wrong_with_it(tmp_path, capsys):
+def test_an_invalid_project_gets_one_line(tmp_path, capsys):
     write(tmp_path / "taken", {"json.py": "", "conf/model/x.yaml": "{}"})
     write(tmp_path / "same", {"conf/rule/barker.yaml": "{}"})
     for where, message in (
@@ -462,12 +462,12 @@ def test_data_and_a_model_are_enough(tmp_path, capsys):
     words = ["--project", ".", "data=table", "data.file=rows.csv", "data.standardise=false", "model=mine"]
     few = ["steps=400", "warmup=100", "runtime.report=false", "runtime.threads=1"]
     assert run([*words, *few]) == 0, capsys.readouterr().err
-    said = capsys.readouterr().err
+    err = capsys.readouterr().err
     assert (
-        said.count("no method was named: Hamiltonian Monte Carlo with an acceptance test on all data (HMC)")
+        err.count("no method was named: Hamiltonian Monte Carlo with an acceptance test on all data (HMC)")
         == 1
     )
-    assert "hmc: pilot: step size" in said
+    assert "hmc: pilot: step size" in err
     about = json.loads(Path("outputs/own/latest/summary.json").read_text())["methods"]["hmc"]
     assert about["pilot"]["settled"]
     assert abs(about["accept_rate"] - about["pilot"]["acceptance"]) < 0.15
@@ -514,7 +514,7 @@ ASKING = {  # methods that need more than data, a model and their name, and what
 }
 
 
-def test_a_method_needs_its_name_alone_or_asks_in_one_line(tmp_path):
+def test_a_method_needs_its_name_only_or_gets_one_line(tmp_path):
     """Optimisers, a variational approximation and ladders of minibatches need settings of the user's."""
     write(tmp_path, {"rows.csv": "x\n" + "1\n2\n"})
     words = ["data=table", "data.file=rows.csv", "model=gaussian_mean"]
@@ -529,7 +529,7 @@ def test_a_method_needs_its_name_alone_or_asks_in_one_line(tmp_path):
             assert compose_config([*words, f"+method@methods.a={name}"])["methods"]["a"], name
 
 
-def test_a_value_computed_from_the_number_of_data_is_asked_for(tmp_path):
+def test_a_value_computed_from_an_unknown_number_of_data_must_be_given(tmp_path):
     """A table's number of rows is no setting, so that adding data.n would be refused."""
     write(tmp_path, {"rows.csv": "x\n" + "1\n2\n"})
     words = ["data=table", "data.file=rows.csv", "model=gaussian_mean"]
@@ -540,7 +540,7 @@ def test_a_value_computed_from_the_number_of_data_is_asked_for(tmp_path):
     assert method["kernel"]["sizes"] == [2, 1]
 
 
-def test_a_part_beside_conf_is_named(tmp_path, capsys):
+def test_a_part_outside_conf_is_named(tmp_path, capsys):
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     (tmp_path / "method").mkdir()
     (tmp_path / "method" / "mine.yaml").write_text((CONF / "method" / "mcmc.yaml").read_text())

@@ -113,7 +113,7 @@ def test_the_loops_in_cpp_do_the_same(problem, ours, tmp_path, monkeypatch, caps
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) for n in ("tiny", "cnn", "lstm")])
-def test_steps_on_modules_are_timed_beside_plain_training(name, monkeypatch):
+def test_steps_on_modules_are_timed_against_plain_training(name, monkeypatch):
     """With one round, a ratio of medians is a median of ratios."""
     monkeypatch.syspath_prepend(str(FOLDER))
     modules = importlib.import_module("modules")
@@ -122,7 +122,7 @@ def test_steps_on_modules_are_timed_beside_plain_training(name, monkeypatch):
     assert found["ratio"] == pytest.approx(found["ours_ms"] / found["plain_ms"], abs=1e-3)
 
 
-def test_the_gpu_check_says_in_a_line_that_there_is_no_gpu(monkeypatch, capsys):
+def test_the_gpu_check_reports_a_missing_gpu_in_one_line(monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(FOLDER))
     gpu_check = importlib.import_module("gpu_check")
     monkeypatch.setattr(gpu_check.torch.cuda, "is_available", lambda: False)

@@ -270,7 +270,7 @@ def test_arguments_are_checked_by_name():
         trusted_object("mhrun.nothing.Here")
 
 
-def test_words_that_have_no_meaning(outputs):
+def test_overrides_without_a_meaning(outputs):
     with pytest.raises(UserError, match="list of points"):
         methods_of(
             compose_config(["experiment=gmm_tied_means", "scale=smoke", "methods.sgld.starts=[[1,2,3]]"])
@@ -295,7 +295,7 @@ def test_what_a_method_samples_is_known_by_its_parts(method, expected):
     assert known.temperature == value
 
 
-def test_a_word_of_a_methods_name_stands_for_its_data():
+def test_a_part_of_a_methods_name_selects_its_data():
     register_resolvers()
     text = """
     sizes: {heart: 3, german: 4}

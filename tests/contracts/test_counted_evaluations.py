@@ -1,4 +1,4 @@
-"""A step evaluates as many log-likelihoods as it counts: the model is asked, in plain torch."""
+"""A step evaluates as many log-likelihoods as it counts: calls of the model are counted, in plain torch."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ def counted(kernel, control, **settings):
     data = Dataset.of(torch.linspace(-2.0, 3.0, N, dtype=torch.float64))
     target = Target(model, data, **settings)
     state, draws = begin(kernel, target, len(control.temperature))
-    model_says, kernel_says, infos = [], [], []
+    by_model, by_kernel, infos = [], [], []
     with torch.no_grad():
         draws.step = 1
         state, _ = kernel.step(target, state, control, draws)
         for step in range(2, STEPS + 2):
             draws.step, before = step, model.evaluated
             state, info = kernel.step(target, state, control, draws)
-            model_says.append(model.evaluated - before)
-            kernel_says.append(int(info.n_lik.sum()))
+            by_model.append(model.evaluated - before)
+            by_kernel.append(int(info.n_lik.sum()))
             infos.append(info)
-    return model_says, kernel_says, infos
+    return by_model, by_kernel, infos
 
 
 PAIRINGS = {
@@ -78,20 +78,18 @@ PAIRINGS = {
 @pytest.mark.parametrize("proposal", [RandomWalk, LangevinProposal])
 def test_metropolis_hastings(name, proposal):
     kernel = MetropolisHastings(proposal(), PAIRINGS[name](), Metropolis())
-    model_says, kernel_says, infos = counted(kernel, controls(0.05, chains=C))
+    by_model, by_kernel, infos = counted(kernel, controls(0.05, chains=C))
     if proposal is RandomWalk or name != "full":
-        assert model_says == kernel_says
+        assert by_model == by_kernel
     else:  # a gradient of all data may take a separate pass
-        assert all(
-            a <= b + int(i.n_grad.sum()) for a, b, i in zip(model_says, kernel_says, infos, strict=True)
-        )
-    assert min(kernel_says) > 0
+        assert all(a <= b + int(i.n_grad.sum()) for a, b, i in zip(by_model, by_kernel, infos, strict=True))
+    assert min(by_kernel) > 0
 
 
 def test_blocks_count_the_candidates_minibatch():
     kernel = MetropolisHastings(RandomWalk(), Blocks(60, 7), PseudoMarginal())
-    model_says, kernel_says, _ = counted(kernel, controls(0.05, chains=C), replacement=True)
-    assert model_says == kernel_says == [60 * C] * STEPS
+    by_model, by_kernel, _ = counted(kernel, controls(0.05, chains=C), replacement=True)
+    assert by_model == by_kernel == [60 * C] * STEPS
 
 
 GROWING = {
@@ -108,12 +106,12 @@ GROWING = {
 def test_growing_minibatches_count_two_for_each_datum_and_one_pass(name):
     """Data that are read ahead of a decision, or a second pass for another statistic, are not the algorithm's."""
     kernel = MetropolisHastings(RandomWalk(), Growing(), GROWING[name]())
-    model_says, kernel_says, infos = counted(kernel, controls(0.05, chains=C))
-    for made, said, info in zip(model_says, kernel_says, infos, strict=True):
+    by_model, by_kernel, infos = counted(kernel, controls(0.05, chains=C))
+    for made, count, info in zip(by_model, by_kernel, infos, strict=True):
         passes = {0, 2 * N * C} if "MHS" in name or "NC" in name else {0}
         assert int(info.n_lik_overhead.sum()) in passes
-        assert said == int((2 * info.batch_size + info.n_lik_overhead).sum())
-        assert made >= said
+        assert count == int((2 * info.batch_size + info.n_lik_overhead).sum())
+        assert made >= count
     if "SubLhd" in name:
         assert all(int(i.n_lik_overhead.min()) == 2 * N for i in infos)
 
@@ -123,9 +121,9 @@ def test_growing_minibatches_count_two_for_each_datum_and_one_pass(name):
 def test_replica_exchange(exchanged, every):
     inner = MetropolisHastings(RandomWalk(), Shared(M), Metropolis())
     kernel = ReplicaExchange(inner, PAIRINGS[exchanged](), Metropolis(), rungs=4, every=every)
-    model_says, kernel_says, _ = counted(kernel, ladder_controls([1.0, 2.0, 4.0, 8.0], 2, 0.05))
-    assert model_says == kernel_says
-    assert len(set(kernel_says)) > 1  # steps with and without an exchange, or of more and of fewer pairs
+    by_model, by_kernel, _ = counted(kernel, ladder_controls([1.0, 2.0, 4.0, 8.0], 2, 0.05))
+    assert by_model == by_kernel
+    assert len(set(by_kernel)) > 1  # steps with and without an exchange, or of more and of fewer pairs
 
 
 @pytest.mark.parametrize("differences", [False, True])
@@ -133,8 +131,8 @@ def test_replica_exchange(exchanged, every):
 def test_equi_energy_jumps(sizes, differences):
     kernel = EquiEnergy(RandomWalk(), Metropolis(), 3, sizes, [0.5], 0.5, 0.6, 50, differences=differences)
     control = ladder_controls([1.0, 2.0, 4.0], 2, 0.05)
-    model_says, kernel_says, infos = counted(kernel, control)
-    assert model_says == kernel_says
+    by_model, by_kernel, infos = counted(kernel, control)
+    assert by_model == by_kernel
     assert sum(int((info.exchange > 0).sum()) for info in infos) > 5
 
 
@@ -166,12 +164,12 @@ GRADIENTS = {
 def test_a_report_counts_each_pass_once(name):
     """A datum's log-likelihood and gradient from one pass are one evaluation; those of two passes are two."""
     kernel = GRADIENTS[name]()
-    model_says, _, infos = counted(kernel, LADDER if kernel.rungs > 1 else controls(0.01, chains=C))
+    by_model, _, infos = counted(kernel, LADDER if kernel.rungs > 1 else controls(0.01, chains=C))
     each = [passes(int(i.n_lik.sum()), int(i.n_grad.sum()), kernel.separate_gradients()) for i in infos]
-    assert model_says == pytest.approx(each)
+    assert by_model == pytest.approx(each)
     assert min(each) > 0
 
 
-def test_gradients_on_a_minibatch_of_their_own_are_counted_beside_the_likelihoods():
+def test_gradients_on_a_separate_minibatch_are_counted_in_addition_to_likelihoods():
     kernel = MetropolisHastings(LangevinProposal(), mhrun.Thinned(gradient_m=20), mhrun.TunaMH(0.1))
     assert passes(300, 40, kernel.separate_gradients()) == 340

@@ -177,16 +177,16 @@ def images(module, precision="fp32"):
 )
 def test_a_step_of_a_bound_module_is_captured(name, kernel):
     """With the buffers of each chain."""
-    graph, said = both(MOVES[kernel], images(MODULES[name]()), torch.float32, "aot_eager", size=1e-5)
-    assert said == []
+    graph, lines = both(MOVES[kernel], images(MODULES[name]()), torch.float32, "aot_eager", size=1e-5)
+    assert lines == []
     assert graph.steps.compilations == len(graph.steps.kinds) > 0
     assert all(kind.run is not None for kind in graph.steps.kinds)
 
 
 def test_a_step_in_bf16_is_captured():
     target = images(MODULES["group norm"](), "bf16")
-    graph, said = both(SGLD, target, torch.float32, "aot_eager", size=1e-5)
-    assert (said, graph.steps.compilations) == ([], 1)
+    graph, lines = both(SGLD, target, torch.float32, "aot_eager", size=1e-5)
+    assert (lines, graph.steps.compilations) == ([], 1)
 
 
 def test_a_graph_is_compiled_by_a_backend_of_torch():
@@ -194,7 +194,7 @@ def test_a_graph_is_compiled_by_a_backend_of_torch():
     assert (value, graph.steps.compilations) == ([], 1)
 
 
-def test_what_depends_on_the_data_runs_in_torch_and_says_so():
+def test_steps_that_depend_on_data_run_in_torch_with_a_line():
     growing = MetropolisHastings(mhrun.RandomWalk(), Growing(), MHMinibatch(M, 0.9, "paper"))
     graph, value = both(growing, numbers())
     assert [kind.run for kind in graph.steps.kinds] == [None]

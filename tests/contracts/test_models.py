@@ -152,7 +152,7 @@ def test_a_slope_is_that_of_the_mean_of_the_rows(case, count):
     assert torch.allclose(found, grad.to(found.dtype), rtol=1e-4, atol=1e-6)
 
 
-def test_native_pieces_say_what_the_plain_model_says(case):
+def test_native_functions_agree_with_the_plain_model(case):
     """Called as plain Python, so that this is the arithmetic itself; float32 per datum."""
     model, data, theta = case
     target = Target(model, data)

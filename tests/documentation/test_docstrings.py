@@ -47,12 +47,12 @@ def test_docstrings_describe_the_arguments_that_there_are():
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.FunctionDef | ast.ClassDef):
                 continue
-            said, names = described(ast.get_docstring(node) or ""), taken(node)
-            if not said or names is None:
+            documented, names = described(ast.get_docstring(node) or ""), taken(node)
+            if not documented or names is None:
                 continue
             seen += 1
-            missing = {name for name in names - said if not name.startswith("_")}
-            if said - names or missing:
-                wrong.append((path.name, node.name, said - names, missing))
+            missing = {name for name in names - documented if not name.startswith("_")}
+            if documented - names or missing:
+                wrong.append((path.name, node.name, documented - names, missing))
     assert wrong == []
     assert seen > 150

@@ -421,8 +421,8 @@ def test_the_regression_tutorial(tmp_path, monkeypatch, capsys, unrendered):
         assert Path(title).read_text() == text
     few = ["executor=torch", "steps=200", "warmup=100", "runtime.threads=1", "~methods.mhminibatch"]
     assert run([*shlex.split(second)[1:], *few]) == 0, capsys.readouterr().err
-    said = capsys.readouterr().err
-    assert said.count(": pilot: step size") == 4
+    err = capsys.readouterr().err
+    assert err.count(": pilot: step size") == 4
     assert run(shlex.split(third)[1:]) == 0
     assert "mean off by (sd)" in capsys.readouterr().out
     text = next(Path("outputs/rows").glob("*/report/index.html")).read_text()

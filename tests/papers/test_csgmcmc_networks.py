@@ -158,7 +158,7 @@ SMALL = [
 
 
 @pytest.mark.usefixtures("few_images")
-def test_a_run_that_is_stopped_tells_the_same(tmp_path):
+def test_an_interrupted_run_resumes_with_the_same_results(tmp_path):
     """With a Ctrl-C every few chunks, metrics and collected networks have the same bits."""
     config = compose_config(SMALL)
     config["methods"] = {name: config["methods"][name] for name in KEPT}

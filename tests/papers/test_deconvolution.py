@@ -40,11 +40,11 @@ def test_the_setting_that_the_paper_chose():
     assert len(chosen.points) == 8001
     assert chosen.error == pytest.approx(8.86e-4, abs=5e-7)
     assert chosen.masses.min() == 0.0  # clipped
-    assert chosen.normalised().error == pytest.approx(5.58e-4, rel=0.01)  # not what Table 3 tells
+    assert chosen.normalised().error == pytest.approx(5.58e-4, rel=0.01)  # differs from Table 3
 
 
 # (half, sigma, lambda) -> mass, variance and a few masses of the tables in BIDData/BIDMach,
-# data/MHTestCorrections. Their lambdas are told nowhere, and are found here.
+# data/MHTestCorrections. Their lambdas are not published, and are found here.
 RELEASED = {
     (4000, 1.0, 10.0): (
         1.00089,

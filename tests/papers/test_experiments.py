@@ -26,7 +26,7 @@ from mhrun.report.claims import judge_all
 from mhrun.report.run import Run
 
 FEW = ("steps=24", "chains=2")
-COOL = "temperature=3"  # so that the images are told apart within these steps
+COOL = "temperature=3"  # so that the images are distinguished within these steps
 NEVER = "(x9.*|steps90|seconds95|length)"  # what a curve may not come to
 
 
@@ -569,7 +569,7 @@ def test_an_experiment_has_all_of_its_report(name, images, quick, whole_columns,
 
 
 @pytest.mark.parametrize(("name", "like"), [(n, other) for n, case in CASES.items() for other in case.like])
-def test_settings_alone_tell_two_experiments_apart(name, like):
+def test_two_experiments_differ_in_settings_only(name, like):
     """So that what holds of the metrics of the one holds of the other's."""
     text = yaml.safe_load((CONF / "experiment" / f"{like}.yaml").read_text())
     assert text["defaults"][0] == name

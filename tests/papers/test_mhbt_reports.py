@@ -128,7 +128,7 @@ def fake(dim, numbers):
     return SimpleNamespace(config={"dim": dim}, cached=lambda function: found)
 
 
-def test_what_is_said_of_several_dimensions():
+def test_notes_on_several_dimensions():
     runs = [
         fake(
             d,

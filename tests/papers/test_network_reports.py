@@ -89,7 +89,7 @@ def test_rounds_end_with_their_last_epoch(figure3):
     assert found["cmint.end_last"].value == pytest.approx(accepted[:, 5].mean())
 
 
-def test_rates_that_cannot_be_told_from_the_best():
+def test_rates_that_do_not_differ_significantly_from_the_best():
     errors = np.array([[[3.0, 3.2], [2.0, 2.2], [2.1, 1.95]], [[3.1, 3.3], [1.9, 2.0], [5.0, 5.1]]])
     grid = rates.Grid(np.array([0.1, 0.2, 0.3]), [1e-5, 2e-5], errors)
     assert grid.place == (1, 1)

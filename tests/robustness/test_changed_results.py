@@ -294,7 +294,7 @@ def test_no_damage_to_a_folder_brings_a_traceback(finished, tmp_path):
         shutil.rmtree(tmp_path / str(at))
 
 
-def test_bytes_are_said_in_their_own_units(outputs, monkeypatch):
+def test_bytes_are_reported_in_readable_units(outputs, monkeypatch):
     """0.0 GB is not less than 0.0 GB."""
     from collections import namedtuple
 
@@ -327,7 +327,7 @@ def test_a_note_without_checksums_is_none(finished, outputs, lacking):
 @pytest.mark.parametrize(
     "name", ["../x", "/etc/hostname", "..", ".", "a/b", "a\\b", "", "a\0b", "x" * 5000, ".hidden"]
 )
-def test_a_note_names_files_beside_it_alone(finished, outputs, name):
+def test_a_record_names_only_files_in_its_folder(finished, outputs, name):
     folder = copied(finished[0], outputs)
     of_note(folder, lambda note: sealed(less(note, "files", "checksum"), {name: "0" * 64}))
     assert "names a file in another folder" in folder.damage()["mint"]

@@ -85,10 +85,10 @@ def test_reports_and_comparisons_refuse_a_folder_of_version_0_1(folder, capsys):
     folder.write_summary({**folder.summary(), "format": 1, "versions": {"mhrun": "0.1.0"}})
     outputs = f"runtime.outputs={folder.path.parent.parent}"
     assert run(["report", outputs]) == 0
-    said = "was written by mhrun 0.1.0 (layout 1, now 3); run its experiment again."
-    assert said in capsys.readouterr().err
+    message = "was written by mhrun 0.1.0 (layout 1, now 3); run its experiment again."
+    assert message in capsys.readouterr().err
     assert run(["compare", str(folder.path), str(folder.path), outputs]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["seed", "nonsense"])

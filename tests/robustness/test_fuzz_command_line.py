@@ -194,7 +194,7 @@ def checked(words: list[str]) -> None:
 @fast(6)
 @given(command_line())
 @pytest.mark.usefixtures("_checked_only")
-def test_no_words_bring_a_traceback(words):
+def test_no_arguments_cause_a_traceback(words):
     checked(words)
 
 

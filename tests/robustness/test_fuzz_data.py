@@ -272,7 +272,7 @@ def test_what_memory_does_not_hold_is_refused_before_it_is_read(here):
 
 
 @pytest.mark.usefixtures("_little")
-def test_a_parquet_file_says_how_large_it_is(here):
+def test_a_parquet_file_declares_its_size(here):
     pytest.importorskip("pyarrow")
     pd.DataFrame({"a": np.zeros(100_000), "y": np.zeros(100_000)}).to_parquet("t.parquet")
     with pytest.raises(UserError, match=r"100,000 rows, would take 4\.8 MB"):
@@ -284,7 +284,7 @@ def test_free_memory_is_a_number():
     assert [memory.in_bytes(n) for n in (0, 999, 1000, 3.4e9)] == ["0 bytes", "999 bytes", "1 kB", "3.4 GB"]
 
 
-def test_no_memory_for_data_is_said_of_data():
+def test_lack_of_memory_for_data_is_reported():
     class Source:
         n = 5
 

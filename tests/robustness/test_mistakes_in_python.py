@@ -250,7 +250,7 @@ def test_a_named_method_is_written_in_python_from_its_files(name):
     assert code[2] == {"zig_zag": 'surrogate="taylor2"', "sgld_cv": 'surrogate="taylor1"'}.get(name, "")
 
 
-def test_a_word_that_is_no_method_is_no_kernel():
+def test_an_unknown_method_name_is_not_a_kernel():
     with pytest.raises(UserError, match="str is not a kernel"):
         sampled(kernel="../hmc")
 

@@ -409,7 +409,7 @@ def test_an_estimate_is_of_what_is_left(outputs, monkeypatch):
     assert watcher.lines[2] == f"in all about {describe_duration(1200 - done)}"
 
 
-def test_seconds_are_said_as_people_do():
+def test_seconds_are_formatted_in_readable_units():
     for seconds, message in (
         (0.2, "0 s"), (89, "89 s"), (90, "1.5 min"), (600, "10 min"), (5399, "90 min"), (5400, "1.5 h"),
         (86400 * 1.4, "34 h"), (86400 * 1.5, "1.5 days"), (86400 * 123.4, "123 days"),

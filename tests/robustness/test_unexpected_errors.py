@@ -43,7 +43,7 @@ def of_user(tmp_path, code):
     return scope["log_lik"]
 
 
-def test_a_bug_is_one_line_that_says_where_the_details_are(capsys, monkeypatch, tmp_path):
+def test_a_bug_is_one_line_that_names_the_file_of_the_details(capsys, monkeypatch, tmp_path):
     status, line = ends(capsys, monkeypatch, of_mhrun)
     assert status == BUG == 70
     assert line.startswith("mhrun: this is a bug in mhrun: KeyError: 'experiment' (folder.py, line ")
@@ -64,9 +64,7 @@ def test_a_bug_is_one_line_that_says_where_the_details_are(capsys, monkeypatch, 
         ("import json; json.loads('{')", "JSONDecodeError: Expecting property name"),
     ],
 )
-def test_an_exception_of_the_users_own_code_is_named_with_its_line(
-    capsys, monkeypatch, tmp_path, code, expected
-):
+def test_an_exception_in_user_code_is_named_with_its_line(capsys, monkeypatch, tmp_path, code, expected):
     status, line = ends(capsys, monkeypatch, of_user(tmp_path, code))
     assert status == main.MISTAKE
     assert line.startswith(f"mhrun: your code cannot be run: {expected}")
@@ -125,7 +123,7 @@ def test_jobs_of_a_sweep_that_end_in_one(capsys, monkeypatch, tmp_path):
     assert [job["bug"] for job in jobs] == [False, True]
 
 
-def test_words_in_another_encoding(monkeypatch, capsys):
+def test_arguments_in_another_encoding(monkeypatch, capsys):
     """In the locale C without Python's UTF-8 mode, letters come as surrogates."""
     word = "title='Größe'"
     monkeypatch.setattr(sys, "argv", ["mhrun", "experiment=worst_case", word, "--cfg", "job"])

@@ -191,7 +191,7 @@ def test_a_file_may_choose_a_launcher_and_its_counts():
         "~hydra",
     ],
 )
-def test_words_for_hydra_are_a_launcher_and_its_settings(capsys, word):
+def test_hydra_overrides_may_set_the_launcher_only(capsys, word):
     assert "is not a setting of mhrun" in refused(capsys, "experiment=worst_case", word, "--cfg", "job")
 
 

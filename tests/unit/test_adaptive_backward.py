@@ -93,7 +93,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("change", "most"), [(0.05, 0.5), (0.1, 0.25), (0.3, 0.5), (0.04, 0.9), (0.6, 0.5)])
-def test_beta_is_lowered_as_the_rule_says(target, monkeypatch, change, most):
+def test_beta_is_lowered_by_the_rule(target, monkeypatch, change, most):
     """Each chain adapts by its own rates, by a factor per epoch, and never below 1 - `most`."""
     names, requested = list(CASES), []
 
@@ -402,7 +402,7 @@ def test_meaningless_settings_are_refused(make, message):
         make()
 
 
-def test_a_kernel_asks_its_pairing(target):
+def test_a_kernel_uses_its_pairing(target):
     assert "valid minibatch size" in kernel(Moving(0)).refuses(target)
     assert compile_loop(kernel(), target, KEY, 1) is None
 

@@ -98,7 +98,7 @@ print(printed)
 
 
 @pytest.mark.long
-def test_another_process_says_the_same():
+def test_another_process_has_the_same_fingerprint():
     there = {}
     exec(PROGRAM, there)
     other = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)

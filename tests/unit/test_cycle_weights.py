@@ -47,7 +47,7 @@ def test_the_sum_is_that_of_geyer_term_by_term():
     assert ess_of_chain(draws) == pytest.approx(301 / (2 * total - 1))
 
 
-def test_shapes_units_and_draws_that_say_nothing():
+def test_shapes_units_and_uninformative_draws():
     draws = autoregression(0.5, 6, 400).reshape(2, 3, 400)
     assert ess_of_chain(draws).shape == (2, 3)
     assert ess_of_chain(1e6 + 1e-3 * draws) == pytest.approx(ess_of_chain(draws), rel=1e-4)
@@ -106,7 +106,7 @@ def test_the_error_of_a_correlated_cycle_is_that_of_fewer_samples():
     assert harmonic([log_lik]).relative_error == pytest.approx(ratio.std() / np.sqrt(effective))
 
 
-def test_with_a_wide_prior_it_says_that_it_cannot_be_trusted():
+def test_with_a_wide_prior_the_weights_get_a_warning():
     log_lik, evidence = normal_cycles(prior_sd=100.0)
     found = harmonic(log_lik)
     assert (found.log_estimate > evidence + 1).all()  # as it always is then: the worst draws are never met

@@ -118,7 +118,7 @@ class OwnProposal(RandomWalk):
     """A proposal that is not of this package."""
 
 
-def test_parts_of_the_users_own_are_found_in_a_kernel_and_in_the_rungs_of_a_ladder():
+def test_user_parts_are_found_in_a_kernel_and_in_the_rungs_of_a_ladder():
     shipped = MetropolisHastings(RandomWalk(), Full(), Metropolis())
     assert list(user_parts(shipped)) == []
     for parts in ((RandomWalk(), Full(), OwnRule()), (OwnProposal(), Full(), Metropolis())):

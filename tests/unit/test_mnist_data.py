@@ -86,7 +86,7 @@ def test_mnist_itself(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["mnist_1v7", "mnist_1v7_deformed"])
-def test_the_configuration_says_how_many_there_are(name):
+def test_the_configuration_has_the_number_of_data(name):
     node = yaml.safe_load((CONF / "data" / f"{name}.yaml").read_text())
     assert build(node).n == node["n"]
 
@@ -111,7 +111,7 @@ def test_absent_and_damaged_files_are_reported_in_one_line(digits, tmp_path, mon
     assert "\n" not in str(caught.value)
 
 
-def test_the_folder_of_the_data_sets_can_be_said(digits, tmp_path, monkeypatch):
+def test_the_folder_of_the_data_sets_can_be_set(digits, tmp_path, monkeypatch):
     monkeypatch.delenv("MHRUN_DATA_DIR")
     assert files.data_dir() == cache_dir() / "data"
     files.look_in(str(tmp_path / "data"))
@@ -167,7 +167,7 @@ def test_no_displacement_is_no_deformation(digits):
     assert {bytes(row) for row in data.fields["x"].numpy()} == originals
 
 
-def test_fields_are_smooth_and_as_large_as_asked():
+def test_fields_are_smooth_and_have_the_requested_size():
     pool = DeformedPair(displacement=0.8, fields=50)._pool(np.random.default_rng(0)).reshape(50, 28, 28) / 256
     assert np.sqrt((pool**2).mean((1, 2))) == pytest.approx(np.full(50, 0.8), abs=1e-3)
     steps = np.diff(pool, axis=1)

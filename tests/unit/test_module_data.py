@@ -129,7 +129,7 @@ def test_data_of_other_classes_need_no_classes():
     assert "auroc" in trace["monitor"]
 
 
-def test_too_few_draws_and_low_temperatures_are_said():
+def test_too_few_draws_and_low_temperatures_are_reported():
     _, lines = sampled(classifier(), {"x": X, "y": Y}, steps=30, thin=10, temperature=0.25)
     assert any(
         "R-hat and ESS are unknown: they need 10 valid draws of each chain, and one has 3" in line

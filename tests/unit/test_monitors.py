@@ -328,7 +328,7 @@ DROPPED = tuple(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("few_images")
-def test_a_network_that_is_stopped_tells_the_same(tmp_path):
+def test_an_interrupted_network_resumes_with_the_same_monitor(tmp_path):
     """With a Ctrl-C every few chunks each metric has the bits of an uninterrupted run."""
     small = ["m=6", "data.n=60", "monitor.data.n=50", "scales.smoke.hidden=4", "thin_stats=1", *DROPPED]
     quiet = ["runtime.threads=1", "runtime.report=false", "runtime.block_seconds=0"]

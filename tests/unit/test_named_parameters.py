@@ -99,7 +99,7 @@ def test_a_log_prior_integrates_to_one_in_the_unconstrained_coordinate(prior):
     assert float(torch.trapezoid(density, u)) == pytest.approx(1.0, abs=1e-6)
 
 
-def test_priors_of_the_users_own_making_have_their_supports():
+def test_priors_defined_by_the_user_have_their_supports():
     normal = td.MixtureSameFamily(
         td.Categorical(torch.ones(2)), Normal(torch.tensor([-1.0, 1.0]), torch.ones(2))
     )

@@ -60,7 +60,7 @@ def test_noise_that_dominates_a_log_ratio_is_warned_of():
     assert not warned(mhrun.Metropolis(), mhrun.Full())
 
 
-def test_what_a_minibatch_of_one_cannot_say_is_said():
+def test_a_minibatch_of_one_gets_a_line_that_its_noise_is_unknown():
     assert warned(mhrun.Metropolis(), Shared(1)) == [
         "the noise of the log-ratio cannot be estimated from minibatches of m = 1. Choose m >= 2 to see whether it "
         "dominates."

@@ -50,7 +50,7 @@ def test_a_whole_number_is_an_int_of_python():
         (True, {"least": 1, "other": "null"}, "m = True must be a whole number, at least 1, or null."),
     ],
 )
-def test_what_is_said_of_others(value, settings, text):
+def test_text_of_other_values(value, settings, text):
     with pytest.raises(Refusal) as refused:
         whole_number("m", value, **settings)
     assert str(refused.value) == text

@@ -54,7 +54,7 @@ def test_bars_have_their_values_on_hover():
     assert titles == ["all: 2 (x = a)", "all: 30 (x = b)"]
 
 
-def test_a_figure_stands_on_a_dark_page_beside_others():
+def test_figures_share_a_dark_page():
     texts = []
     for name in ("one", "two"):
         figure, axis = plt.subplots()
@@ -148,7 +148,7 @@ def test_headings_explain_themselves_and_are_sorted_by():
     assert '<th class="words">tau</th>' in table.html
 
 
-def test_columns_of_words_are_read_from_the_left_and_numbers_are_not_parted():
+def test_text_columns_are_left_aligned_and_numbers_do_not_wrap():
     frame = pd.DataFrame({"method": ["MINT", "a very long name of a method"], "ESS": [1.5, 20.0]})
     of_index = TableOnPage(
         "t", "", rendered(frame.set_index(pd.Index([0.1, 0.2], name="tau"))), {"method": "which"}

@@ -46,7 +46,7 @@ def test_acceptance_is_within_the_target_band_on_three_models(model, proposal, c
     assert "likelihoods" in line
 
 
-def test_the_step_size_of_a_random_walk_is_what_theory_says():
+def test_the_step_size_of_a_random_walk_agrees_with_theory():
     """In coordinates of unit variance, the best step is 2.38 / sqrt(D) (Roberts, Gelman & Gilks 1997)."""
     assert found(run(full()))["step_size"] == pytest.approx(2.38 / D**0.5, rel=0.35)
 

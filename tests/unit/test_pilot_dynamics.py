@@ -76,7 +76,7 @@ def test_networks_with_batch_norm_get_no_step_size():
         mhrun.sample(net, data, kernel, dtype=torch.float32, steps=5, warmup=0, step_size=1e-3)
 
 
-def test_nothing_is_said_of_the_error_of_a_dynamics_without_a_rule(capsys):
+def test_a_dynamics_without_an_error_rule_gets_no_line_on_its_error(capsys):
     class Own(mhrun.SGLD):
         bias = mhrun.Bias()
 

@@ -16,7 +16,7 @@ from mhrun.rules.penalty import Penalty
 pytestmark = pytest.mark.long
 
 
-def test_a_minibatch_is_as_large_as_the_noise_asks():
+def test_the_minibatch_size_follows_from_the_noise():
     trace = run(mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared("auto"), mhrun.Metropolis()))
     m = found(trace)["m"]
     # At T = 1 and the best step, m/n = a^2 D / (a^2 D + s^2), s the noise; a^2 D = 5.7 and s = 0.63 (docs/choosing.md).

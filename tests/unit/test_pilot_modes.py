@@ -27,7 +27,7 @@ def sampled(gap, **settings):
 
 
 @short_run
-def test_chains_begin_at_the_highest_mode_where_theirs_has_hardly_a_share(capsys):
+def test_chains_begin_at_the_highest_mode_if_their_mode_has_little_mass(capsys):
     """51 nats are e^-51 of the posterior, and 49 are below what is judged."""
     trace = sampled(51.0)
     draws = trace["posterior"]["theta"].to_numpy()

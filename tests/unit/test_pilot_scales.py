@@ -48,10 +48,10 @@ def test_a_direction_that_nothing_determines_is_named(flat, data, capsys, monkey
             warmup=50,
             **prior,
         )
-    said = capsys.readouterr().err
-    assert ("The log posterior does not fall off along" in said) == flat
+    err = capsys.readouterr().err
+    assert ("The log posterior does not fall off along" in err) == flat
     assert any("The log posterior does not fall off along" in str(one.message) for one in caught) == flat
-    assert "from draws (" not in said  # no scale fits draws of an improper density
+    assert "from draws (" not in err  # no scale fits draws of an improper density
 
 
 @pytest.mark.parametrize("kernel", ["random walk", "dynamics"])
@@ -210,7 +210,7 @@ def test_with_that_scale_chains_agree_and_effects_are_shrunk(kernel):
     assert 0.5 < shrunk / (means @ means) < 1.0
 
 
-def test_of_many_data_the_pilot_says_that_the_scale_may_be_far_off(capsys, monkeypatch):
+def test_for_many_data_the_pilot_warns_that_the_scale_may_be_far_off(capsys, monkeypatch):
     judged_by_draws_up_to(100, monkeypatch)
     facts = found(non_centred(KERNELS["random walk"]()))
     assert facts["doubt"] == "skewed"
@@ -218,7 +218,7 @@ def test_of_many_data_the_pilot_says_that_the_scale_may_be_far_off(capsys, monke
     assert "The posterior is far from normal about the mode that was found" in capsys.readouterr().err
 
 
-def test_hmc_is_not_told_to_take_hmc(capsys):
+def test_hmc_is_not_advised_to_use_hmc(capsys):
     trace = non_centred(None)
     assert found(trace)["doubt"] is None
     assert "far from normal" not in capsys.readouterr().err
@@ -305,9 +305,9 @@ def test_a_posterior_of_many_parameters_is_in_doubt_for_its_form_alone(rng, effe
 
 
 @pytest.mark.parametrize(
-    ("doubt", "surrogate", "said"), [("skewed", True, True), ("skewed", False, False), (None, True, False)]
+    ("doubt", "surrogate", "warns"), [("skewed", True, True), ("skewed", False, False), (None, True, False)]
 )
-def test_a_control_variate_far_from_its_mode_is_said_to_be_of_little_use(doubt, surrogate, said):
+def test_a_control_variate_far_from_its_mode_gets_a_warning(doubt, surrogate, warns):
     facts = {
         "step_size": 0.1,
         "m": None,
@@ -316,7 +316,7 @@ def test_a_control_variate_far_from_its_mode_is_said_to_be_of_little_use(doubt, 
         "doubt": doubt,
         "control_variate": surrogate,
     }
-    assert ("takes little noise off where the draws are" in line("one", facts)) == said
+    assert ("takes little noise off where the draws are" in line("one", facts)) == warns
 
 
 def test_a_dynamics_on_a_network_gets_no_scale_by_default():

@@ -85,7 +85,7 @@ def test_a_run_of_trajectories_reads_its_pilot_again(tmp_path, capsys):
 
 
 @short_run
-def test_trajectories_that_diverge_are_said():
+def test_divergent_trajectories_are_reported():
     with pytest.warns(UserWarning, match="trajectories diverged: the step size is too large"):
         mhrun.sample(
             lambda theta: -(theta**4).sum(),
@@ -232,7 +232,7 @@ def test_hundreds_of_effects_and_their_mean(rng):
 
 
 @pytest.mark.slow
-def test_correlated_parameters_have_a_dense_scale_which_is_named_beside_a_diagonal_one(capsys):
+def test_correlated_parameters_get_a_dense_scale_and_the_line_names_both_scales(capsys):
     """A Gaussian process of 60 points, whose neighbours are nearly equal; in closed form."""
     t = np.linspace(0, 1, 60)
     covariance = np.exp(-0.5 * ((t[:, None] - t) / 0.15) ** 2) + 1e-3 * np.eye(60)

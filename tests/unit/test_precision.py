@@ -250,7 +250,7 @@ def sampled(folder, precision="bf16", steps=40, **more):
 
 
 @short_run
-def test_a_trace_says_its_precision_and_another_one_is_another_call(tmp_path):
+def test_a_trace_records_its_precision_and_another_precision_is_another_call(tmp_path):
     low = sampled(tmp_path / "low")
     plain = sampled(tmp_path / "plain", "fp32")
     assert low.attrs["arithmetic"] == "state in float32, gradients in bfloat16"
@@ -280,7 +280,7 @@ def test_an_interrupted_run_in_bf16_goes_on_to_the_same_bits(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.usefixtures("unrendered")
-def test_a_run_in_bf16_says_so_in_its_summary_and_report(tmp_path, monkeypatch):
+def test_summary_and_report_of_a_run_in_bf16_name_the_precision(tmp_path, monkeypatch):
     digits.install_colours(monkeypatch)
     words = ["experiment=cifar_cycles", "scale=smoke", "data.n=60", "m=20", "monitor.data.n=20"]
     words += ["scales.smoke.length.part=2", "explore=0.6", "precision=bf16", f"runtime.outputs={tmp_path}"]
@@ -296,13 +296,13 @@ def test_a_run_in_bf16_says_so_in_its_summary_and_report(tmp_path, monkeypatch):
     )
     words += [f"~methods.{name}" for name in (*others, "snapshot_sgd")]
     folder = run_experiment(compose_config(words), Silent())
-    said = "state in float32, gradients in bfloat16"
-    assert [about["arithmetic"] for about in folder.summary()["methods"].values()] == [said]
+    arithmetic = "state in float32, gradients in bfloat16"
+    assert [about["arithmetic"] for about in folder.summary()["methods"].values()] == [arithmetic]
     page = build_report(folder).page.read_text()
-    assert f"Numbers: {said}." in page
+    assert f"Numbers: {arithmetic}." in page
 
 
-def test_a_page_says_which_methods_have_which_numbers():
+def test_a_page_lists_the_number_formats_of_its_methods():
     methods = {name: {"arithmetic": words} for name, words in (("a", "one"), ("b", "two"), ("c", "one"))}
     labels = SimpleNamespace(methods=methods, label=str.upper)
     assert _arithmetic(labels) == "one (A, C); two (B)"

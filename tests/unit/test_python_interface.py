@@ -329,7 +329,7 @@ def test_wrong_content_is_refused(tiny, tmp_path):
         ensure("tiny", tmp_path)
 
 
-def test_offline_the_message_says_what_to_put_where(tiny, tmp_path):
+def test_offline_the_message_names_the_file_and_the_folder(tiny, tmp_path):
     (tiny / "digits.gz").unlink()
     message = r"Put into .*tiny:\n  digits\.gz  SHA-256 of its uncompressed content: [0-9a-f]{64}$"
     with pytest.raises(UserError, match=message):
@@ -337,7 +337,7 @@ def test_offline_the_message_says_what_to_put_where(tiny, tmp_path):
 
 
 @short_run
-def test_a_long_call_says_how_far_it_is(monkeypatch, capsys, tmp_path):
+def test_a_long_call_reports_progress(monkeypatch, capsys, tmp_path):
     def call(**more):
         mhrun.sample(
             lambda theta, rows: -0.5 * (rows - theta) ** 2,

@@ -463,7 +463,7 @@ def test_a_use_out_of_range_names_the_numbers_of_a_loop_of_any_length():
     assert len(found.unique()) == 80
 
 
-def test_the_numbers_of_a_part_are_drawn_once_a_step_and_are_of_the_chains_asked_for():
+def test_the_numbers_of_a_part_are_drawn_once_a_step_for_the_requested_chains():
     draws = Draws(Streams(derive_key(15, "part"), 6), 4)
     some, others = torch.tensor([0, 2]), torch.tensor([1, 2, 5])
     first = draws.part("exchange", some, 2).uniform(Purpose.EXCHANGE)
@@ -495,7 +495,7 @@ def test_numbers_ahead_of_many_kinds_take_bounded_memory():
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_streams_of_some_chains_are_theirs_whoever_the_others_are(compiled):
+def test_streams_of_some_chains_do_not_depend_on_the_others(compiled):
     whole = Streams(derive_key(14, "of"), 6, first_chain=3, compiled=compiled)
     some, one = whole.of("trial", torch.tensor([4, 0, 5])), whole.of("trial", torch.tensor([0]))
     assert (some.chains, one.chains) == (3, 1)

@@ -351,7 +351,7 @@ def test_what_a_monitor_found_last_is_a_table():
     assert not has_monitor(run)
 
 
-def test_small_parameters_are_those_beside_large_ones():
+def test_small_parameters_are_those_outside_large_arrays():
     effects = [f"effects[{k}]" for k in range(20)]
     names = ["intercept", "weights[a]", "weights[b]", "spread", *effects]
     assert small_parameters(names) == [0, 1, 2, 3]

@@ -397,7 +397,7 @@ def test_what_changes_no_number_is_brought_up_to_date(outputs):
 
 
 @pytest.mark.long
-def test_the_summary_says_what_was_promised(outputs):
+def test_the_summary_has_the_documented_fields(outputs):
     summary = compute(outputs, *FEW).summary()
     for key in (
         "experiment",

@@ -104,7 +104,7 @@ class Adaptive(Tuned):
         return super().values(memory, first_step, steps)
 
 
-def test_an_adaptive_schedule_is_asked_for_known_values_alone():
+def test_an_adaptive_schedule_is_evaluated_at_known_values_only():
     assert Plan({"a": Adaptive(0.1, 0.3)}, 2, 100, 400).lowest() == (1.0, 1.0)
 
 

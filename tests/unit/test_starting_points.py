@@ -94,7 +94,7 @@ def test_what_is_no_start_is_reported_in_one_line(setting, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_configuration_says_where_its_methods_begin(outputs):
+def test_a_configuration_sets_the_starting_points_of_its_methods(outputs):
     words = [*FEW, "chains=3", "+methods.mint.starts={normal: 0.03}", "methods.sghmc.starts=[[5,6],[7,8]]"]
     mint, sghmc = methods_of(config(outputs, *words))
     assert sghmc.first_state().evaluation.theta.tolist() == [[5, 6], [7, 8], [5, 6]]

@@ -36,7 +36,7 @@ def test_rows_and_numbers_are_the_same_however_they_are_written(made_up):
             assert before.fields[field].numpy().tobytes() == after.fields[field].numpy().tobytes()
 
 
-def test_covariates_are_standardised_beside_an_intercept(made_up):
+def test_covariates_are_standardised_and_have_an_intercept(made_up):
     for name, file in NAMES.items():
         fields = {key: value.numpy() for key, value in Statlog(name).load().fields.items()}
         rows = np.array(sorted((made_up / file).read_text().split("\n"))[1:])
@@ -102,7 +102,7 @@ def test_each_file_has_its_own_folder_at_the_publishers(tmp_path, monkeypatch):
     assert urls == [f"https://somewhere/{name}/{file}" for name, file in NAMES.items()]
 
 
-def test_the_sets_have_the_sizes_that_everybody_says():
+def test_the_data_sets_have_their_published_sizes():
     assert {name: Statlog(name).n for name in NAMES} == {"australian": 690, "german": 1000, "heart": 270}
 
 

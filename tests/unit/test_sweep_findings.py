@@ -1,4 +1,4 @@
-"""What is said of a sweep: its finding, means over seeds, and equal settings."""
+"""Findings of sweeps, means over seeds, and equal settings."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_equal_settings_are_a_finding_where_a_difference_would_show(short, seeds
         ((0.114, 0.174), 0.009, (0.08, 0.14), True),  # no more than the floors differ by
     ],
 )
-def test_over_seeds_their_own_spread_tells_what_is_noise(means, deviation, floors, is_noise):
+def test_over_seeds_noise_is_judged_by_the_spread_between_seeds(means, deviation, floors, is_noise):
     frame = pd.DataFrame(
         {
             "lam": [0.1, 0.2],

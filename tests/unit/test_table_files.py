@@ -283,7 +283,7 @@ def test_missing_values_are_refused_or_dropped(frame):
     assert Table("t.csv", features=["b"], target="y").load().n == 60  # of columns that are used
 
 
-def test_a_table_says_in_a_line_what_is_wrong(frame, tmp_path):
+def test_an_invalid_table_gets_one_line(frame, tmp_path):
     frame.assign(same=1.0).to_csv("t.csv", index=False)
     (tmp_path / "t.parquet").write_bytes(b"no")
     (tmp_path / "t.doc").write_text("no")
@@ -424,7 +424,7 @@ def test_a_table_without_features_has_no_new_rows(frame):
         part.prepared({"a": 1.0})
 
 
-def test_new_rows_in_words_have_the_indicators_of_numbers_and_of_true_and_false(frame):
+def test_new_rows_given_as_text_have_the_indicators_of_numbers_and_booleans(frame):
     frame.assign(old=frame["b"] > 4, grade=frame["b"] % 3)[["a", "grade", "old", "y"]].to_csv(
         "t.csv", index=False
     )

@@ -80,7 +80,7 @@ def test_an_experiment_whose_methods_all_have_data_needs_none(outputs):
         (OWN, "mint: m = 1000 is more than the n = 500 data"),
     ],
 )
-def test_what_is_wrong_with_a_part_of_its_own_is_reported_in_a_line(outputs, capsys, words, message):
+def test_mistakes_in_the_parts_of_one_method_are_reported_in_a_line(outputs, capsys, words, message):
     base = ("experiment=gmm_tied_means", "scale=smoke", f"runtime.outputs={outputs}", *FEW)
     more = ("m=1000",) if words is OWN else ()
     assert run([*base, *words, *more]) == 2

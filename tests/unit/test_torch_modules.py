@@ -52,7 +52,7 @@ def test_a_module_of_the_same_layers_is_the_perceptron(problem, rng, shared, byt
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_convolution_is_torch_s_own_chain_by_chain(rng, dtype):
+def test_a_convolution_agrees_with_torch_chain_by_chain(rng, dtype):
     net = conv()
     net[2].eval()  # a BatchNorm layer with constant statistics
     with pytest.warns(UserWarning, match="dropout is off"):
@@ -183,7 +183,7 @@ def test_predictions_of_another_module_with_as_many_weights_are_refused():
 
 
 @pytest.mark.parametrize("kind", [tuple, list, lambda outputs: {"mean": outputs[0]}])
-def test_a_module_that_returns_no_tensor_is_refused_in_words(kind):
+def test_a_module_that_returns_no_tensor_is_refused(kind):
     class Two(nn.Module):
         def __init__(self):
             super().__init__()

@@ -19,18 +19,18 @@ GROUPS = ("data", "dynamics", "model", "pairing", "prior", "proposal", "rule", "
 @pytest.mark.parametrize(
     ("value", "shown"), [(None, "null"), (True, "true"), (3, "3"), (["sign"], "['sign']"), (0.5, "0.5")]
 )
-def test_the_allowed_words_are_listed(value, shown):
+def test_the_allowed_values_are_listed(value, shown):
     with pytest.raises(UserError) as error:
         build({"_target_": "mhrun.data.table.Table", "file": "a.csv", "outcome": value}, "data")
     assert str(error.value) == f"data: outcome = {shown} must be one of number, sign, class."
 
 
-def test_a_word_that_is_not_allowed_is_left_to_the_part():
+def test_a_value_that_is_not_allowed_is_left_to_the_part():
     with pytest.raises(UserError, match="outcome = 'sing' is unknown; choose number, sign, class"):
         call(Table, {"file": "a.csv", "outcome": "sing"}, "Table")
 
 
-def test_every_part_lists_words_that_it_takes():
+def test_every_part_accepts_the_values_that_it_lists():
     """The default is one of them, and null is where the annotation has it."""
     found = 0
     for group in GROUPS:
