@@ -1,4 +1,4 @@
-"""The processor, and the cores that this process may use."""
+"""The name of the processor, and the cores that this process may use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which settings are numbers, and whole ones."""
+"""Checks of numbers and whole numbers in settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""YAML that somebody else may have written: checked before it is loaded, with the line of each mistake.
+"""Untrusted YAML: checked before it is loaded, with the line of each mistake.
 
 The events of the parser are checked one by one, without recursion and before any object is made: depth, repeated keys,
 tags, and the size that aliases expand to. Nine lines of aliases can stand for 10^9 values.

@@ -78,7 +78,7 @@ def costs(subject: Subject) -> Iterator[CheckResult]:
 def _miscounted(
     n_lik: int, n_grad: int, model: Counting, separate: float, allowed: tuple[float, float]
 ) -> str:
-    """Return what the counts of a step were expected to be."""
+    """Return the expected counts of a step."""
     if n_grad != model.gradients:
         return f"; n_grad must be {model.gradients:,}"
     low, high = (f"{number:,.0f}" for number in allowed)

@@ -40,7 +40,7 @@ class CheckResult(NamedTuple):
 
 
 def unless_still(verdict: CheckResult, moved: float, least: float, when: str) -> CheckResult:
-    """Return a verdict, or "no power" where it holds only because chains hardly move.
+    """Return a verdict, or "no power" if it holds only because the chains barely move.
 
     Args:
         verdict: of a check that compares where chains are before and after.

@@ -85,7 +85,7 @@ def invariance(subject: Subject, check_name: str) -> Iterator[CheckResult]:
 
 @of_the_target("invariance at T = 4")
 def tempered(subject: Subject, check_name: str) -> Iterator[CheckResult]:
-    """The same at a temperature of 4: of the posterior, and of the likelihood alone."""
+    """The same checks at temperature 4, of the whole posterior and of the likelihood only."""
     if subject.rungs > 1:
         yield CheckResult(check_name, NONE, "the rungs of a ladder have several temperatures: see invariance")
         return

@@ -1,4 +1,4 @@
-"""The kernel under test, built for any number of data."""
+"""The part under test, as a kernel for any number of data."""
 
 from __future__ import annotations
 

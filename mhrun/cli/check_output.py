@@ -1,4 +1,4 @@
-"""What mhrun check prints: a table, a conclusion, or JSON."""
+"""Output of ``mhrun check``: a table, a conclusion, or JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What mhrun check checks: a kernel with a part of the user's, its target and its settings."""
+"""Builds the subject of ``mhrun check``: a kernel with the user's part, its target and its settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a parsed command line to the function of its command. Heavy modules are imported when a command needs them."""
+"""Calls the function of a parsed command. Heavy modules are imported only when a command needs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hydra's loader of configurations, which puts the same files together once.
+"""Hydra's configuration loader, with a cache of compositions.
 
 Hydra reads and merges some thirty files for a configuration, and then sets single values. The first part takes most of
 the time, and is the same for all jobs of a sweep that differ in values alone.

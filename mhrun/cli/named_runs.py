@@ -1,4 +1,4 @@
-"""Runs by what a user calls them: a folder, an experiment, the beginning of a digest."""
+"""Finds runs by folder, by experiment, or by the beginning of a digest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Takes a command line apart: its command, its options, and the arguments that are left."""
+"""Parses a command line into its command, its options, and the remaining arguments."""
 
 from __future__ import annotations
 

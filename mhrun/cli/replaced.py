@@ -1,4 +1,4 @@
-"""Labels of methods of which the command line replaces a part."""
+"""Labels of methods one of whose parts the command line replaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a method on simulated data sets, beside each other where cores are idle, and judges the ranks."""
+"""Runs a method on simulated data sets, concurrently on idle cores, and tests the ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run found, at its end on the terminal."""
+"""Prints the results of a run or sweep at its end."""
 
 from __future__ import annotations
 

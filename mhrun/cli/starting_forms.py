@@ -1,4 +1,4 @@
-"""Which form the effects of groups get in a model of ``mhrun init``: centred or non-centred, by what the data show."""
+"""Centred or non-centred group effects in a model of ``mhrun init``, chosen from the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``mhrun init`` says about a table that may mislead a regression."""
+"""Hints of ``mhrun init`` on tables that may mislead a regression."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refuses settings at the top, of the command line and of experiment files, that nothing reads."""
+"""Refuses top-level settings of the command line and of experiment files that nothing reads."""
 
 from __future__ import annotations
 

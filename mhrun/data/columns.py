@@ -28,7 +28,7 @@ _WITH_COMMA = re.compile(r"\s*[+-]?\d*(,\d+(e[+-]?\d+)?|(,\d{3})+(\.\d*)?)\s*", 
 
 
 def check_decimals(column: Any, path: Path) -> None:
-    """Refuse a column whose cells that are no numbers would be without a comma, or with a point in its place.
+    """Refuse a column whose non-numeric cells are all numbers with commas.
 
     Raises:
         UserError: it is such a column.
@@ -83,7 +83,7 @@ def numbers(column: Any, path: Path) -> Array:
 
 
 def is_label(levels: int, rows: int) -> bool:
-    """Return whether so many different values in so many rows are a name or a date, and no categories."""
+    """Return whether a column with this many distinct values in this many rows holds names or dates, not categories."""
     return levels > max(CLASSES, rows / 2)
 
 

@@ -1,4 +1,4 @@
-"""What the facts of a table's data say: its features, their units, and names of weights."""
+"""Features, units and weight names from the recorded facts of a table."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Transforms:
 
 
 def transforms(n: int, augment: str, permuted: float, side: int | None) -> Transforms | None:
-    """Return the transforms that a data set asks for, or None.
+    """Return the transforms that a data set declares, or None.
 
     Args:
         n: number of data.

@@ -1,4 +1,4 @@
-"""Scores of predicted class probabilities: Brier score, calibration error, and telling data apart by entropies."""
+"""Scores of predicted class probabilities: Brier score, calibration error, separation of two data sets by entropy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far estimates are from a reference while chains grow: mean and standard deviation of their first draws."""
+"""Errors of mean and standard deviation relative to a reference, as functions of the number of draws."""
 
 from __future__ import annotations
 

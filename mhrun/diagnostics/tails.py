@@ -1,4 +1,4 @@
-"""Tails of draws that are so heavy that their moments say little, or do not exist."""
+"""Heavy tails of draws, whose moments are unreliable or do not exist."""
 
 from __future__ import annotations
 

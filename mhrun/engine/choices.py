@@ -1,4 +1,4 @@
-"""What decides the rounding of a method's steps, recorded with it, so that a resumed run goes on in the same way."""
+"""Settings that affect the rounding of a method's steps; recorded, so that a resumed run continues identically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step costs, guessed from counts alone, and which ways to run it that decides.
+"""The cost of a step, estimated from counts, and the choices that depend on it.
 
 Guesses choose an executor, a generator of random numbers, threads and worker processes. What they chose is recorded
 with the run; `mhrun.engine.estimate` measures where a number is shown to a user.

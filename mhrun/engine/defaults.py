@@ -1,4 +1,4 @@
-"""The method that is taken where none is named."""
+"""The default method."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def _note_estimate(run: RunContext, methods: Sequence[Method], workers: Workers)
 
 
 def _run_one(run: RunContext, method: Method, methods: Sequence[Method]) -> Mapping[str, Any]:
-    """Run a method, or what is left of it, and return its summary."""
+    """Run a method, resuming it if it was interrupted, and return its summary."""
     attributes = trace_attributes(run.config, run.folder.digest, method, run.digests[method.name])
     log.info("%s: %d chains, %d steps", method.name, method.shape.chains, method.shape.total)
     with _halting(method, run.folder, methods):

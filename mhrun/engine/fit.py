@@ -1,4 +1,4 @@
-"""What the data contradict in a model, at its posterior mean."""
+"""Posterior predictive checks of a model at its posterior mean."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _NEAR = 1.1  # R-hat below which the mean of all draws is near the posterior's
 
 
 def judges_fit(model: Model) -> TypeGuard[JudgesFit]:
-    """Return whether a model says what the data contradict in it."""
+    """Return whether a model has checks of its fit."""
     return offers(model, JudgesFit) and native_form(model, "fit_warnings", "log_lik") is not None
 
 
 def fit_warnings(method: Method, trace: xr.DataTree) -> list[str]:
-    """Return what the data contradict in the model, at the posterior mean.
+    """Return the failed checks of the model's fit, at the posterior mean.
 
     Draws of another target, or of chains that have not converged, contradict the data by themselves: there is no line.
     """

@@ -1,4 +1,4 @@
-"""How many methods of a run are computed beside each other (``runtime.jobs``)."""
+"""How many methods of a run are computed concurrently (``runtime.jobs``)."""
 
 from __future__ import annotations
 

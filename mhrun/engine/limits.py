@@ -1,4 +1,4 @@
-"""Up to how many parameters a pilot finds a scale."""
+"""Largest numbers of parameters for which a pilot finds a scale."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def load(run: str | os.PathLike[str], *, project: str | os.PathLike[str] | None 
 
 
 def _prediction(model: Model, *, outcomes: bool) -> Any:
-    """Return what a model predicts: a function of theta and the rows, or the model itself.
+    """Return the prediction of a model: a function of theta and the rows, or the model itself.
 
     Raises:
         UserError: `outcomes` of a model that is no function with `simulate`.

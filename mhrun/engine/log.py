@@ -15,7 +15,7 @@ log = logging.getLogger("mhrun")
 
 @contextmanager
 def log_to(folder: RunFolder) -> Iterator[None]:
-    """Write what is logged to the log of a run.
+    """Append log records to the log file of a run.
 
     Raises:
         UserError: the log cannot be written.

@@ -1,4 +1,4 @@
-"""Where a method is, in memory and in a checkpoint."""
+"""The position of a method's run, in memory and in a checkpoint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Position:
     monitoring: Monitoring | None
 
     def checkpoint(self) -> Checkpoint:
-        """Return what a resumed run needs to go on from here."""
+        """Return what a resumed run needs to continue from here."""
         monitor_arrays = {} if self.monitoring is None else self.monitoring.pack()
         return Checkpoint(self.step, _pack(self.state, self.memory) | monitor_arrays)
 

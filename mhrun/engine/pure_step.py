@@ -168,7 +168,7 @@ Names = tuple[tuple[str, ...], ...]
 
 
 class Kind(NamedTuple):
-    """A kind of step, and what runs it; None if it is called as it is."""
+    """A kind of step, and the captured function that runs it; None if it is run by the kernel itself."""
 
     requests: Requests
     given: Names  # what the state and the controls have before it

@@ -1,4 +1,4 @@
-"""What the parts of a run have in common."""
+"""State shared by the parts of a run."""
 
 from __future__ import annotations
 

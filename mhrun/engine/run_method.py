@@ -88,7 +88,7 @@ def run_method(
 
 
 def _facts(method: Method, position: Position, executor: Executor) -> dict[str, Any]:
-    """Return what the summary of a method has besides its totals."""
+    """Return the facts of a method's summary other than its totals."""
     last = method.plan.controls(position.memory, position.step, 1)
     facts: dict[str, Any] = {
         "executor": executor.name,
@@ -104,7 +104,7 @@ def _facts(method: Method, position: Position, executor: Executor) -> dict[str, 
 
 
 def _of_draws(method: Method, folder: Path) -> dict[str, Any]:
-    """Return what the summary of a method has from its draws."""
+    """Return the facts of a method's summary that are computed from its draws."""
     bias = mean_bias(method, folder)
     return {} if bias is None else {"mean_bias": bias._asdict()}
 

@@ -27,7 +27,7 @@ def reuse(run: RunContext, methods: Sequence[Method]) -> None:
 
 
 def each_claimed(run: RunContext, methods: Sequence[Method]) -> Iterator[Method]:
-    """Yield the methods, those last that another process is computing; what it finds is used.
+    """Yield the methods; those that another process is computing come last, and its results are used.
 
     Raises:
         Interrupted: the user stopped it while it waited.

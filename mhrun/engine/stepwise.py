@@ -1,4 +1,4 @@
-"""What executors share that do one step at a time."""
+"""Base of executors that do one step at a time."""
 
 from __future__ import annotations
 

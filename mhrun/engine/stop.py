@@ -40,7 +40,7 @@ class StopSignal:
 
 @contextmanager
 def stop_signal() -> Iterator[StopSignal]:
-    """Yield what the signals of a run are received by."""
+    """Handle the signals that stop a run, and yield the handler."""
     stop = StopSignal()
     if threading.current_thread() is not threading.main_thread():
         yield stop

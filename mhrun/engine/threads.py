@@ -1,4 +1,4 @@
-"""How many threads torch works with: one, unless the work of a step pays for more.
+"""How many threads torch uses: one, unless a step is large enough for more.
 
 Torch hands the parts of each operation to all threads and waits for the last. Beside another process one of the cores
 is late, and an operation of microseconds waits for milliseconds: small steps are eight times slower on two cores of
@@ -47,7 +47,7 @@ def is_heavy(method: Method) -> bool:
 
 
 def faster_threads(threads: int, step: Callable[[], object]) -> int:
-    """Return `threads`, or 1 if steps are not clearly faster with so many, as beside other processes they are not.
+    """Return `threads`, or 1 if steps are not clearly faster with them, as when other processes use the cores.
 
     If a step takes more than 5 seconds, there is no comparison, which would take minutes.
 

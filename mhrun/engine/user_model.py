@@ -1,4 +1,4 @@
-"""What a call from Python gives as model and data, as a model, a data set and starting points."""
+"""Converts the arguments of a call from Python to a model, a data set and starting points."""
 
 from __future__ import annotations
 

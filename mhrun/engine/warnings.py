@@ -380,7 +380,7 @@ def precision_warnings(
 
 
 def tempered(temperature: float) -> str:
-    """Return what a temperature above 1 means for draws, as a sentence."""
+    """Return a sentence on what a temperature above 1 means for draws."""
     return (
         f"the target is at T = {rounded(temperature)}, not the posterior: its standard deviations are up to sqrt(T) = "
         f"{rounded(temperature**0.5)} times as large. Use T = 1 for the posterior."

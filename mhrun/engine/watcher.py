@@ -1,4 +1,4 @@
-"""Who follows the progress of a run."""
+"""The interface through which the progress of a run is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods of one run beside each other: each is run by one of several worker processes.
+"""Runs the methods of one run concurrently, in worker processes.
 
 A worker is a new Python process with the run's configuration. It is given names of methods and runs them as the run
 itself would: same folders, same random numbers, same bits. Results reach the parent through the folder only; a pipe
@@ -238,7 +238,7 @@ class _Sender:
         self._connection, self._lock = connection, threading.Lock()
 
     def send(self, *message: Any) -> None:
-        """Send a message; timers do so beside the main thread."""
+        """Send a message; thread-safe, as timers send too."""
         with self._lock:
             self._connection.send(message)
 

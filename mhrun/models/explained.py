@@ -59,7 +59,7 @@ _IN_C = {
 
 
 def _remedy(message: str, arguments: Mapping[str, Tensor]) -> str:
-    """Return what is wrong and what to do for the usual errors of a log-density in torch, else nothing."""
+    """Return cause and remedy of the usual torch errors in a log-density; empty for other errors."""
     if any(text in message for text in _READS):
         return (
             "reads the value of a tensor (if, float, .item() or NumPy), which chains that are computed together do "

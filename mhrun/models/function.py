@@ -301,7 +301,7 @@ class FunctionModel:
         )
 
     def _ignores_theta(self, theta: Tensor, rows: Rows) -> bool:
-        """Return whether the log-likelihood depends on no parameter, as where the prior alone is sampled.
+        """Return whether the log-likelihood depends on no parameter, as when only the prior is sampled.
 
         vmap follows every operation on theta, also those that gradients do not pass, such as detach, and refuses to
         return a result of any as one for all chains.

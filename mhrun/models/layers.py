@@ -91,5 +91,5 @@ def inputs_of(name: str | None) -> nn.Module:
 
 
 def activation_of(norm: str) -> nn.Module:
-    """Return ReLU, or nothing after FRN, which has a threshold of its own."""
+    """Return ReLU, or nothing after FRN, which includes a threshold."""
     return nn.Identity() if norm == "frn" else nn.ReLU()

@@ -151,7 +151,7 @@ class ModuleModel:
         return self._prepared.batch_norms
 
     def fields_of(self, data: Rows) -> Mapping[str, Field]:
-        """Return what the data must be for a classifier, whose outputs on some of them say how many classes there are.
+        """Return the required fields of a classifier; the number of classes is that of its outputs.
 
         Raises:
             Refusal: no classes, or one output.

@@ -168,7 +168,7 @@ def _has_default_dtype(outputs: Any, operands: Any) -> bool:
 
 
 class _NoReading(TorchFunctionMode):
-    """Refuses functions that hand the values of tensors to Python, which no dispatch mode sees."""
+    """Refuses functions that read tensor values in Python, which dispatch modes do not see."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""How good the class probabilities of chains and of their ensembles are."""
+"""Calibration of the class probabilities of chains and of their ensembles."""
 
 from __future__ import annotations
 

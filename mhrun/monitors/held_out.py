@@ -87,7 +87,7 @@ class HeldOut(Periodic[_Values]):
         return None
 
     def check_data(self, target: Target, chains: int) -> None:
-        """Refuse test data that the model cannot read, or whose outcomes are no numbers of the shape of their means."""
+        """Refuse test data that the model cannot read, or whose outcomes do not have the shape of their means."""
         if (reason := unfit(target.model, self.data)) is not None:
             raise Refusal(f"the monitor's data: {reason}")
         for name, field in target.data.fields.items():
@@ -197,7 +197,7 @@ def _predicts_number(model: Model) -> TypeGuard[HasOutcomeMean]:
 
 
 def _start(target: Target, chains: int) -> Tensor:
-    """Return a point (1, D) at which a chain may begin; 0 where the model knows none."""
+    """Return a starting point (1, D) of the model; zeros if it has none."""
     for count in (1, chains):  # one is quick, but starts may be given for all
         try:
             return target.model.init(count, Draws(Streams(0, count, target.device), 0))[:1]

@@ -1,4 +1,4 @@
-"""What monitors on test data have in common: when they run, the mean of the parameters, and snapshots."""
+"""Base of monitors on test data: when they run, the mean of the parameters, and snapshots."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Periodic(Monitor, Generic[Computed]):
 
     @abstractmethod
     def no_snapshots(self, target: Target, chains: int) -> dict[str, Tensor]:
-        """Return what is kept of snapshots, name -> (C, ...), before the first."""
+        """Return the initial accumulators over snapshots, name -> (C, ...)."""
 
     @abstractmethod
     def with_snapshot(
@@ -132,7 +132,7 @@ class Periodic(Monitor, Generic[Computed]):
         evaluation: Computed,
         share: Tensor,
     ) -> dict[str, Tensor]:
-        """Return what is kept of snapshots after one more.
+        """Return the accumulators after one more snapshot.
 
         Args:
             target: the target.

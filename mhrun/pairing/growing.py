@@ -88,5 +88,5 @@ class Terms:
         return self._target.differences.per_term * size + self.n_lik_overhead
 
     def _count_a_pass(self) -> None:
-        """Count one pass over all data in this step, which gives all full-data statistics that a rule asks for."""
+        """Count one pass over all data in this step, which gives all full-data statistics that a rule needs."""
         self.n_lik_overhead.fill_(self._target.differences.per_term * self.n)

@@ -1,4 +1,4 @@
-"""What pairings share that evaluate both points anew at each step."""
+"""Base of pairings that evaluate both points anew at each step."""
 
 from __future__ import annotations
 

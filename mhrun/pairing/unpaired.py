@@ -1,4 +1,4 @@
-"""What pairings share whose two points are evaluated on independent minibatches."""
+"""Base of pairings whose two points are evaluated on independent minibatches."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Dynamics(ABC):
         """Return the next theta (C, D) and aux; `grad` (C, D) estimates the full-data log-posterior gradient."""
 
     def largest_step(self, dim: int, temperature: float) -> float:
-        """Return the step size up to which it is stable, whatever the curvature; a pilot takes no longer one. 0: none.
+        """Return the largest step size that is stable at any curvature, an upper limit for pilots. 0: none is.
 
         Args:
             dim: number of coordinates.

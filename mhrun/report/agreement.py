@@ -1,4 +1,4 @@
-"""Whether the draws of a method agree with those of a reference, in one label."""
+"""Verdicts on whether the draws of a method agree with those of a reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that test parts of the user's own as a run had them."""
+"""The ``mhrun check`` commands that test the user's parts of a run."""
 
 from __future__ import annotations
 

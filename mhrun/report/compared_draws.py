@@ -17,7 +17,7 @@ from mhrun.target.function_space import Predictions, that_vary
 
 
 class ComparedDraws(NamedTuple):
-    """The draws of each method, and what they are."""
+    """The draws of each method, with their coordinate names and notes."""
 
     by_name: Mapping[str, Draws | str]  # (C, S, coordinates), or a line on why there are none
     counts: Mapping[str, int]  # of valid draws of a chain, of which these are the first

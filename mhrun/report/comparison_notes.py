@@ -1,4 +1,4 @@
-"""What a reader of a comparison should know: doubts about the reference, temperatures, what a verdict does not see."""
+"""Notes on a comparison: doubts about the reference, temperatures, limits of verdicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of a run that are declared in YAML: rows, columns, and the paper's numbers beside ours."""
+"""Tables of a run that are declared in YAML: rows, columns, and the numbers of the paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the draws of a method are worth, and what they cost: effective sample size, R-hat, evaluations, seconds."""
+"""Efficiency of a method: effective sample size and R-hat of its draws, evaluations and seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page of a run depends on, as a digest: a page of another digest is made again."""
+"""Digest of the inputs of a run's page: if it changes, the page is rebuilt."""
 
 from __future__ import annotations
 

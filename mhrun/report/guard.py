@@ -1,4 +1,4 @@
-"""One part of a report that fails does not take the others with it."""
+"""Isolates failures: a part of a report that fails leaves the others intact."""
 
 from __future__ import annotations
 

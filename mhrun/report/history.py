@@ -1,4 +1,4 @@
-"""How a method went: acceptance over steps, adapted step sizes, minibatch sizes."""
+"""History of a method: acceptance over steps, adapted step sizes, minibatch sizes."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def _arithmetic(run: Run) -> str:
 
 
 def claims_context(status: Evidence, claims: list[Judged]) -> dict[str, Any]:
-    """Return what the section of claims needs beside them: status, totals, classes of verdicts, reasons, errors."""
+    """Return the template variables of the section of claims: status, totals, classes of verdicts, reasons, errors."""
     general = ("other settings", "another sweep", "settings could not")
     reasons = dict.fromkeys(claim.why for claim in claims if claim.why.startswith(general))
     return {

@@ -1,4 +1,4 @@
-"""What figures of a report are drawn with: panels, lines with bands, points with errors, legends outside."""
+"""Drawing helpers for figures of reports: panels, lines with bands, points with errors, legends outside."""
 
 from __future__ import annotations
 

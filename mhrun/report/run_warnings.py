@@ -125,7 +125,7 @@ def _target_warnings(run: Run) -> list[str]:
 
 
 def _fit_warnings(run: Run) -> list[str]:
-    """Return what the data contradict in the model, each line with the methods whose draws show it."""
+    """Return failed checks of the model's fit, each with the methods whose draws show it."""
     methods: dict[str, list[str]] = {}
     for m, summary in run.methods.items():
         for line in summary.get("fit_warnings") or []:

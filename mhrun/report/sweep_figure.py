@@ -239,7 +239,7 @@ def _is_untouched(part: pd.DataFrame, metrics: Sequence[str]) -> bool:
 
 
 def _notes(part: pd.DataFrame, metric: str, bars: str, bottom: float) -> dict[str, None]:
-    """Return what the bars and marks of a line mean, as far as it has them."""
+    """Return the meanings of the bars and marks that a line has."""
     error = part[metric].map(_error).fillna(0.0)
     has = {
         f"bars: {bars}": (error > 0).any(),

@@ -1,4 +1,4 @@
-"""What the page of a sweep says beside its numbers: a sentence, and the warnings of its runs."""
+"""The text of a sweep's page: a finding in one sentence, and the warnings of its runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tables and figures of an experiment are made of, in one place to import from."""
+"""Names that an experiment's tables and figures import, in one module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the values of a schedule must be: checked of schedules that are not of this package."""
+"""Checks of the values of a user's schedule."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def method_digest(config: Mapping[str, Any], name: str) -> str:
-    """Return the name of what a method computes: twelve hexadecimal digits.
+    """Return the digest of a method's computation: twelve hexadecimal digits.
 
     Two runs in which it is the same have the same trace of that method, to the bit: its name (which its random numbers
     depend on), kernel, schedules, starts and counts, its model, data, target and monitor, seed, number type, device,

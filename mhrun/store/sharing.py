@@ -1,4 +1,4 @@
-"""Methods that several runs of an experiment have in common, as the jobs of a sweep do, are computed once.
+"""Computes methods that several runs share, as jobs of a sweep do, only once.
 
 A method that is done has its digest (`mhrun.store.identity.method_digest`) in its ``done.json``. A run that needs a
 method of this digest links its files, or copies them where the disk has no hard links. Files are replaced and never

@@ -1,4 +1,4 @@
-"""Statistics of each chain, added up while a method runs: its summary, warnings and rates are computed from them."""
+"""Statistics of each chain, accumulated while a method runs, for its summary, warnings and rates."""
 
 from __future__ import annotations
 

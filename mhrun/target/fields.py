@@ -101,7 +101,7 @@ def _values(need: Field) -> str:
 
 
 def _wrong(need: Field, values: Tensor) -> str | None:
-    """Return in words the first value that violates the requirement and its row, or None."""
+    """Describe the first value that violates the requirement, with its row; None if there is none."""
     rows = max(1, _BLOCK // max(1, values[:1].numel()))
     for start in range(0, len(values), rows):
         part = values[start : start + rows]

@@ -1,4 +1,4 @@
-"""One point where a chain of a model begins, from which searches and probes go out."""
+"""One starting point of a model, from which searches and probes begin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that the labels of parameters are those of the data: draws would have the names of others."""
+"""Checks that labels of parameters match the columns and groups of the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of a log density that a Taylor surrogate knows, with a normal prior, in whitened coordinates."""
+"""The quadratic part of a log density, from a Taylor surrogate and a normal prior, in whitened coordinates."""
 
 from __future__ import annotations
 

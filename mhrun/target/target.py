@@ -195,7 +195,7 @@ class Target:
 
     @cached_property
     def quadratic(self) -> Quadratic:
-        """What a Taylor surrogate and a normal prior know of the log density.
+        """The quadratic part of the log density, from a Taylor surrogate and a normal prior.
 
         Raises:
             UserError: the prior is not normal, or no mode was found.

@@ -90,7 +90,7 @@ class HasFields(Protocol):
 
 
 class ReadsPixels(Protocol):
-    """Says how it reads bytes (uint8) of ``x``."""
+    """Declares how it reads bytes (uint8) of ``x``."""
 
     reads_pixels: bool  # whether they are pixels, k for k/255, see `mhrun.Dataset`
 
@@ -148,10 +148,10 @@ class Simulates(Protocol):
 
 
 class JudgesFit(Protocol):
-    """Says what the data contradict in it."""
+    """Checks its fit to the data."""
 
     def fit_warnings(self, theta: Tensor, data: Rows) -> list[str]:
-        """Return lines on what the data contradict, at the posterior mean theta (D,)."""
+        """Return lines on failed checks of the fit, at the posterior mean theta (D,)."""
         ...
 
 
@@ -203,7 +203,7 @@ class HasBatchNorms(Protocol):
 
 
 class TakesAutocast(Protocol):
-    """Says whether it can be evaluated in other formats."""
+    """Declares whether it can be evaluated in other formats."""
 
     takes_autocast: bool  # whether its products may be in bfloat16
 

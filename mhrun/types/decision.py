@@ -140,7 +140,7 @@ class Contest(NamedTuple):
 
     @classmethod
     def of(cls, found: Difference | Supply | Arrivals, scale: Tensor, offset: Tensor) -> Contest:
-        """Return the contest with what a pairing has found; the part that a surrogate knows joins the offset."""
+        """Return the contest of a pairing's estimate; the surrogate's exact part is added to the offset."""
         if found.known is not None:
             offset = offset + scale * found.known
         if isinstance(found, Difference):

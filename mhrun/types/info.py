@@ -1,4 +1,4 @@
-"""What a step reports, and how it is stored."""
+"""The statistics that a step reports, and how they are stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of a step: where chains are, what is known there, and what controls their next move."""
+"""The state of a step: points of the chains, evaluations at them, and the controls of the next move."""
 
 from __future__ import annotations
 
