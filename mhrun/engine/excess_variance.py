@@ -1,4 +1,4 @@
-"""By how much minibatch noise of gradients makes the draws of a dynamics too wide."""
+"""Excess variance of the draws of a dynamics by minibatch noise of gradients."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def choose_executor(
 
 
 def measured_threads(method: Method, executor: Executor) -> int:
-    """Return how many threads torch has for the steps of a method: more than one only if they are faster now.
+    """Return the number of torch threads for a method's steps: more than one only if measured to be faster.
 
     Steps that are estimated to take seconds have all cores, without a comparison.
 

@@ -1,4 +1,4 @@
-"""By how much the steps of a dynamics shift the means of its draws."""
+"""Bias of the means of the draws of a dynamics, by its step size."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _OF_HALF = 0.5  # share of the bias that the draws of either half of the run mus
 
 
 class MeanBias(NamedTuple):
-    """By how much the mean of a coordinate is off."""
+    """Bias of the mean of a coordinate."""
 
     size: float  # in standard deviations of its draws
     name: str  # of the coordinate
 
 
 class Gains(NamedTuple):
-    """What a dynamics does to variances, as relative errors."""
+    """Relative errors of variances under a dynamics."""
 
     of_steps: (
         float  # e g, with g the dynamics' `bias.means`: e g H / 2 at the curvature H of the log posterior

@@ -1,4 +1,4 @@
-"""Checks of a user's model before anything is computed with it, by what every method relies on.
+"""Checks of a user's model before a run: properties that every method relies on.
 
 They compare the model with itself at the start of the first chain, on a few data: a log-likelihood that depends on the
 rest of the minibatch, or a gradient that is not that of its log-likelihood, make draws wrong that look right.
@@ -42,7 +42,7 @@ _TRIED, _AGREE, _HIDDEN, _MOVED = (1e-5, 1e-3), 0.01, 0.1, 2_000_000
 
 
 def check_model(target: Target, theta: Tensor, *, takes_gradients: bool = True) -> None:
-    """Check a model that is the user's at a starting point theta (1, D); those of mhrun have tests.
+    """Check a user's model at a starting point theta (1, D); bundled models are covered by tests.
 
     Args:
         target: of the model.

@@ -91,7 +91,7 @@ def _written(node: Mapping[str, Any]) -> str:
 
 
 def _value(value: Any) -> Any:
-    """Return a setting without its ${...}: the default of a choice, or what stands for one that has none."""
+    """Return a setting without its ${...}: the default of a choice, or a placeholder if it has none."""
     if not isinstance(value, str) or "${" not in value:
         return value
     found = _SELECT.fullmatch(value)

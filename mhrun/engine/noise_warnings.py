@@ -143,7 +143,7 @@ def mean_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_undeclared(kernel: Unadjusted, target: Target) -> bool:
-    """Return whether gradients have noise, and the dynamics does not declare what it does to the draws."""
+    """Return whether gradients are noisy and the dynamics does not declare the effect on its draws."""
     dynamics, m = kernel.dynamics, kernel.m or target.n
     is_noisy = target.gradient_noise > 0 or (target.n > 1 and target.batches.error_share(m) > 0)
     is_declared = dynamics.bias.noise is not None or dynamics.optimises or dynamics.corrects_noise

@@ -10,7 +10,7 @@ from mhrun.target.precision import FP32, SMALL_SCALE
 
 
 def ratio_precision(kernel: Kernel, target: Target, plan: Plan) -> str:
-    """Return the format of the log-likelihoods in acceptance ratios: that of gradients, or fp32.
+    """Return the number format of log-likelihoods in acceptance ratios: that of gradients, or fp32.
 
     It is that of gradients where one pass gives both, on minibatches of fixed size, and n/T <= 100 at every step. Then
     the ratio needs no further pass. Elsewhere the ratio would have n/T times the rounding of a mean.

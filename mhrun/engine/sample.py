@@ -235,7 +235,7 @@ def _run(
     attributes: Mapping[str, Any],
     progress: bool,
 ) -> tuple[Method, dict[str, Any]]:
-    """Let a pilot find what is left open, run the method in a folder, and return it with its summary.
+    """Run the pilot for open settings, run the method in a folder, and return it with its summary.
 
     The pilot's settings are read from, and kept in, the folder `pilot_folder`.
     """

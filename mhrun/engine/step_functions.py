@@ -1,4 +1,4 @@
-"""Parameters that a log-likelihood depends on by steps: it changes with them, and has no gradient in them."""
+"""Parameters in which a log-likelihood is a step function: it depends on them, but its gradient is 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data outside of the support of a model's `torch.distributions`, which are refused before a run.
+"""Refuses data outside the support of a model's `torch.distributions`, before a run.
 
 During a run their arguments are not validated (`mhrun.models.explained.unvalidated`), and some densities are finite for
 values that they exclude: that of a Bernoulli outcome of -1 has no bound.

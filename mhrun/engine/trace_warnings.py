@@ -1,4 +1,4 @@
-"""Warnings of everything that makes the draws of a trace doubtful."""
+"""Warnings about the draws of a trace."""
 
 from __future__ import annotations
 

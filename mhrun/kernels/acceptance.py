@@ -64,7 +64,7 @@ def efficient_acceptance(kernel: Kernel, dim: int) -> Acceptance | None:
 
 
 def is_assumed(kernel: Kernel) -> bool:
-    """Return whether the most efficient rate of a kernel is that of another proposal, as its own declares none."""
+    """Return whether the most efficient rate is assumed, because the kernel's proposal declares none."""
     return kernel.proposal is not None and kernel.proposal.best_acceptance is None
 
 

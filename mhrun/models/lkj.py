@@ -1,4 +1,4 @@
-"""Draws of `LKJCholesky`, which torch has wrong for three dimensions and more."""
+"""Correct draws of `LKJCholesky`; those of torch are wrong in three dimensions or more."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Bound(Evaluator):
     def _by_call(
         self, theta: Tensor, buffers: Buffers, rows: Rows, function: Callable[[Tensor, Rows], Tensor]
     ) -> Tensor:
-        """The same as a differentiable function of theta, for those who differentiate log_lik themselves."""
+        """The same as a differentiable function of theta, for callers that differentiate log_lik themselves."""
         module, x = self._module(theta, training=False), self._inputs(theta, rows)
         values, traced = [], _is_traced(theta)
         for c in range(len(theta)):

@@ -119,7 +119,7 @@ def reset(module: nn.Module) -> None:
 
 
 def initialised(module: nn.Module) -> Iterator[nn.Parameter]:
-    """Yield the parameters that layers of the module initialise, so that their present values are of no consequence."""
+    """Yield the parameters that layers of the module initialise, whose present values do not matter."""
     with torch.random.fork_rng(devices=[]):
         trial = copy.deepcopy(module)
         initial = [(p._version, p.detach().clone()) for p in trial.parameters()]

@@ -1,4 +1,4 @@
-"""How one module is evaluated at the parameters of many chains: what both ways have in common."""
+"""Evaluation of one module at the parameters of many chains: base of both implementations."""
 
 from __future__ import annotations
 

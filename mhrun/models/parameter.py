@@ -115,7 +115,7 @@ def parameter_of(name: Any, setting: Any) -> Parameter:
 
 
 def _describe_prior(prior: Distribution) -> str:
-    """Return a distribution as ``Normal(loc=0, scale=1)``; the shape stands for many numbers."""
+    """Return a distribution as ``Normal(loc=0, scale=1)``; arrays are shown by their shape."""
     keys = [key for key in prior.arg_constraints if key in vars(prior)] or list(prior.arg_constraints)
     values = {key: getattr(prior, key) for key in keys}
     numbers = ", ".join(

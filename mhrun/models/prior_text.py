@@ -176,7 +176,7 @@ def _value(key: str, value: Any) -> int | Tensor:
 
 
 def _check(kind: Any, numbers: Mapping[str, Any]) -> None:
-    """Check the conditions of a distribution on its arguments, of which torch would speak in names of its classes."""
+    """Check the conditions of a distribution on its arguments; messages do not name torch's classes."""
     for key, value in numbers.items():
         condition = kind.arg_constraints.get(key) if isinstance(kind.arg_constraints, Mapping) else None
         if key in _WHOLE or condition is None or constraints.is_dependent(condition):

@@ -1,4 +1,4 @@
-"""Which tensors compiled loops can read."""
+"""Checks whether compiled loops can read tensors."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Dynamics(ABC):
     # Whether it needs `aux["log_density"]` (C,), the estimated full-data log posterior
     energies: bool = False
     bias: Bias = Bias()  # of its stationary distribution
-    corrects_noise: bool = False  # whether it takes gradient noise that it knows off what it adds
+    corrects_noise: bool = False  # whether it subtracts known gradient noise from the noise that it adds
     # The variance of gradient noise, of each coordinate of theta, that it is given and takes off; None: it estimates it
     known_noise: float | None = 0.0
     optimises: bool = False  # whether it adds no noise at any temperature: an optimiser

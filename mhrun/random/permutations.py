@@ -1,4 +1,4 @@
-"""Random permutations of the data that are used a piece at a time."""
+"""Random permutations of the data, generated piece by piece."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Smoothed densities of draws, and axes that have room for those of most methods."""
+"""Smoothed densities of draws, and axis limits that fit those of most methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of a page, as small as they can be without a change of colour."""
+"""Lossless reduction of a page's PNG images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The results at paper scale that a checkout has in docs/results. Lists read them, too: no torch is needed."""
+"""The results at paper scale in docs/results of a checkout. Imports no torch, as lists read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The draws of what users call a trace, of this library or another, and their coordinates in one order."""
+"""The draws of a trace, of this library or another, with their coordinates in one order."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class UserTrace(NamedTuple):
 
 
 def read(key: Any, trace: Any) -> UserTrace:
-    """Return the variables of what a user calls a trace, of the coldest rung if it has several."""
+    """Return the variables of a trace, of the coldest rung if it has several."""
     valid: npt.NDArray[np.bool_] | None = None
     attributes: dict[str, Any] = {}
     evaluations: float | None = None

@@ -1,4 +1,4 @@
-"""Labels of the draws of several traces: what has the same label is compared, in whatever order."""
+"""Labels of the draws of several traces: coordinates with equal labels are compared, in any order."""
 
 from __future__ import annotations
 

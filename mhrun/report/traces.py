@@ -1,4 +1,4 @@
-"""Comparison of traces from Python, of this library or another: what ``mhrun compare`` does with runs."""
+"""Comparison of traces from Python, of this library or another, as ``mhrun compare`` compares runs."""
 
 from __future__ import annotations
 

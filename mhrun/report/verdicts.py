@@ -1,4 +1,4 @@
-"""The verdicts on claims. Lists of runs need them, too: this module imports nothing."""
+"""The verdicts on claims. Imports nothing, as lists of runs use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The draws of a trace: the steps that they are of, and which of them follow the target."""
+"""The draws of a trace: their steps, and which of them follow the target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Differences of the log-likelihood between two points: what an acceptance test is given."""
+"""Differences of the log-likelihood between two points, the input of acceptance tests."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Surrogate:
 
     @property
     def kind(self) -> str | None:
-        """The kind of the bounds on the terms of the remainders, one of `BOUND_KINDS`; None where no model has them."""
+        """The kind of the bounds on the terms of the remainders, one of `BOUND_KINDS`; None if the model has none."""
         return BOUND_KINDS[self.order]
 
     @property
