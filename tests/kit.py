@@ -47,8 +47,8 @@ short_run = pytest.mark.filterwarnings(
 )
 
 
-def config(outputs: Path, *words: str) -> dict[str, Any]:
-    """Return the configuration of the smallest run, with some words on top."""
+def config(outputs: Path, *overrides: str) -> dict[str, Any]:
+    """Return the configuration of the smallest run, with some overrides on top."""
     return compose_config(
         [
             "experiment=gmm_tied_means",
@@ -56,13 +56,13 @@ def config(outputs: Path, *words: str) -> dict[str, Any]:
             "runtime.threads=1",
             "runtime.report=false",
             f"runtime.outputs={outputs}",
-            *words,
+            *overrides,
         ]
     )
 
 
-def compute(outputs: Path, *words: str) -> RunFolder:
-    return run_experiment(config(outputs, *words), Silent())
+def compute(outputs: Path, *overrides: str) -> RunFolder:
+    return run_experiment(config(outputs, *overrides), Silent())
 
 
 def contents(folder: RunFolder, method: str) -> dict[str, np.ndarray]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from kit import FEW
 
-WORDS = ["-m", "experiment=gmm_tied_means", "scale=smoke", "runtime.threads=1", "~methods.sghmc", *FEW]
+OVERRIDES = ["-m", "experiment=gmm_tied_means", "scale=smoke", "runtime.threads=1", "~methods.sghmc", *FEW]
 
 QUICK = ("steps=60", "warmup=50", "~report.figures")  # figures of the runs, which take most of the time
 BARE = (*QUICK, "runtime.report=false")  # a page of the sweep, none of its runs

@@ -85,9 +85,11 @@ def project(tmp_path, monkeypatch, rng):
     sys.modules.pop("own", None)
 
 
-def checked(capsys, *words):
-    experiment = [] if any(word.startswith("experiment=") for word in words) else ["experiment=mine"]
-    status = run(["check", "--project", ".", "--json", *experiment, "replications=80", *words])
+def checked(capsys, *arguments):
+    experiment = (
+        [] if any(argument.startswith("experiment=") for argument in arguments) else ["experiment=mine"]
+    )
+    status = run(["check", "--project", ".", "--json", *experiment, "replications=80", *arguments])
     printed = capsys.readouterr()
     assert status in (0, 1), printed.err
     return status, json.loads(printed.out)["checks"]
@@ -179,8 +181,8 @@ def test_a_model_class_is_drawn_from_by_its_methods(project, capsys):
     (project / "own.py").write_text(CLASS)
     (project / "conf/model/line.yaml").write_text("_target_: own.LogRate\n")
     (project / "rows.csv").write_text("x,y\n1,0.3\n2,1.5\n")
-    words = ["methods.full.schedules.step_size.start=1.5", "steps=200", "warmup=100", "replications=20"]
-    status, (found,) = checked(capsys, *words)
+    arguments = ["methods.full.schedules.step_size.start=1.5", "steps=200", "warmup=100", "replications=20"]
+    status, (found,) = checked(capsys, *arguments)
     assert (status, found["outcome"]) == (0, "holds"), found
     for name, message in (
         (
@@ -189,8 +191,8 @@ def test_a_model_class_is_drawn_from_by_its_methods(project, capsys):
         ),
         ("Silent", r"Silent has no sample_prior\(count\) and no simulate\(theta, rows\)"),
     ):
-        words[-1] = f"model._target_=own.{name}"
-        assert run(["check", "--project", ".", "experiment=mine", "replications=20", *words]) == 2
+        arguments[-1] = f"model._target_=own.{name}"
+        assert run(["check", "--project", ".", "experiment=mine", "replications=20", *arguments]) == 2
         error = capsys.readouterr().err
         assert re.search(message, error), error
         assert error.count("\n") == 1
@@ -243,14 +245,14 @@ def test_a_sequential_test_is_run_on_one_data_set_after_another(project, capsys,
 def test_data_sets_that_are_run_concurrently_have_the_same_draws(project, capsys, monkeypatch):
     """So with a pilot, too; an error in a process is printed as one line."""
     monkeypatch.setattr("mhrun.cli.calibrating._FEWEST", 3)
-    words = ["methods.full.schedules.step_size.start=auto", "replications=5", "steps=200", "warmup=200"]
-    alone, beside = (checked(capsys, *words, f"runtime.jobs={jobs}") for jobs in (1, 2))
+    arguments = ["methods.full.schedules.step_size.start=auto", "replications=5", "steps=200", "warmup=200"]
+    alone, beside = (checked(capsys, *arguments, f"runtime.jobs={jobs}") for jobs in (1, 2))
     assert alone == beside
     assert alone[1][0]["ranks"]
     broken = "    if multiprocessing.parent_process(): raise ValueError('the sky fell')\n    return "
     (project / "own.py").write_text("import multiprocessing\n" + MODEL.replace("    return ", broken, 1))
     sys.modules.pop("own")
-    assert run(["check", "--project", ".", "experiment=mine", *words, "runtime.jobs=2"]) == 2
+    assert run(["check", "--project", ".", "experiment=mine", *arguments, "runtime.jobs=2"]) == 2
     assert "the sky fell" in capsys.readouterr().err.splitlines()[-1]
 
 
@@ -274,8 +276,8 @@ def test_settings_that_are_left_to_a_pilot_are_found_for_each_data_set(project, 
     monkeypatch.setattr(
         "mhrun.engine.pilot.run.pilot", lambda method: found_by_pilots.append(1) or pilot(method)
     )
-    words = ["methods.full.schedules.step_size.start=auto", "replications=3", "steps=100", "warmup=200"]
-    status, (found,) = checked(capsys, *words)
+    arguments = ["methods.full.schedules.step_size.start=auto", "replications=3", "steps=100", "warmup=200"]
+    status, (found,) = checked(capsys, *arguments)
     assert len(found_by_pilots) == 3
     assert status == 0
     assert found["outcome"] in ("holds", "does not apply")
@@ -293,7 +295,7 @@ def test_what_is_printed_has_a_histogram_for_each_quantity(project, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["model.simulate=null"], "does not say how data are drawn; give it simulate"),
         (["model.parameters.slope=1"], "slope has no declared prior to draw from"),
@@ -303,8 +305,8 @@ def test_what_is_printed_has_a_histogram_for_each_quantity(project, capsys):
         (["replications=3"], "replications = 3 must be a whole number, at least 20"),
     ],
 )
-def test_models_that_cannot_be_drawn_from_are_refused_in_one_line(project, capsys, words, message):
-    assert run(["check", "--project", ".", "experiment=mine", *words]) == 2
+def test_models_that_cannot_be_drawn_from_are_refused_in_one_line(project, capsys, arguments, message):
+    assert run(["check", "--project", ".", "experiment=mine", *arguments]) == 2
     error = capsys.readouterr().err
     assert re.search(message, error), error
     assert error.count("\n") == 1

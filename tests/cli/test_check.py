@@ -1,4 +1,4 @@
-"""The command `mhrun check`: its words, its verdicts, and its exit status."""
+"""The command `mhrun check`: its arguments, its verdicts, and its exit status."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from mhrun.cli.main import run
 
 @pytest.mark.slow
 def test_the_bias_with_minibatches_is_no_property_of_a_proposal(capsys):
-    words = ["checks=minibatches", "chains=4000"]
-    assert run(["check", "proposal=random_walk", *words]) == 0
+    arguments = ["checks=minibatches", "chains=4000"]
+    assert run(["check", "proposal=random_walk", *arguments]) == 0
     out = capsys.readouterr().out
     assert "with a correct proposal too, as Metropolis's rule reads minibatches here" in out
     assert "\nno check fails. " in out
-    assert run(["check", "dynamics=sgld", *words]) == 0
+    assert run(["check", "dynamics=sgld", *arguments]) == 0
     out += capsys.readouterr().out
     assert "rule that takes no account" not in out
     assert all(line == line.rstrip() for line in out.splitlines())
 
 
 def test_a_setting_of_a_part_needs_its_kind_before_it(capsys):
-    for words, hint in (
+    for arguments, hint in (
         (["dynamics=sghmc", "friction=0.5"], "Did you mean 'dynamics.friction=0.5'?"),
         (["method=sghmc", "friction=0.5"], "Did you mean 'method.kernel.dynamics.friction=0.5'?"),
     ):
-        assert run(["check", *words]) == 2
+        assert run(["check", *arguments]) == 2
         assert f"There is no setting 'friction'. {hint}" in capsys.readouterr().err
 
 
@@ -78,12 +78,12 @@ def test_the_command_prints_verdicts_and_returns_a_status(capsys, tmp_path, monk
         "        u = draws.uniform(Purpose.ACCEPT).log()\n"
         "        return contest.to_verdict(u < self.power * contest.log_ratio)\n"
     )
-    words = ["check", "--project", str(tmp_path / "mine"), "lazyrule.Lazy", *few, "chains=4000"]
-    assert run(words) == 0
-    assert run([*words, "power=0.5"]) == 1
+    arguments = ["check", "--project", str(tmp_path / "mine"), "lazyrule.Lazy", *few, "chains=4000"]
+    assert run(arguments) == 0
+    assert run([*arguments, "power=0.5"]) == 1
     out = capsys.readouterr().out
     assert "1 fail: detailed balance" in out
-    short = [*words[:-3], "n=200", "m=20", "checks=invariance", "chains=500", "step_size=0.001"]
+    short = [*arguments[:-3], "n=200", "m=20", "checks=invariance", "chains=500", "step_size=0.001"]
     assert run(short) == 1
     out = capsys.readouterr().out
     assert "\nno check fails. No power: invariance: Gaussian mean, n = 30; invariance: mixture" in out
@@ -125,7 +125,7 @@ def wrong_rules(tmp_path_factory):
 
 @pytest.fixture
 def own_rules(wrong_rules, monkeypatch):
-    """The words that check a class of that file."""
+    """The arguments that check a class of that file."""
     monkeypatch.setenv("MHRUN_TRUST", "")
     monkeypatch.setenv("MHRUN_FOLDERS", "")
     return ["check", "--project", str(wrong_rules)]
@@ -191,7 +191,7 @@ def test_a_class_that_is_not_there_is_answered_with_those_that_can_be_checked(ow
 
 
 def test_the_command_refuses_in_a_line(capsys):
-    for words, content in (
+    for arguments, content in (
         ([], "check needs a part"),
         (["rule=nothing"], "There is no rule 'nothing'"),
         (["os.system"], "not in a trusted package"),
@@ -213,7 +213,7 @@ def test_the_command_refuses_in_a_line(capsys):
         (["experiment=gmm_tied_means"], "TiedMeans has no sample_prior(count) and no simulate(theta, rows)"),
         (["rule=barker", "outputs=here"], "There is no setting 'outputs'. check has checks, seed"),
     ):
-        assert run(["check", *words]) == 2
+        assert run(["check", *arguments]) == 2
         err = capsys.readouterr().err
         assert err.count("\n") == 1
         assert content in err
@@ -239,14 +239,14 @@ def signed_project(tmp_path_factory):
 
 @pytest.fixture
 def own_dynamics(signed_project, monkeypatch):
-    """The words that check parts of that project."""
+    """The arguments that check parts of that project."""
     monkeypatch.setenv("MHRUN_TRUST", "")
     monkeypatch.setenv("MHRUN_FOLDERS", "")
     return ["check", "--project", str(signed_project)]
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         ("signed.Signed +dynamics.sign=-1", "a class that is given by name takes its settings bare: sign=-1."),
         ("signed.Signed dynamics.sign=-1", "a class that is given by name takes its settings bare: sign=-1."),
@@ -271,21 +271,21 @@ def own_dynamics(signed_project, monkeypatch):
         ("rule=barker +data.rows=3", "sets 'data.rows', which nothing reads."),
     ],
 )  # fmt: skip
-def test_settings_that_nothing_reads_are_refused_with_what_is_read(own_dynamics, capsys, words, message):
-    assert run([*own_dynamics, *words.split(), "chains=200", "checks=repeatable"]) == 2
+def test_settings_that_nothing_reads_are_refused_with_what_is_read(own_dynamics, capsys, arguments, message):
+    assert run([*own_dynamics, *arguments.split(), "chains=200", "checks=repeatable"]) == 2
     err = capsys.readouterr().err
     assert message in err
     assert err.count("\n") == 1
 
 
 def test_settings_that_a_part_refers_to_are_read(own_dynamics, capsys):
-    for words in (
+    for arguments in (
         ["dynamics=sghmc", "+share=0.3", "dynamics.friction=${share}"],
         ["signed.Signed", "sign=${lam}", "lam=0.5"],
         ["dynamics=adam", "data.n=300"],
         ["dynamics=signed", "+dynamics.sign=0.5"],
         ["signed.Signed", "sign=0.5", "m=50"],
     ):
-        words = [*words, "checks=repeatable", "chains=200", "step_size=0.01"]
-        assert run([*own_dynamics, *words]) == 0, capsys.readouterr().err
+        arguments = [*arguments, "checks=repeatable", "chains=200", "step_size=0.01"]
+        assert run([*own_dynamics, *arguments]) == 0, capsys.readouterr().err
     capsys.readouterr()

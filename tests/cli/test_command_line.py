@@ -35,7 +35,7 @@ def mistakes(outputs, *extra):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (
             ["experiment=gmm_tied_mean"],
@@ -248,8 +248,8 @@ def mistakes(outputs, *extra):
         (["fetch", "--force"], "There is no option '--force'"),
     ],
 )
-def test_mistakes_get_one_line_and_leave_nothing(words, message, tmp_path, capsys):
-    assert run(words) == 2
+def test_mistakes_get_one_line_and_leave_nothing(arguments, message, tmp_path, capsys):
+    assert run(arguments) == 2
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.err.count("\n") == 1
@@ -331,19 +331,19 @@ def test_a_disk_that_fills_up_while_running(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     outputs = f"runtime.outputs={tmp_path}/outputs"
-    words = [*SMOKE, *FEW, "runtime.block_seconds=0", "runtime.report=false", outputs]
-    assert run(words) == 2
+    arguments = [*SMOKE, *FEW, "runtime.block_seconds=0", "runtime.report=false", outputs]
+    assert run(arguments) == 2
     assert "is full; free some space and run the same command" in capsys.readouterr().err
     monkeypatch.setattr(os, "fsync", real)
-    assert run(words) == 0
+    assert run(arguments) == 0
     assert "resumed at step" in capsys.readouterr().err
     (log,) = tmp_path.glob("outputs/**/log.txt")
     assert "resumed at step" in log.read_text()
 
 
 def test_help_version_and_fetch(capsys):
-    for words in ([], ["--help"], ["-h"], ["help"], ["gmm_tied_means", "--help"]):
-        assert run(words) == 0
+    for arguments in ([], ["--help"], ["-h"], ["help"], ["gmm_tied_means", "--help"]):
+        assert run(arguments) == 0
         assert "mhrun -m NAME KEY=A,B,C" in capsys.readouterr().out
     assert run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("mhrun 0.")
@@ -361,13 +361,13 @@ def test_help_version_and_fetch(capsys):
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command != "help"])
 def test_each_command_has_a_page_of_its_own(command, capsys, tmp_path):
     pages = set()
-    for words in (
+    for arguments in (
         [command, "--help"],
         [command, "-h"],
         ["help", command],
         ["--project", "nowhere", command, "-h"],
     ):
-        assert run(words) == 0
+        assert run(arguments) == 0
         pages.add(capsys.readouterr().out)
     assert len(pages) == 1
     assert pages.pop().startswith(f"mhrun {command}")
@@ -375,12 +375,12 @@ def test_each_command_has_a_page_of_its_own(command, capsys, tmp_path):
 
 
 def test_the_name_of_an_experiment_is_enough(capsys):
-    for words in (
+    for arguments in (
         ["gmm_tied_means", "lam=0.3"],
         ["lam=0.3", "gmm_tied_means"],
         ["experiment=gmm_tied_means", "lam=0.3"],
     ):
-        assert run([*words, "--cfg", "job"]) == 0
+        assert run([*arguments, "--cfg", "job"]) == 0
         shown = yaml.safe_load(capsys.readouterr().out)
         assert (shown["experiment"], shown["lam"]) == ("gmm_tied_means", 0.3)
     assert run(["-m", "gmm_tied_means", "seed=3,4", "--cfg", "job"]) == 0
@@ -388,7 +388,7 @@ def test_the_name_of_an_experiment_is_enough(capsys):
 
 
 def test_the_message_on_a_missing_launcher_names_the_package():
-    """Hydra's own words, of a machine that lacks the plugin."""
+    """Hydra's own message on a machine without the plugin."""
     lacking = HydraException(
         "In 'config': Could not find 'hydra/launcher/submitit_slurm'\n\nAvailable options:"
     )
@@ -408,7 +408,7 @@ def test_the_configuration_can_be_shown(capsys):
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["--help"],
         ["list"],
@@ -418,32 +418,34 @@ def test_the_configuration_can_be_shown(capsys):
         ["completion", "--line", "mhrun gmm_tied_means rule@"],
     ],
 )
-def test_light_commands_import_nothing_heavy(words, tmp_path):
+def test_light_commands_import_nothing_heavy(arguments, tmp_path):
     code = (
         "import sys; from mhrun.cli.main import run; run(sys.argv[1:]); "
         "heavy = {'torch', 'numpy', 'hydra', 'matplotlib', 'xarray', 'numba', 'scipy', 'pandas'} & set(sys.modules); "
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
 
 
 def test_a_run_from_overrides_to_page_and_again(request, tmp_path, capsys):
-    words = [*SMOKE, *FEW]
-    assert run(words) == 0
+    arguments = [*SMOKE, *FEW]
+    assert run(arguments) == 0
     captured = capsys.readouterr()
     assert "report  outputs/gmm_tied_means/" in captured.out
     assert "mint: done" in captured.err
     page = tmp_path / captured.out.split("report  ")[1].strip()
     assert "<h1>Mixture of Gaussians with tied means</h1>" in page.read_text()
-    assert run(words) == 0
+    assert run(arguments) == 0
     assert "exists already" in capsys.readouterr().err
     assert run(["list"]) == 0
     assert "smoke complete" in capsys.readouterr().out
     request.getfixturevalue("unrendered")
     run_folder = page.parent.parent
     page.unlink()  # as after a stop in the report
-    assert run(words) == 0
+    assert run(arguments) == 0
     err = capsys.readouterr().err
     assert "This run is complete (" in err
     assert "making its report" in err
@@ -459,8 +461,8 @@ def test_a_run_from_overrides_to_page_and_again(request, tmp_path, capsys):
 
 
 def test_a_broken_report_function_is_reported(capsys):
-    words = [*SMOKE, *FEW, "report.metrics=mint.figure1.metric"]
-    assert run(words) == 2
+    arguments = [*SMOKE, *FEW, "report.metrics=mint.figure1.metric"]
+    assert run(arguments) == 2
     assert "there is no 'mint.figure1.metric'" in capsys.readouterr().err
 
 
@@ -490,16 +492,16 @@ def test_a_model_of_ones_own(tmp_path, capsys, monkeypatch, unrendered):
     }.items():
         (tmp_path / "mine" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "mine" / name).write_text(text)
-    words = ["--config-dir", "mine", "experiment=mine"]
-    assert run(words) == 2
+    arguments = ["--config-dir", "mine", "experiment=mine"]
+    assert run(arguments) == 2
     assert (
         "if you trust it, pass --project DIR where it is in a project of yours, else --trust PACKAGE"
         in capsys.readouterr().err
     )
     assert not (tmp_path / "outputs").exists()
-    assert run([*words, "--trust=cauchy"]) == 0
+    assert run([*arguments, "--trust=cauchy"]) == 0
     assert "outputs/mine/" in capsys.readouterr().out
-    assert run(["-m", *words, "m=20,50", "--trust", "cauchy"]) == 0
+    assert run(["-m", *arguments, "m=20,50", "--trust", "cauchy"]) == 0
     assert run(["list", "--config-dir", "mine", "mine"]) == 0
     out = capsys.readouterr().out
     assert out.count("quick complete") == 2
@@ -526,16 +528,16 @@ def test_an_experiment_may_be_a_computation_without_methods(tmp_path, capsys, mo
     (place / "bare.yaml").write_text(
         "# @package _global_\ndefaults: [/data: gaussian, /model: gaussian_mean]\ndata: {n: 10}\n"
     )
-    words = ["--config-dir", "mine", "--trust", "computed"]
-    assert run([*words, "experiment=sums", "seed=2"]) == 0
+    arguments = ["--config-dir", "mine", "--trust", "computed"]
+    assert run([*arguments, "experiment=sums", "seed=2"]) == 0
     page = tmp_path / capsys.readouterr().out.split("report  ")[1].strip()
     assert "A computation of ours" in page.read_text()
     assert page.with_name("ours.csv").read_text().splitlines()[1] == "x,2.25"
     assert '"status": "complete"' in (page.parents[1] / "summary.json").read_text()
-    assert run([*words, "experiment=sums", "seed=2"]) == 0
+    assert run([*arguments, "experiment=sums", "seed=2"]) == 0
     assert "exists already" in capsys.readouterr().err
     for name in ("bare", "sums"):
-        assert run([*words, f"experiment={name}", *["~report.tables"] * (name == "sums")]) == 2
+        assert run([*arguments, f"experiment={name}", *["~report.tables"] * (name == "sums")]) == 2
         captured = capsys.readouterr()
         assert captured.err.count("\n") == 1
         assert captured.out == ""
@@ -559,10 +561,14 @@ def test_a_folder_of_user_configurations(tmp_path, capsys, unrendered):
 
 def test_a_part_that_the_command_line_replaces_is_in_the_label():
     config = {"methods": {"mint": {"label": "MINT"}, "sgld": {}, "mcmc": {"label": "MCMC"}}}
-    words = ["rule@methods.mint.kernel.rule=barker", "pairing@methods.mint.kernel.pairing=stored", "lam=0.2"]
-    words += ["+dynamics@methods.sgld.kernel.dynamics=sghmc", "rule@methods.absent.kernel.rule=barker"]
-    words += ["rule@methods.mcmc.kernel.rule=barker", "methods.mcmc.label=mine"]
-    found = with_replaced_parts(config, words)["methods"]
+    arguments = [
+        "rule@methods.mint.kernel.rule=barker",
+        "pairing@methods.mint.kernel.pairing=stored",
+        "lam=0.2",
+    ]
+    arguments += ["+dynamics@methods.sgld.kernel.dynamics=sghmc", "rule@methods.absent.kernel.rule=barker"]
+    arguments += ["rule@methods.mcmc.kernel.rule=barker", "methods.mcmc.label=mine"]
+    found = with_replaced_parts(config, arguments)["methods"]
     assert [found[name].get("label") for name in ("mint", "sgld", "mcmc")] == [
         *("MINT (rule: barker, pairing: stored)", "sgld (dynamics: sghmc)", "MCMC")
     ]

@@ -1,4 +1,4 @@
-"""Runs side by side: numbers of the traces, the page, and words that are refused."""
+"""Runs side by side: numbers of the traces, the page, and arguments that are refused."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def test_runs_are_compared_by_what_their_traces_say(there, capsys):
 
 def test_the_page_has_a_table_a_figure_and_what_to_know(there, capsys):
     one, two, other = there
-    words = ["compare", *(f.digest for f in there), "--reference", f"{one.digest}:mint"]
-    assert run(words) == 0
+    arguments = ["compare", *(f.digest for f in there), "--reference", f"{one.digest}:mint"]
+    assert run(arguments) == 0
     captured = capsys.readouterr()
     page = there[0].path.parents[1] / "compare"
     (place,) = page.iterdir()
@@ -117,7 +117,7 @@ def test_the_page_has_a_table_a_figure_and_what_to_know(there, capsys):
     assert "Tempered: gmm_tied_means" in captured.err
     assert "Distances between different T measure the temperature too." in captured.err
     assert re.search(r"The reference \S+ mint has R-hat [\d.]+", captured.err)
-    # One word for each method, its reason in a line, the rule under the table.
+    # One label for each method, its reason in a line, the rule under the table.
     expected = [
         "reference",
         "another distribution",
@@ -131,7 +131,7 @@ def test_the_page_has_a_table_a_figure_and_what_to_know(there, capsys):
     assert re.search(r"(?m)^verdict +Means and standard deviations of 2 coordinates", captured.out)
     assert re.search(r"<td[^>]*>\s*cannot tell", text)
     before = {p: p.stat().st_mtime_ns for p in place.iterdir()}
-    assert run([*words, "--csv"]) == 0
+    assert run([*arguments, "--csv"]) == 0
     assert pd.read_csv(io.StringIO(capsys.readouterr().out), index_col=0).shape == table.shape
     assert list(page.iterdir()) == [place]
     assert before.keys() == dict.fromkeys(place.iterdir(), 0).keys()
@@ -213,7 +213,7 @@ def test_a_comparison_warns_of_r_hat_and_of_few_effective_draws(there, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         ([], "compare needs runs"),
         (["gmm_tied_mean"], "'gmm_tied_mean' is not a run"),
@@ -236,8 +236,8 @@ def test_a_comparison_warns_of_r_hat_and_of_few_effective_draws(there, capsys):
         (["gmm_tied_means", "seed=1"], "is not an option here"),
     ],
 )
-def test_mistakes_get_one_line(there, capsys, words, message):
-    assert run(["compare", *words]) == 2
+def test_mistakes_get_one_line(there, capsys, arguments, message):
+    assert run(["compare", *arguments]) == 2
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.err.count("\n") == 1
@@ -321,11 +321,11 @@ def test_a_user_rule_is_exact_as_declared_in_every_table(tmp_path, monkeypatch, 
         "    def __init__(self, scale, names=()): self.scale, self.names = scale, names\n"
     )
     outputs = f"runtime.outputs={tmp_path / 'outputs'}"
-    words = ["data=gaussian", "data.n=50", "model=gaussian_mean", "chains=2", "steps=300", outputs]
-    words += ["+method@methods.mcmc=mcmc", "+method@methods.mine=mcmc", "runtime.threads=1"]
-    words += ["methods.mine.kernel.rule._target_=ownexact.Mine"]
-    words += ["+methods.mine.kernel.rule.scale=1e-5", "+methods.mine.kernel.rule.names=[a b,'1']"]
-    assert run(["--project", str(tmp_path), *words]) == 0
+    arguments = ["data=gaussian", "data.n=50", "model=gaussian_mean", "chains=2", "steps=300", outputs]
+    arguments += ["+method@methods.mcmc=mcmc", "+method@methods.mine=mcmc", "runtime.threads=1"]
+    arguments += ["methods.mine.kernel.rule._target_=ownexact.Mine"]
+    arguments += ["+methods.mine.kernel.rule.scale=1e-5", "+methods.mine.kernel.rule.names=[a b,'1']"]
+    assert run(["--project", str(tmp_path), *arguments]) == 0
     out = capsys.readouterr().out
     command = re.search(r"^exact \(declared\): (mhrun check .*) tests whether it is$", out, re.MULTILINE)[1]
     found = ["--project", str(tmp_path), "ownexact.Mine", "scale=1.0e-05", "names=[a b, '1']"]
@@ -353,15 +353,23 @@ def test_runs_are_compared_without_their_data_and_project(tmp_path, monkeypatch,
     for name in ("MHRUN_TRUST", "MHRUN_FOLDERS"):
         monkeypatch.setenv(name, "")
     outputs = f"runtime.outputs={tmp_path / 'outputs'}"
-    words = ["data=table", "data.file=rows.csv", "data.target=y", "data.outcome=sign", "data.intercept=true"]
-    words += [
+    arguments = [
+        "data=table",
+        "data.file=rows.csv",
+        "data.target=y",
+        "data.outcome=sign",
+        "data.intercept=true",
+    ]
+    arguments += [
         "model=logistic",
         "model.dim=3",
         "+method@methods.mcmc=mcmc",
         "+method@methods.mala=mala",
         "steps=300",
     ]
-    assert run(["--project", str(home), *words, "runtime.report=false", "runtime.threads=1", outputs]) == 0
+    assert (
+        run(["--project", str(home), *arguments, "runtime.report=false", "runtime.threads=1", outputs]) == 0
+    )
     (home / "rows.csv").unlink()
     for name in ("MHRUN_TRUST", "MHRUN_FOLDERS"):
         monkeypatch.setenv(name, "")

@@ -71,10 +71,23 @@ def test_a_dry_run_has_the_pilot_of_methods_that_have_one(tmp_path, capsys):
     x = rng.normal(size=(60, 2))
     lines = [f"{a:.3f},{b:.3f},{int(rng.random() < 0.5)}" for a, b in x]
     (tmp_path / "rows.csv").write_text("\n".join(["a,b,y", *lines]))
-    words = ["data=table", "data.file=rows.csv", "data.target=y", "data.outcome=sign", "model=logistic"]
-    words += ["model.dim=2", "model.prior_variance=1", "steps=20", "warmup=60", "chains=2", "executor=torch"]
-    words += ["+method@methods.smh2=smh2", "+method@methods.zig_zag=zig_zag", "--project", ".", "--dry-run"]
-    assert run(words) == 0
+    arguments = ["data=table", "data.file=rows.csv", "data.target=y", "data.outcome=sign", "model=logistic"]
+    arguments += [
+        "model.dim=2",
+        "model.prior_variance=1",
+        "steps=20",
+        "warmup=60",
+        "chains=2",
+        "executor=torch",
+    ]
+    arguments += [
+        "+method@methods.smh2=smh2",
+        "+method@methods.zig_zag=zig_zag",
+        "--project",
+        ".",
+        "--dry-run",
+    ]
+    assert run(arguments) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split()[-3:] == ["pilot", "its", "time"]
     assert "monitor" not in head
@@ -223,11 +236,11 @@ def test_an_estimate_is_about_what_a_run_takes(tmp_path, monkeypatch):
     clock = SimpleNamespace(perf_counter=time.process_time, monotonic=time.process_time)
     monkeypatch.setattr("mhrun.engine.estimate.time", clock)
     monkeypatch.setattr("mhrun.store.blocks.time", clock)
-    words = config(tmp_path / "outputs", *FEW, "executor=torch", "steps=1500")
-    methods = [m for m in methods_of(words) if m.name == "mint"]
+    arguments = config(tmp_path / "outputs", *FEW, "executor=torch", "steps=1500")
+    methods = [m for m in methods_of(arguments) if m.name == "mint"]
     (cost,) = costs([(methods[0], tmp_path / "none")], Settings("torch", 1), 0.3)
-    words = (*FEW, "~methods.sghmc", "executor=torch", "steps=1500")
-    took = compute(tmp_path / "outputs", *words).summary()["methods"]["mint"]["wall_s"]
+    arguments = (*FEW, "~methods.sghmc", "executor=torch", "steps=1500")
+    took = compute(tmp_path / "outputs", *arguments).summary()["methods"]["mint"]["wall_s"]
     assert took / 3 < cost.seconds[0] < took * 3
 
 

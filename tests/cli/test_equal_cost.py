@@ -23,9 +23,10 @@ def folder(tmp_path_factory):
     return compute(tmp_path_factory.mktemp("equal") / "outputs", *FEW, "steps=300", "warmup=50")
 
 
-def compared(folder, capsys, *words):
+def compared(folder, capsys, *arguments):
     assert (
-        run(["compare", str(folder.path), *words, "--json", f"runtime.outputs={folder.path.parents[1]}"]) == 0
+        run(["compare", str(folder.path), *arguments, "--json", f"runtime.outputs={folder.path.parents[1]}"])
+        == 0
     )
     captured = capsys.readouterr()
     return json.loads(captured.out)["methods"], captured.err
@@ -68,16 +69,18 @@ def test_a_cost_may_be_given_and_the_reference_keeps_its_draws(folder, capsys):
     assert {row["draws"] for row in rows.values()} == {300}
 
 
-@pytest.mark.parametrize("words", [["--equal-cost", "100000"], ["--equal-cost", "1e5"], ["--equal-cost=1e5"]])
-def test_the_cost_may_follow_a_space(folder, capsys, words):
-    _, err = compared(folder, capsys, *words)
+@pytest.mark.parametrize(
+    "arguments", [["--equal-cost", "100000"], ["--equal-cost", "1e5"], ["--equal-cost=1e5"]]
+)
+def test_the_cost_may_follow_a_space(folder, capsys, arguments):
+    _, err = compared(folder, capsys, *arguments)
     assert "first draws that 100,000 evaluations" in err
 
 
 def test_errors_against_cost_are_drawn_with_a_reference(folder, capsys):
     outputs = folder.path.parents[1]
-    words = [str(folder.path), "--reference", f"{folder.path}:sghmc", f"runtime.outputs={outputs}"]
-    assert run(["compare", *words]) == 0
+    arguments = [str(folder.path), "--reference", f"{folder.path}:sghmc", f"runtime.outputs={outputs}"]
+    assert run(["compare", *arguments]) == 0
     place = capsys.readouterr().out.rsplit("page", 1)[1].strip().removesuffix("index.html")
     assert matplotlib.image.imread(f"{place}errors.png").shape[1] > 200
 

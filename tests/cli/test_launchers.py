@@ -84,8 +84,8 @@ def test_a_job_that_kills_its_worker_each_time_is_reported_and_done_by_the_same_
     tmp_path, monkeypatch, capsys
 ):
     rounds = dying(monkeypatch, [1])
-    words = ["-m", *SHORT, "seed=0,1,2"]
-    assert run(words) == 1
+    arguments = ["-m", *SHORT, "seed=0,1,2"]
+    assert run(arguments) == 1
     assert len(rounds) == 3  # two brought nothing
     err = capsys.readouterr().err
     assert "2 of 3 jobs failed" in err
@@ -100,7 +100,7 @@ def test_a_job_that_kills_its_worker_each_time_is_reported_and_done_by_the_same_
     monkeypatch.chdir(tmp_path)
     stamp = next(f for f in runs(tmp_path / "outputs") if f.config()["seed"] == 0)
     before = (stamp.method("mint") / "trace.nc").stat().st_mtime_ns
-    assert run(words) == 0
+    assert run(arguments) == 0
     assert (stamp.method("mint") / "trace.nc").stat().st_mtime_ns == before
     assert [job["status"] for job in jobs(tmp_path)] == ["done"] * 3
 
@@ -134,11 +134,11 @@ def test_a_job_that_its_launcher_has_queued_again_is_not_recorded(tmp_path, monk
 # --- Real launchers -----------------------------------------------------------------------------------------
 
 
-def swept(*words: str) -> subprocess.Popen[str]:
+def swept(*arguments: str) -> subprocess.Popen[str]:
     """Begin a sweep; what it says goes into a file, as workers that outlive it would hold a pipe open."""
     with open("said.txt", "w") as value:
         return subprocess.Popen(
-            [sys.executable, "-m", "mhrun", "-m", *SHORT, *words],
+            [sys.executable, "-m", "mhrun", "-m", *SHORT, *arguments],
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             stdout=value,
             stderr=subprocess.STDOUT,
@@ -168,8 +168,8 @@ def killing(place: Path, kills: int, every: int, alive: subprocess.Popen[str], k
                 continue
 
 
-def killed_sweep(tmp_path: Path, kills: int, every: int, *words: str) -> tuple[int, str, list[int]]:
-    process, killed = swept(*words), []
+def killed_sweep(tmp_path: Path, kills: int, every: int, *arguments: str) -> tuple[int, str, list[int]]:
+    process, killed = swept(*arguments), []
     place = tmp_path / "outputs/gmm_tied_means/sweeps"
     killer = threading.Thread(target=killing, args=(place, kills, every, process, killed))
     killer.start()
@@ -178,13 +178,13 @@ def killed_sweep(tmp_path: Path, kills: int, every: int, *words: str) -> tuple[i
     return status, out, killed
 
 
-def assert_whole(tmp_path: Path, count: int, words: Sequence[str] = ()) -> None:
+def assert_whole(tmp_path: Path, count: int, arguments: Sequence[str] = ()) -> None:
     folders = runs(tmp_path / "outputs")
     assert len(folders) == count
     assert all(folder.is_complete() for folder in folders)
     some = sorted(folders, key=lambda folder: folder.config()["seed"])[:: max(1, count // 4)]
     for folder in some:
-        fresh = compute(tmp_path / "fresh", *SHORT[2:], *words, f"seed={folder.config()['seed']}")
+        fresh = compute(tmp_path / "fresh", *SHORT[2:], *arguments, f"seed={folder.config()['seed']}")
         assert fresh.digest == folder.digest
         assert_same_bits(contents(folder, "mint"), contents(fresh, "mint"))
 
@@ -195,8 +195,8 @@ JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 @pytest.mark.slow
 def test_a_sweep_of_a_hundred_jobs_survives_killed_workers_and_is_completed_by_running_it_again(tmp_path):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
-    words = (*JOBLIB, "seed=range(100)")
-    status, out, killed = killed_sweep(tmp_path, 3, 20, *words)
+    arguments = (*JOBLIB, "seed=range(100)")
+    status, out, killed = killed_sweep(tmp_path, 3, 20, *arguments)
     assert len(killed) == 3
     assert "jobs are left undone" in out
     done = len([folder for folder in runs(tmp_path / "outputs") if folder.is_complete()])
@@ -204,7 +204,7 @@ def test_a_sweep_of_a_hundred_jobs_survives_killed_workers_and_is_completed_by_r
         f"\n{len(killed)} workers killed; exit status {status}; {done} of 100 jobs done by the first command"
     )
     stamps = {f.path: f.summary()["finished"] for f in runs(tmp_path / "outputs") if f.is_complete()}
-    status, out = ended(swept(*words))
+    status, out = ended(swept(*arguments))
     assert status == 0, out
     assert {f.path: f.summary()["finished"] for f in runs(tmp_path / "outputs") if f.path in stamps} == stamps
     assert_whole(tmp_path, 100)
@@ -213,14 +213,14 @@ def test_a_sweep_of_a_hundred_jobs_survives_killed_workers_and_is_completed_by_r
 @pytest.mark.slow
 def test_a_sweep_whose_command_is_killed_with_its_workers_is_completed_by_running_it_again(tmp_path):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
-    words = (*JOBLIB, "seed=range(8)")
-    process = swept(*words)
+    arguments = (*JOBLIB, "seed=range(8)")
+    process = swept(*arguments)
     while not list(tmp_path.glob("outputs/*/sweeps/*/jobs/*.json")):
         assert process.poll() is None
         time.sleep(0.05)
     process.kill()
     process.wait()
-    status, out = ended(swept(*words))  # beside workers that are still at their jobs
+    status, out = ended(swept(*arguments))  # beside workers that are still at their jobs
     assert status == 0, out
     assert_whole(tmp_path, 8)
 

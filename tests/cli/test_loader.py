@@ -1,4 +1,4 @@
-"""Configurations that are put together once: what Hydra's own loader makes of the same words, and its errors."""
+"""Configurations that are put together once: what Hydra's own loader makes of the same overrides, and its errors."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ OTHER = "rule@methods.mint.kernel.rule=barker"
 RULES = ("barker", "metropolis", "austere")
 
 
-def loaded(kind, words, mode=RunMode.RUN):
-    """Return what a loader makes of some words, or its error."""
+def loaded(kind, overrides, mode=RunMode.RUN):
+    """Return what a loader makes of some overrides, or its error."""
     register_resolvers()
     with initialize_config_dir(str(CONF), "mhrun", **version_base()):
         made = kind(create_config_search_path(str(CONF)))
         try:
-            found = made.load_configuration("config", [*words], mode, from_shell=False)
+            found = made.load_configuration("config", [*overrides], mode, from_shell=False)
         except HydraException as error:
             return type(error), str(error), type(error.__cause__)
         return OmegaConf.to_container(found), OmegaConf.is_struct(found)
 
 
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [
         (GMM, "scale=smoke", "lam=0.3", "~methods.mint", "+methods.sgld.steps=30"),
         (GMM, OTHER, "seed=4", "hydra.verbose=true"),
@@ -52,10 +52,10 @@ def loaded(kind, words, mode=RunMode.RUN):
         ("experiment=nothing", "seed=1"),
     ],
 )
-def test_it_loads_what_hydra_does(words):
-    expected = loaded(ConfigLoaderImpl, words)
-    assert loaded(loader.Loader, words) == expected
-    assert loaded(loader.Loader, words) == expected  # now that the files are put together
+def test_it_loads_what_hydra_does(overrides):
+    expected = loaded(ConfigLoaderImpl, overrides)
+    assert loaded(loader.Loader, overrides) == expected
+    assert loaded(loader.Loader, overrides) == expected  # now that the files are put together
 
 
 @pytest.mark.parametrize("chosen", ["one", "two"])
@@ -70,28 +70,28 @@ def test_defaults_may_refer_to_choices(tmp_path, chosen):
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    words = ("experiment=refers", f"first={chosen}", f"hydra.searchpath=[{tmp_path.as_uri()}]")
-    expected = loaded(ConfigLoaderImpl, words)
+    overrides = ("experiment=refers", f"first={chosen}", f"hydra.searchpath=[{tmp_path.as_uri()}]")
+    expected = loaded(ConfigLoaderImpl, overrides)
     assert expected[0]["second"]["b"] == expected[0]["first"]["a"] == {"one": 1, "two": 2}[chosen]
-    assert loaded(loader.Loader, words) == expected
+    assert loaded(loader.Loader, overrides) == expected
 
 
 def test_of_a_sweep_too():
-    words = (GMM, "scale=smoke", "seed=1,2", "lam=0.3")
-    expected = loaded(ConfigLoaderImpl, words, RunMode.MULTIRUN)
-    assert loaded(loader.Loader, words, RunMode.MULTIRUN) == expected
+    overrides = (GMM, "scale=smoke", "seed=1,2", "lam=0.3")
+    expected = loaded(ConfigLoaderImpl, overrides, RunMode.MULTIRUN)
+    assert loaded(loader.Loader, overrides, RunMode.MULTIRUN) == expected
     assert "requires --multirun" in loaded(loader.Loader, ("seed=range(1,3)",))[1]
 
 
 @pytest.fixture
 def counted(monkeypatch):
-    """The words of each time that files are put together, none being so yet."""
+    """The overrides of each time that files are put together, none being so yet."""
     monkeypatch.setattr(loader, "_bundled_compositions", {})
     times, real = [], ConfigLoaderImpl.load_configuration
 
-    def counting(self, name, words, *others):
-        times.append(words)
-        return real(self, name, words, *others)
+    def counting(self, name, overrides, *others):
+        times.append(overrides)
+        return real(self, name, overrides, *others)
 
     monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", counting)
     return times
@@ -100,14 +100,14 @@ def counted(monkeypatch):
 def test_files_are_put_together_once_for_all_values(counted):
     for k in range(3):
         assert compose_config([GMM, f"lam=0.{k + 1}", OTHER], compare=False)["lam"] == (k + 1) / 10
-    assert [words for words in counted if GMM in words] == [[GMM, OTHER]]
+    assert [overrides for overrides in counted if GMM in overrides] == [[GMM, OTHER]]
 
 
 def test_the_compositions_used_last_are_kept(counted, monkeypatch):
     monkeypatch.setattr(loader, "_MOST", 2)
     first, second, third = ((GMM, f"rule@methods.mint.kernel.rule={rule}") for rule in RULES)
-    for words in (first, second, first, third, first, second):
-        loaded(loader.Loader, words)
+    for overrides in (first, second, first, third, first, second):
+        loaded(loader.Loader, overrides)
     assert len(counted) == 4  # the second again: the third took its place
 
 
@@ -115,7 +115,7 @@ def test_jobs_of_a_sweep_are_put_together_once(counted, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("mhrun.cli.sweep.compute", lambda config, watching: RunFolder.of(config))
     run(["-m", GMM, "scale=smoke", "runtime.report=false", "seed=1,2,3,4"])
-    assert sum(GMM in words for words in counted) == 2  # a job, and the sweep as a whole
+    assert sum(GMM in overrides for overrides in counted) == 2  # a job, and the sweep as a whole
 
 
 def test_files_of_the_users_may_change(tmp_path):

@@ -229,7 +229,7 @@ TWO = (*SLOW, "~methods.mint_stored", "~methods.tempered_mcmc")  # one of each t
 
 
 @pytest.mark.parametrize(
-    ("words", "figures"),
+    ("overrides", "figures"),
     [
         pytest.param((*SHORT, *SLOW), 3, id="short"),
         pytest.param(("thin=20", "steps=400", "warmup=60", *TWO), 3, id="thinned", marks=pytest.mark.slow),
@@ -250,8 +250,8 @@ TWO = (*SLOW, "~methods.mint_stored", "~methods.tempered_mcmc")  # one of each t
         pytest.param((*SHORT, *SLOW, "lam=0"), 3, id="lambda 0", marks=pytest.mark.slow),
     ],
 )
-def test_unusual_runs_have_their_reports(outputs, words, figures):
-    folder = compute(outputs, *words)
+def test_unusual_runs_have_their_reports(outputs, overrides, figures):
+    folder = compute(outputs, *overrides)
     with warnings.catch_warnings():
         for kind in (RuntimeWarning, UserWarning):
             warnings.simplefilter("error", kind)
@@ -280,8 +280,8 @@ def test_diagnostics_that_need_several_chains_are_a_dash_for_one(outputs):
 
 
 def test_methods_with_one_label_are_distinguished(outputs):
-    words = ["+method@methods.mint_barker=mint", "rule@methods.mint_barker.kernel.rule=barker"]
-    folder = compute(outputs, *SHORT, *FEW, *SLOW[1:], *words)
+    overrides = ["+method@methods.mint_barker=mint", "rule@methods.mint_barker.kernel.rule=barker"]
+    folder = compute(outputs, *SHORT, *FEW, *SLOW[1:], *overrides)
     build_report(folder)
     for name in ("methods", "distances", "modes"):
         rows = pd.read_csv(folder.report / f"{name}.csv", index_col=0).index
@@ -354,10 +354,10 @@ def of(author, **parts):
     """Words for a report of an author's functions."""
     named = {"metrics": "metrics", "tables": "table", "figures": "figure", "notes": "notes"} | parts
     paths = {"metrics": "report.metrics", "notes": "report.notes"}
-    words = [
+    overrides = [
         f"{paths.get(part, f'+report.{part}.ours')}={author}.{function}" for part, function in named.items()
     ]
-    return [*words, "~report.figures.density", "~report.figures.mode_ratio", "~report.figures.one_mode",
+    return [*overrides, "~report.figures.density", "~report.figures.mode_ratio", "~report.figures.one_mode",
             "~report.tables.distances", "~report.tables.modes"]  # fmt: skip
 
 
@@ -372,8 +372,8 @@ def of(author, **parts):
     ],
 )
 def test_a_part_that_fails_leaves_a_line(author, capsys, part, function, line, images, message):
-    words = [*SMALLEST, *of(author, **{part: function})]
-    assert run(words) == 1
+    overrides = [*SMALLEST, *of(author, **{part: function})]
+    assert run(overrides) == 1
     err = capsys.readouterr().err
     assert err.count(f"mhrun: {message}") == 1
     folder = runs(Path("outputs"))[0]
@@ -387,7 +387,7 @@ def test_a_part_that_fails_leaves_a_line(author, capsys, part, function, line, i
     assert "Traceback" in log
     assert f"in {function}" in log or function == "half"
     # The page is made again at each try, and says so each time.
-    assert run(words) == 1
+    assert run(overrides) == 1
     assert message in capsys.readouterr().err
     assert run(["report"]) == 1
     assert message in capsys.readouterr().err
@@ -412,14 +412,14 @@ def test_names_of_parts_are_names_of_files(outputs):
 
 
 def test_a_page_is_made_again_when_what_it_depends_on_changes(author, tmp_path, capsys, monkeypatch):
-    words = [*SMALLEST, *of(author)]
-    assert run(words) == 0
+    overrides = [*SMALLEST, *of(author)]
+    assert run(overrides) == 0
     folder = runs(Path("outputs"))[0]
     traces = {p: p.stat().st_mtime_ns for p in folder.path.glob("methods/*/trace.nc")}
 
     def made_again(*more):
         capsys.readouterr()
-        assert run([*words, *more]) == 0
+        assert run([*overrides, *more]) == 0
         assert {p: p.stat().st_mtime_ns for p in traces} == traces
         return "report: metrics" in capsys.readouterr().err
 

@@ -44,7 +44,7 @@ def test_what_is_no_category_is_not_proposed_as_one(capsys):
 
 
 @pytest.mark.parametrize(
-    ("columns", "words", "message"),
+    ("columns", "arguments", "message"),
     [
         ({"y": flags}, ["--outcome", "z"], "my rows.csv has no column 'z'"),
         ({"y": flags}, ["--outcome", "agee"], "Did you mean 'age'?"),
@@ -98,9 +98,9 @@ def test_what_is_no_category_is_not_proposed_as_one(capsys):
         ),
     ],
 )
-def test_a_table_that_does_not_fit_gets_one_line(capsys, columns, words, message):
+def test_a_table_that_does_not_fit_gets_one_line(capsys, columns, arguments, message):
     table(**columns)
-    assert run(["init", "mine", "--data", "my rows.csv", *words]) == 2
+    assert run(["init", "mine", "--data", "my rows.csv", *arguments]) == 2
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.err.count("\n") == 1
@@ -194,7 +194,7 @@ def test_counts_with_more_variance_than_mean_are_named(capsys, size):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["mine", "--data", "none.csv"], "--data none.csv: there is no such file"),
         (["mine", "--data"], "--data needs a value"),
@@ -202,8 +202,8 @@ def test_counts_with_more_variance_than_mean_are_named(capsys, size):
         (["mine", "--dta", "x"], "Did you mean '--data'?"),
     ],
 )
-def test_arguments_that_are_refused(capsys, words, message):
-    assert run(["init", *words]) == 2
+def test_arguments_that_are_refused(capsys, arguments, message):
+    assert run(["init", *arguments]) == 2
     err = capsys.readouterr().err
     assert message in err
     assert err.count("\n") == 1
@@ -235,13 +235,13 @@ def test_all_columns_that_are_no_features_are_named_at_once_and_can_be_excluded(
 def test_a_text_that_is_read_as_a_missing_value_is_named(capsys):
     """NA is Namibia here."""
     table(y=numbers, country=["NA", "DE", "FR"] * 20)
-    words = ["init", "mine", "--data", "my rows.csv", "--outcome", "y", "categorical=country"]
+    arguments = ["init", "mine", "--data", "my rows.csv", "--outcome", "y", "categorical=country"]
     message = (
         "The text 'NA' in country is read as a missing value: write another one in the file if it is none"
     )
-    assert run(words) == 2
+    assert run(arguments) == 2
     assert message in capsys.readouterr().err
-    assert run([*words, "missing=drop"]) == 0
+    assert run([*arguments, "missing=drop"]) == 0
     assert message in capsys.readouterr().out
 
 

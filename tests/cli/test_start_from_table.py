@@ -55,8 +55,8 @@ def test_two_values_give_a_logistic_regression(capsys):
 def test_a_baseline_is_chosen_by_its_column(capsys):
     """Words that YAML reads as something else, in the column's name and in the value."""
     table(y=flags, **{"is: it": lambda rng, rows: rng.choice(["no", "yes"], rows)})
-    words = ["--data", "my rows.csv", "--outcome", "y", "categorical=['is: it']"]
-    assert run(["init", "mine", *words, "baselines.is: it=yes"]) == 0
+    arguments = ["--data", "my rows.csv", "--outcome", "y", "categorical=['is: it']"]
+    assert run(["init", "mine", *arguments, "baselines.is: it=yes"]) == 0
     assert "units   baseline: is: it = yes\n" in capsys.readouterr().out
     config = compose_config(["experiment=my_rows", "scale=smoke"], [Path("mine/conf")], compare=False)
     assert config["model"]["names"] == ["intercept", "age", "bmi", "is: it=no"]
@@ -91,12 +91,12 @@ def test_numbers_give_a_linear_regression_with_a_scale(capsys):
 
 def test_counts_give_a_poisson_regression_if_it_is_chosen(capsys):
     table(y=lambda rng, rows: rng.poisson(1.5, rows), city=lambda rng, rows: rng.choice(["a", "b"], rows))
-    words = ["--data", "my rows.csv", "--outcome", "y", "categorical=[city]"]
-    assert run(["init", "plain", *words]) == 0
+    arguments = ["--data", "my rows.csv", "--outcome", "y", "categorical=[city]"]
+    assert run(["init", "plain", *arguments]) == 0
     out = capsys.readouterr().out
     assert "model   linear regression of y" in out
     assert "y may be a count: model=poisson is a Poisson regression" in out
-    assert run(["init", "mine", *words, "model=poisson"]) == 0
+    assert run(["init", "mine", *arguments, "model=poisson"]) == 0
     out = capsys.readouterr().out
     assert "model   Poisson regression of y, from 0 to " in out
     assert "may be a count" not in out
@@ -113,10 +113,10 @@ def test_counts_with_an_exposure(capsys):
     """The rate is 0.5 a day, whatever the days; a fit without exposure would find 0.5 times their mean."""
     days = np.random.default_rng(4).uniform(1, 30, 400).round(1)
     table(rows=400, y=lambda rng, rows: rng.poisson(0.5 * days), days=days)
-    words = ["--data", "my rows.csv", "--outcome", "y", "exposure=days"]
-    assert run(["init", "mine", *words]) == 2
+    arguments = ["--data", "my rows.csv", "--outcome", "y", "exposure=days"]
+    assert run(["init", "mine", *arguments]) == 2
     assert "exposure=days goes with counts: add model=poisson." in capsys.readouterr().err
-    assert run(["init", "mine", *words, "model=poisson"]) == 0
+    assert run(["init", "mine", *arguments, "model=poisson"]) == 0
     out = capsys.readouterr().out
     assert "for each days: 400 rows, 2 columns" in out
     assert "times their mean" not in out  # as it would be without the exposure
@@ -210,20 +210,20 @@ def test_methods_by_rows_and_parameters(capsys, monkeypatch, outcome, rows, feat
 
 
 @pytest.mark.parametrize(
-    ("word", "outcome", "named", "column"),
+    ("argument", "outcome", "named", "column"),
     [
         ("+data.baselines={kind:c}", numbers, "kind=b", "kind=a"),
         ("data.features=[bmi,age]", numbers, "age", "bmi"),
         ("data.features=[bmi,age]", ["low", "high", "none"] * 20, "age", "bmi"),
     ],
 )
-def test_coefficients_have_the_names_of_the_table(capsys, word, outcome, named, column):
+def test_coefficients_have_the_names_of_the_table(capsys, argument, outcome, named, column):
     """Another baseline, or another order of the features, would leave each name with another coefficient."""
     table(y=outcome, kind=["a", "b", "c"] * 20)
     assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y", "categorical=kind"]) == 0
     few = ["scale=smoke", "runtime.report=false", "steps=20", "warmup=50", "~methods.sgld"]
     capsys.readouterr()
-    assert run(["--project", "mine", "my_rows", *few, word]) == 2
+    assert run(["--project", "mine", "my_rows", *few, argument]) == 2
     error = capsys.readouterr().err
     assert f"has '{named}' where the column of x is '{column}'" in error
     assert "coefficients would have the names of other columns" in error

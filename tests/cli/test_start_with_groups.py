@@ -28,7 +28,7 @@ def _here(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("outcome", "words", "rows", "forms"),
+    ("outcome", "arguments", "rows", "forms"),
     [
         ("number", [], 60, ("", "theta.rater_sd * ")),  # schools differ, raters do not
         ("flag", [], 1_200, ("theta.school_sd * ", "theta.rater_sd * ")),  # many data, and no differences
@@ -37,7 +37,7 @@ def _here(tmp_path, monkeypatch):
         ("number", ["form=noncentred"], 60, ("theta.school_sd * ", "theta.rater_sd * ")),
     ],
 )
-def test_groups_give_a_multilevel_regression(capsys, outcome, words, rows, forms):
+def test_groups_give_a_multilevel_regression(capsys, outcome, arguments, rows, forms):
     """Effects are themselves parameters where groups differ clearly, else standardised, or as the user chooses."""
     outcomes = {
         "number": lambda rng, rows: 4.0 * (np.arange(rows) % 2) + rng.normal(size=rows),
@@ -51,14 +51,14 @@ def test_groups_give_a_multilevel_regression(capsys, outcome, words, rows, forms
         school=np.arange(rows) % 2,
         rater=[f"r {i // 2 % 20}" for i in range(rows)],
     )
-    words = ["--data", "my rows.csv", "--outcome", "y", "groups=[school,rater]", *words]
-    assert run(["init", "mine", *words]) == 0
+    arguments = ["--data", "my rows.csv", "--outcome", "y", "groups=[school,rater]", *arguments]
+    assert run(["init", "mine", *arguments]) == 0
     out = capsys.readouterr().out
     assert "intercepts by school and rater" in out
     assert "units   groups: 2 of school, 20 of rater" in out
     model = yaml.safe_load(Path("mine/conf/model/my_rows.yaml").read_text())
     assert model["parameters"]["rater_effects"]["dims"]["rater"][1] == "r 1"
-    chosen = any(word.startswith("form=") for word in words)
+    chosen = any(argument.startswith("form=") for argument in arguments)
     assert ("writes the other form with form=" in Path("mine/conf/model/my_rows.yaml").read_text()) != chosen
     code = Path("mine/my_rows_model.py").read_text()
     for form, column in zip(forms, ("school", "rater"), strict=True):
@@ -97,7 +97,7 @@ def test_groups_give_a_multilevel_regression(capsys, outcome, words, rows, forms
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (
             ["groups=school", "form=centered"],
@@ -109,9 +109,9 @@ def test_groups_give_a_multilevel_regression(capsys, outcome, words, rows, forms
         ),
     ],
 )
-def test_a_form_without_meaning_is_refused(capsys, words, message):
+def test_a_form_without_meaning_is_refused(capsys, arguments, message):
     table(y=numbers, school=np.arange(60) % 2)
-    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y", *words]) == 2
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y", *arguments]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -134,8 +134,15 @@ def test_a_multilevel_regression_runs_and_predicts(capsys):
 def test_a_column_of_groups_may_have_any_name(capsys):
     """Text that YAML and Python read as something else."""
     table(y=numbers, **{'my "own": group': np.arange(60) % 4, "1": np.arange(60) % 3})
-    words = ["--data", "my rows.csv", "--outcome", "y", "groups=['my \"own\": group', '1']", "features=[age]"]
-    assert run(["init", "mine", *words]) == 0
+    arguments = [
+        "--data",
+        "my rows.csv",
+        "--outcome",
+        "y",
+        "groups=['my \"own\": group', '1']",
+        "features=[age]",
+    ]
+    assert run(["init", "mine", *arguments]) == 0
     assert (
         "dims:\n      my_own_group: ['0', '1', '2', '3']" in Path("mine/conf/model/my_rows.yaml").read_text()
     )
@@ -174,8 +181,8 @@ def test_columns_of_groups_have_parameters_of_their_own(capsys):
     """Names that collapse to one, those of other parameters, and a backslash, which a docstring would read."""
     columns = ["a b", "a-b", "a_b_group", "scale", "chain", "a_b_sd", "corp\\user"]
     table(y=numbers, **{name: np.arange(60) % (k + 2) for k, name in enumerate(columns)})
-    words = ["--data", "my rows.csv", "--outcome", "y", f"groups={json.dumps(columns)}"]
-    assert run(["init", "mine", *words]) == 0
+    arguments = ["--data", "my rows.csv", "--outcome", "y", f"groups={json.dumps(columns)}"]
+    assert run(["init", "mine", *arguments]) == 0
     parameters = yaml.safe_load(Path("mine/conf/model/my_rows.yaml").read_text())["parameters"]
     assert Parameters(parameters).dim == 1 + 2 + sum(1 + k + 2 for k in range(len(columns))) + 1
     written = dict[str, Any]()
@@ -185,8 +192,8 @@ def test_columns_of_groups_have_parameters_of_their_own(capsys):
 
 def test_groups_alone_and_a_model_without_them(capsys):
     table(y=lambda rng, rows: rng.choice(list("abc"), rows), school=np.arange(60) % 5)
-    words = ["--data", "my rows.csv", "--outcome", "y", "groups=school"]
-    assert run(["init", "mine", *words]) == 2
+    arguments = ["--data", "my rows.csv", "--outcome", "y", "groups=school"]
+    assert run(["init", "mine", *arguments]) == 2
     assert "groups goes with model=linear, logistic, poisson, not with softmax." in capsys.readouterr().err
     assert (
         run(["init", "mine", "--data", "my rows.csv", "--outcome", "age", "groups=school", "exclude=[bmi,y]"])

@@ -13,7 +13,7 @@ import matplotlib.image
 import pandas as pd
 import pytest
 from kit import FEW
-from sweeps import BARE, QUICK, WORDS, enter, the_sweep
+from sweeps import BARE, OVERRIDES, QUICK, enter, the_sweep
 
 from mhrun.cli.main import run
 from mhrun.cli.overrides import sweep_jobs
@@ -37,8 +37,8 @@ def _here(request, tmp_path, monkeypatch):
 
 
 def test_a_sweep_with_a_job_that_fails(tmp_path, capsys, every_format):
-    words = [*WORDS, *BARE, "lam=0.2,0.9,0.3", "tau=0.5"]
-    assert run(words) == 1
+    arguments = [*OVERRIDES, *BARE, "lam=0.2,0.9,0.3", "tau=0.5"]
+    assert run(arguments) == 1
     err = capsys.readouterr().err
     at = err.index("job 2 of 3 failed: lam = 0.9 must be below tau")
     assert at < err.index("job 3 of 3: lam=0.3")  # reported at once, before the next job
@@ -67,16 +67,16 @@ def test_a_sweep_with_a_job_that_fails(tmp_path, capsys, every_format):
         if "latest" not in p.parts
     }
     assert len(stamps) == 2
-    assert run(words) == 1
+    assert run(arguments) == 1
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
     # A larger sweep does what is missing.
-    assert run([*WORDS, *BARE, "lam=0.2,0.1", "tau=0.5"]) == 0
+    assert run([*OVERRIDES, *BARE, "lam=0.2,0.1", "tau=0.5"]) == 0
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
     assert capsys.readouterr().err.count("exists already") == 3
 
 
 def test_a_sweep_that_cannot_be_put_together(capsys, tmp_path):
-    assert run([*WORDS, "lam=0.2,0.3", "lamm=1"]) == 2
+    assert run([*OVERRIDES, "lam=0.2,0.3", "lamm=1"]) == 2
     assert "There is no setting 'lamm'" in capsys.readouterr().err
     assert not (tmp_path / "outputs").exists()
 
@@ -89,8 +89,8 @@ def test_a_key_that_is_swept_twice_is_a_mistake():
 @pytest.mark.slow
 def test_a_sweep_waits_for_another_process_that_computes_it(tmp_path, capsys):
     """Both removed each other's records of jobs, and what they had done counted as lost."""
-    words = [*WORDS, *BARE, "lam=0.2,0.3"]
-    assert run(words) == 0
+    arguments = [*OVERRIDES, *BARE, "lam=0.2,0.3"]
+    assert run(arguments) == 0
     sweep = next((tmp_path / "outputs/gmm_tied_means/sweeps").iterdir())
     records = {path.name: path.read_bytes() for path in (sweep / "jobs").glob("*.json")}
     capsys.readouterr()
@@ -105,7 +105,7 @@ def test_a_sweep_waits_for_another_process_that_computes_it(tmp_path, capsys):
     thread = threading.Thread(target=other_process)
     thread.start()
     begun.wait()
-    assert run(words) == 0
+    assert run(arguments) == 0
     thread.join()
     assert "This sweep is being computed already" in capsys.readouterr().err
     assert meanwhile == records
@@ -116,7 +116,7 @@ def test_a_sweep_whose_jobs_all_failed_has_a_page_of_failures(tmp_path, capsys, 
         raise ValueError("nothing works")
 
     monkeypatch.setattr("mhrun.cli.sweep.compute", failing)
-    assert run([*WORDS, "lam=0.2,0.3"]) == 1
+    assert run([*OVERRIDES, "lam=0.2,0.3"]) == 1
     assert not (the_sweep(tmp_path) / "index.html").exists()
     assert run(["report"]) == 0
     assert "sweep   outputs" in capsys.readouterr().out
@@ -128,11 +128,11 @@ def test_a_sweep_whose_jobs_all_failed_has_a_page_of_failures(tmp_path, capsys, 
 
 def test_a_sweep_without_reports_names_what_its_table_lacks(tmp_path, capsys):
     """With reports it is the same sweep, and no step is computed again."""
-    words = [*WORDS, *QUICK, "lam=0.2,0.3", "tau=0.5"]
-    assert run([*words, "runtime.report=false"]) == 0
+    arguments = [*OVERRIDES, *QUICK, "lam=0.2,0.3", "tau=0.5"]
+    assert run([*arguments, "runtime.report=false"]) == 0
     line = "come from the reports of the runs; the same command without runtime.report=false makes them"
     assert line in capsys.readouterr().err
-    assert run(words) == 0
+    assert run(arguments) == 0
     err = capsys.readouterr().err
     assert line not in err
     assert "steps (" not in err
@@ -141,7 +141,7 @@ def test_a_sweep_without_reports_names_what_its_table_lacks(tmp_path, capsys):
 
 
 def test_a_sweep_ends_with_its_table(tmp_path, capsys):
-    assert run([*WORDS, *BARE, "lam=0.3,0.2"]) == 0
+    assert run([*OVERRIDES, *BARE, "lam=0.3,0.2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     (head,) = (number for number, line in enumerate(lines) if line.startswith("lam "))
     assert lines[head].split() == ["lam", "method", "distance", "noise", "floor", "ESS", "R-hat"]
@@ -152,7 +152,7 @@ def test_a_sweep_ends_with_its_table(tmp_path, capsys):
 
 
 def test_a_sweep_with_a_run_that_was_deleted(tmp_path, capsys):
-    assert run([*WORDS, *BARE, "lam=0.3,0.2"]) == 0
+    assert run([*OVERRIDES, *BARE, "lam=0.3,0.2"]) == 0
     folders = runs(tmp_path / "outputs")
     gone = next(folder for folder in folders if folder.config()["lam"] == 0.3)
     shutil.rmtree(gone.path)
@@ -173,10 +173,10 @@ def test_a_sweep_with_a_run_that_was_deleted(tmp_path, capsys):
 
 def test_the_table_of_a_sweep(tmp_path, capsys):
     """Equal labels are distinguished, methods without a test have no acceptance, and estimates have errors."""
-    words = [word for word in WORDS if word != "~methods.sgld"]
-    words += ["+method@methods.barker=mint", "rule@methods.barker.kernel.rule=barker"]
-    words += [*QUICK, "report.sweep=[accept_rate,tv,chi2]"]
-    assert run([*words, "lam=0.3,0.1"]) == 0
+    arguments = [argument for argument in OVERRIDES if argument != "~methods.sgld"]
+    arguments += ["+method@methods.barker=mint", "rule@methods.barker.kernel.rule=barker"]
+    arguments += [*QUICK, "report.sweep=[accept_rate,tv,chi2]"]
+    assert run([*arguments, "lam=0.3,0.1"]) == 0
     assert "warning: lam=0.3: mint: the log-ratio's minibatch noise has sd" in capsys.readouterr().out
     sweep = the_sweep(tmp_path)
     table = pd.read_csv(sweep / "sweep.csv").set_index("method")
@@ -194,8 +194,8 @@ def test_the_table_of_a_sweep(tmp_path, capsys):
 
 
 def test_a_swept_setting_with_the_name_of_a_metric_keeps_its_column(tmp_path, capsys):
-    words = [word for word in WORDS if word not in FEW]
-    assert run([*words, *BARE, "chains=2,3", "report.sweep=[chains,accept_rate]"]) == 0
+    arguments = [argument for argument in OVERRIDES if argument not in FEW]
+    assert run([*arguments, *BARE, "chains=2,3", "report.sweep=[chains,accept_rate]"]) == 0
     table = pd.read_csv(the_sweep(tmp_path) / "sweep.csv")
     assert sorted(set(table["chains (setting)"])) == [2, 3]
     assert table.columns[1] == "method"
@@ -207,7 +207,7 @@ def test_a_job_whose_report_has_a_part_that_fails_is_reported(tmp_path, capsys, 
         raise ZeroDivisionError("no such luck")
 
     monkeypatch.setattr("mhrun.report.build.costs_table", broken)
-    assert run([*WORDS, *QUICK, "lam=0.2,0.3"]) == 1
+    assert run([*OVERRIDES, *QUICK, "lam=0.2,0.3"]) == 1
     err = capsys.readouterr().err
     assert "2 of 2 jobs failed" in err
     assert "a part of its report could not be made" in err
@@ -221,8 +221,8 @@ def test_a_sweep_over_seeds_has_their_means_ess_and_rhat(tmp_path, capsys, monke
     monkeypatch.setattr(
         "mhrun.report.sweep.sweep_figure", lambda frame, keys, *_: drawn.append((frame, keys)) or "-"
     )
-    words = [*WORDS, *QUICK, "~report.sweep", "~report.metrics", "~report.tables", "~report.notes"]
-    assert run([*words, "seed=1,2", "lam=0.3,0.2"]) == 0
+    arguments = [*OVERRIDES, *QUICK, "~report.sweep", "~report.metrics", "~report.tables", "~report.notes"]
+    assert run([*arguments, "seed=1,2", "lam=0.3,0.2"]) == 0
     out = capsys.readouterr().out
     (head,) = (line for line in out.splitlines() if line.startswith("lam "))
     assert head.split() == ["lam", "method", "ESS", "R-hat"]

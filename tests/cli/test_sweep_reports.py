@@ -8,7 +8,7 @@ import shutil
 import matplotlib.image
 import pandas as pd
 import pytest
-from sweeps import BARE, QUICK, WORDS, enter, the_sweep
+from sweeps import BARE, OVERRIDES, QUICK, enter, the_sweep
 
 from mhrun.cli.main import run
 from mhrun.store.folder import runs
@@ -94,7 +94,7 @@ def judged(place):
 
 
 def test_a_sweep_has_what_its_experiment_declares(tmp_path, of_its_own, every_format):
-    assert run([*WORDS, *QUICK, *OWN, "lam=0.3,0.2"]) == 0
+    assert run([*OVERRIDES, *QUICK, *OWN, "lam=0.3,0.2"]) == 0
     place = the_sweep(tmp_path)
     page = (place / "index.html").read_text()
     assert page.count("<figure>") == 2
@@ -120,7 +120,7 @@ def test_a_sweep_has_what_its_experiment_declares(tmp_path, of_its_own, every_fo
 def test_a_verdict_on_a_sweep_wants_the_papers_values_and_settings(tmp_path, of_its_own, monkeypatch):
     # As if the run of one of the jobs had the paper's settings.
     monkeypatch.setattr("mhrun.cli.sweep.compared", with_departures)
-    assert run([*WORDS, *BARE, *OWN, "lam=0.3,0.2"]) == 0
+    assert run([*OVERRIDES, *BARE, *OWN, "lam=0.3,0.2"]) == 0
     place = the_sweep(tmp_path)
     assert [claim["verdict"] for claim in judged(place)] == ["reproduced"]
     assert "1 of 1 reproduced" in (place / "index.html").read_text()
@@ -141,8 +141,10 @@ def with_departures(config, reference):
 
 
 def test_a_part_of_a_sweeps_report_that_fails_leaves_a_line(tmp_path, capsys, of_its_own):
-    words = [*WORDS, *BARE, "lam=0.3,0.2", *OWN[:1]]
-    assert run([*words, "+report.sweep_figures={rates: sweepreport.broken, more: sweepreport.rates}"]) == 1
+    overrides = [*OVERRIDES, *BARE, "lam=0.3,0.2", *OWN[:1]]
+    assert (
+        run([*overrides, "+report.sweep_figures={rates: sweepreport.broken, more: sweepreport.rates}"]) == 1
+    )
     err = capsys.readouterr().err
     assert "rates: This figure could not be drawn: ZeroDivisionError: no such luck" in err
     place = the_sweep(tmp_path)
@@ -155,8 +157,8 @@ def test_a_part_of_a_sweeps_report_that_fails_leaves_a_line(tmp_path, capsys, of
 
 
 def test_metrics_of_a_sweep_that_fail_are_reported_in_their_place(tmp_path, capsys, of_its_own):
-    words = [*WORDS, *BARE, "lam=0.3,0.2", "+report.sweep_metrics=sweepreport.broken"]
-    assert run(words) == 1
+    overrides = [*OVERRIDES, *BARE, "lam=0.3,0.2", "+report.sweep_metrics=sweepreport.broken"]
+    assert run(overrides) == 1
     assert "The metrics of the sweep could not be computed" in capsys.readouterr().err
     page = (the_sweep(tmp_path) / "index.html").read_text()
     assert "The metrics of the sweep could not be computed: ZeroDivisionError" in page
@@ -164,8 +166,8 @@ def test_metrics_of_a_sweep_that_fail_are_reported_in_their_place(tmp_path, caps
 
 
 def test_a_sweep_whose_report_names_nothing_there_is_reported(tmp_path, capsys):
-    words = [*WORDS, *BARE, "lam=0.3,0.2", "+report.sweep_metrics=mint.figure1.nothing"]
-    assert run(words) == 1
+    overrides = [*OVERRIDES, *BARE, "lam=0.3,0.2", "+report.sweep_metrics=mint.figure1.nothing"]
+    assert run(overrides) == 1
     err = capsys.readouterr().err
     assert (
         "The experiment's part of this page could not be made: UserError: report: there is no 'mint.figure1.nothing'"

@@ -27,14 +27,14 @@ places: {first: 1}
 """
 
 
-def refused(words, folders=()):
+def refused(overrides, folders=()):
     with pytest.raises(UserError) as error:
-        check_read(words, composed(words, folders), lambda some: composed(some, folders))
+        check_read(overrides, composed(overrides, folders), lambda some: composed(some, folders))
     return str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("word", "message"),
+    ("override", "message"),
     [
         (
             "+start.scale=-1",
@@ -46,12 +46,12 @@ def refused(words, folders=()):
         ("+rule@mint.kernel=barker", "sets 'mint', which nothing reads."),
     ],
 )
-def test_a_setting_that_nothing_reads_is_refused(word, message):
-    assert message in refused([GMM, word])
+def test_a_setting_that_nothing_reads_is_refused(override, message):
+    assert message in refused([GMM, override])
 
 
 @pytest.mark.parametrize(
-    ("word", "message"),
+    ("override", "message"),
     [
         (
             "+methods.mint.stepz=3",
@@ -64,28 +64,28 @@ def test_a_setting_that_nothing_reads_is_refused(word, message):
         ),
     ],
 )
-def test_a_setting_of_a_method_that_nothing_reads_is_refused(word, message):
+def test_a_setting_of_a_method_that_nothing_reads_is_refused(override, message):
     with pytest.raises(UserError) as error:
-        compose_config([GMM, word])
+        compose_config([GMM, override])
     assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [
         ["+methods.mint.steps=30", "+methods.sgld={thin:2}"],
         ["+methods.mint.epoch=5", "methods.mint.label=${methods.mint.epoch}"],
         ["+methods.mint.epoch=5", "methods.mint.label=${.epoch}"],
     ],
 )
-def test_settings_of_a_method_that_are_read_are_not_refused(words):
-    compose_config([GMM, *words])
+def test_settings_of_a_method_that_are_read_are_not_refused(overrides):
+    compose_config([GMM, *overrides])
 
 
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [
-        ["+epoch=5", "methods.mint.label=${epoch}"],  # another word refers to it
+        ["+epoch=5", "methods.mint.label=${epoch}"],  # another override refers to it
         ["+shares.a=5", "methods.mint.label='${times:${shares.a},2}'"],
         ["++seed=3", "+target.other=none", "+monitor.every=5"],  # settings that every experiment has
         ["+method@methods.more=mcmc", "+data@methods.more.data=gaussian"],
@@ -93,13 +93,13 @@ def test_settings_of_a_method_that_are_read_are_not_refused(words):
         ["scale=smoke", "steps=5", "warmup=5", "thin=1"],  # though nothing refers to it now
     ],
 )
-def test_settings_that_are_read_are_not_refused(words):
-    words = [GMM, *words]
-    check_read(words, composed(words), composed)
+def test_settings_that_are_read_are_not_refused(overrides):
+    overrides = [GMM, *overrides]
+    check_read(overrides, composed(overrides), composed)
 
 
 @pytest.mark.parametrize(
-    ("method", "word", "is_refused"),
+    ("method", "override", "is_refused"),
     [
         ("", "temperature=4", True),
         ("", "++temperature=4", True),
@@ -110,17 +110,19 @@ def test_settings_that_are_read_are_not_refused(words):
         ("others: {first: '${..temperature}'}\n", "temperature=4", False),
     ],
 )
-def test_a_temperature_that_no_method_reads_is_refused(method, word, is_refused, tmp_path):
+def test_a_temperature_that_no_method_reads_is_refused(method, override, is_refused, tmp_path):
     """Its runs would be at T = 1, and be taken for others."""
     in_defaults = method.startswith(" ")
     own = OWN.replace("places: {first: 1}\n", "")
     text = own.replace("  - _self_\n", f"{method}  - _self_\n") if in_defaults else own + method
     folders = project_with(tmp_path, text)
     if is_refused:
-        assert "no method of this experiment (mcmc) reads it" in refused(["experiment=mine", word], folders)
+        assert "no method of this experiment (mcmc) reads it" in refused(
+            ["experiment=mine", override], folders
+        )
     else:
-        words = ["experiment=mine", word]
-        check_read(words, composed(words, folders), lambda some: composed(some, folders))
+        overrides = ["experiment=mine", override]
+        check_read(overrides, composed(overrides, folders), lambda some: composed(some, folders))
 
 
 def test_what_a_reference_is():
@@ -153,23 +155,23 @@ def test_settings_of_a_file_that_a_reference_or_the_code_of_the_project_names_ar
         "step_size: 0.1", "step_size: '${stepe}'"
     )
     folders = project_with(tmp_path, text)
-    for more in ([], ["methods.mcmc.schedules.step_size.step_size=0.2"]):  # read without the word
-        words = ["experiment=mine", *more]
-        check_read(words, composed(words, folders), lambda some: composed(some, folders))
+    for more in ([], ["methods.mcmc.schedules.step_size.step_size=0.2"]):  # read without the override
+        overrides = ["experiment=mine", *more]
+        check_read(overrides, composed(overrides, folders), lambda some: composed(some, folders))
     assert not capsys.readouterr().err
 
 
 def test_another_setting_of_a_file_that_nothing_reads_is_warned_of(tmp_path, capsys):
     folders = project_with(tmp_path, OWN)
-    words = ["experiment=mine"]
-    check_read(words, composed(words, folders), lambda some: composed(some, folders))
+    overrides = ["experiment=mine"]
+    check_read(overrides, composed(overrides, folders), lambda some: composed(some, folders))
     assert capsys.readouterr().err == "mhrun: the experiment sets places, which nothing reads.\n"
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted((CONF / "experiment").glob("*.yaml"))])
 def test_every_setting_of_our_experiments_is_read(name, capsys):
-    words = [f"experiment={name}"]
-    check_read(words, composed(words), composed)
+    overrides = [f"experiment={name}"]
+    check_read(overrides, composed(overrides), composed)
     assert not capsys.readouterr().err
 
 
@@ -177,9 +179,9 @@ def test_nodes_of_a_file_may_be_anything_and_a_scale_needs_scales(tmp_path, monk
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     (tmp_path / "conf" / "experiment" / "mine.yaml").write_text(OWN)
     folders = (tmp_path / "conf",)
-    for words in ([], ["places.first=2"], ["+places.second=2"], ["++places.second=2"]):
-        words = ["experiment=mine", *words]
-        check_read(words, composed(words, folders), lambda some: composed(some, folders))
+    for overrides in ([], ["places.first=2"], ["+places.second=2"], ["++places.second=2"]):
+        overrides = ["experiment=mine", *overrides]
+        check_read(overrides, composed(overrides, folders), lambda some: composed(some, folders))
     assert refused(["experiment=mine", "scale=smoke"], folders) == (
         "scale=smoke: this experiment has no scales; leave it out, or give steps= and warmup= instead."
     )

@@ -77,9 +77,9 @@ FILES = {
 }
 
 
-def digest(*words):
+def digest(*arguments):
     forget()
-    apart = parse_command_line(["--project", "mine", "experiment=mine", *words])
+    apart = parse_command_line(["--project", "mine", "experiment=mine", *arguments])
     return RunFolder.of(compose_config(apart.rest, apart.folders)).digest
 
 
@@ -132,11 +132,11 @@ def test_a_method_depends_on_the_files_that_it_uses(tmp_path):
     """Work on one method of one's own, and the others are taken from the run before."""
     walk = "import mhrun\nclass Walk(mhrun.RandomWalk):\n    pass\n"
     write(tmp_path / "mine", FILES | {"walks.py": walk, "conf/proposal/walk.yaml": "_target_: walks.Walk\n"})
-    words = ("+method@methods.b=mcmc", "proposal@methods.b.kernel.proposal=walk")
+    arguments = ("+method@methods.b=mcmc", "proposal@methods.b.kernel.proposal=walk")
 
     def digests(*more):
         forget()
-        apart = parse_command_line(["--project", "mine", "experiment=mine", *words, *more])
+        apart = parse_command_line(["--project", "mine", "experiment=mine", *arguments, *more])
         config = compose_config(apart.rest, apart.folders)
         return {name: method_digest(config, name) for name in config["methods"]}
 
@@ -272,9 +272,9 @@ def test_a_failure_of_the_users_code_names_the_method_and_what_is_kept(tmp_path,
     )
     files = {"conf/rule/failing.yaml": "_target_: failing.Failing\n", "failing.py": FAILING}
     write(tmp_path / "mine", FILES | files | {"conf/experiment/mine.yaml": experiment})
-    words = ["--project", "mine", "experiment=mine", "executor=torch", "runtime.jobs=1"]
-    words += [f"methods.{name}.schedules.step_size.start=0.5" for name in "ab"]
-    assert run(words) == 2
+    arguments = ["--project", "mine", "experiment=mine", "executor=torch", "runtime.jobs=1"]
+    arguments += [f"methods.{name}.schedules.step_size.start=0.5" for name in "ab"]
+    assert run(arguments) == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert re.match(
         r"mhrun: b stopped after step \d+ of 90: ValueError: my bug \(failing.py, line 8\)\. ", last
@@ -291,7 +291,7 @@ def test_a_failure_of_the_users_code_names_the_method_and_what_is_kept(tmp_path,
     write(tmp_path / "mine", {"failing.py": FAILING.replace("> 70", "> 1e9")})
     forget()
     del sys.modules["failing"]
-    assert run(words) == 0
+    assert run(arguments) == 0
     assert "a: taken from run" in capsys.readouterr().err
 
 
@@ -397,8 +397,8 @@ def test_runs_are_reported_and_compared_in_the_users_coordinates(tmp_path, capsy
     """A simplex has more numbers than the chains have coordinates."""
     write(tmp_path / "mine", FILES | CONSTRAINED)
     outputs = f"runtime.outputs={tmp_path / 'outputs'}"
-    words = ["experiment=mine", outputs, "+methods.a.starts=[[0.3, 0.7, -1.0, 2.0, 0.8]]"]
-    assert run(["--project", "mine", *words, "runtime.report=true"]) == 0
+    arguments = ["experiment=mine", outputs, "+methods.a.starts=[[0.3, 0.7, -1.0, 2.0, 0.8]]"]
+    assert run(["--project", "mine", *arguments, "runtime.report=true"]) == 0
     found = Run(RunFolder((tmp_path / "outputs" / "mine" / "latest").resolve()))
     assert list(found.target.model.names) == ["shares[0]", "shares[1]", "means[0]", "means[1]", "scale"]
     assert found.target.dim == 4
@@ -434,9 +434,9 @@ def test_the_tutorial_runs_as_written(tmp_path, capsys, monkeypatch, unrendered)
             for line in text.splitlines():
                 command, _, remark = line.partition("  #")
                 status = 1 if "exits with 1" in remark else 0
-                words = shlex.split(command)
-                assert words[0] == "mhrun"
-                assert run(words[1:]) == status, (line, capsys.readouterr())
+                arguments = shlex.split(command)
+                assert arguments[0] == "mhrun"
+                assert run(arguments[1:]) == status, (line, capsys.readouterr())
     out = capsys.readouterr().out
     assert "4 fail" in out
     pages = list((tmp_path / "outputs" / "robust").glob("*/report/index.html"))
@@ -448,8 +448,8 @@ def test_init_leaves_what_is_there(tmp_path, capsys):
     assert run(["init", "mine"]) == 0
     assert "mhrun --project mine robust" in capsys.readouterr().out
     table = ["--data", "rows.csv"]
-    for words in (["init", "mine"], ["init"], ["init", "a", "b"], ["init", "a", "--network", *table]):
-        assert run(words) == 2
+    for arguments in (["init", "mine"], ["init"], ["init", "a", "b"], ["init", "a", "--network", *table]):
+        assert run(arguments) == 2
         assert capsys.readouterr().err.count("\n") == 1
 
 
@@ -459,9 +459,9 @@ def test_data_and_a_model_are_enough(tmp_path, capsys):
     model = "def log_lik(theta, rows):\n    return -0.5 * (rows.x[:, 0] - theta.mu) ** 2\n"
     conf = "defaults: [user_function, _self_]\nlog_lik: plain_rows.log_lik\nparameters: {mu: 'Normal(0.0, 10.0)'}\n"
     write(tmp_path, {"rows.csv": f"x\n{rows}\n", "plain_rows.py": model, "conf/model/mine.yaml": conf})
-    words = ["--project", ".", "data=table", "data.file=rows.csv", "data.standardise=false", "model=mine"]
+    arguments = ["--project", ".", "data=table", "data.file=rows.csv", "data.standardise=false", "model=mine"]
     few = ["steps=400", "warmup=100", "runtime.report=false", "runtime.threads=1"]
-    assert run([*words, *few]) == 0, capsys.readouterr().err
+    assert run([*arguments, *few]) == 0, capsys.readouterr().err
     err = capsys.readouterr().err
     assert (
         err.count("no method was named: Hamiltonian Monte Carlo with an acceptance test on all data (HMC)")
@@ -473,7 +473,7 @@ def test_data_and_a_model_are_enough(tmp_path, capsys):
     assert abs(about["accept_rate"] - about["pilot"]["acceptance"]) < 0.15
     assert about["likelihood_evals"] > 4 * 500 * 40  # with those of the pilot
     # Words without a model are still a mistake in one line.
-    assert run(words[:-1]) == 2
+    assert run(arguments[:-1]) == 2
     assert "write +data=NAME" in capsys.readouterr().err
 
 
@@ -484,25 +484,35 @@ def test_methods_need_no_other_setting(tmp_path, capsys):
     y = (torch.rand(80, generator=g) < torch.sigmoid(x[:, 0])).int()
     lines = [f"{a:.4f},{b:.4f},{c}" for (a, b), c in zip(x.tolist(), y.tolist(), strict=True)]
     write(tmp_path, {"rows.csv": "\n".join(["a,b,y", *lines]) + "\n"})
-    words = ["data=table", "data.file=rows.csv", "data.target=y", "data.outcome=sign", "model=logistic"]
-    words += ["model.dim=2", "steps=30", "warmup=50", "chains=2", "executor=torch", "runtime.report=false"]
+    arguments = ["data=table", "data.file=rows.csv", "data.target=y", "data.outcome=sign", "model=logistic"]
+    arguments += [
+        "model.dim=2",
+        "steps=30",
+        "warmup=50",
+        "chains=2",
+        "executor=torch",
+        "runtime.report=false",
+    ]
     names = ("tunamh", "smh2", "mh_ss", "mhbt_rsgld", "sgbd")
-    assert run([*words, *(f"+method@methods.{name}={name}" for name in names)]) == 0
+    assert run([*arguments, *(f"+method@methods.{name}={name}" for name in names)]) == 0
     assert capsys.readouterr().err.count("the regression has no intercept") == 1
     found = json.loads(Path("outputs/own/latest/summary.json").read_text())["methods"]
     assert sorted(found) == sorted(names)
     for name in names:
         assert found[name]["pilot"]["step_size"] > 0
     assert found["mhbt_rsgld"]["pilot"]["acceptance"] == pytest.approx(0.387)
-    assert compose_config([*words, "+method@methods.a=smh2"])["model"]["names"] == ["a", "b"]  # the columns
+    assert compose_config([*arguments, "+method@methods.a=smh2"])["model"]["names"] == [
+        "a",
+        "b",
+    ]  # the columns
     capsys.readouterr()
-    compose_config([*words, "+method@methods.a=smh2", "data.intercept=true", "model.dim=3"])
+    compose_config([*arguments, "+method@methods.a=smh2", "data.intercept=true", "model.dim=3"])
     assert "intercept" not in capsys.readouterr().err
     one = compose_config(
-        [*words, "+method@methods.a=smh2", "data.features=[a]", "model.dim=1", "+model.names=[w]"]
+        [*arguments, "+method@methods.a=smh2", "data.features=[a]", "model.dim=1", "+model.names=[w]"]
     )
     assert one["model"]["names"] == ["w"]
-    schedules = compose_config([*words, "+method@methods.a=mhbt_rsgld"])["methods"]["a"]["schedules"]
+    schedules = compose_config([*arguments, "+method@methods.a=mhbt_rsgld"])["methods"]["a"]["schedules"]
     assert schedules["temperature"]["temperature"] == schedules["noise"]["noise_temperature"] == 1.0
 
 
@@ -517,26 +527,26 @@ ASKING = {  # methods that need more than data, a model and their name, and what
 def test_a_method_needs_its_name_only_or_gets_one_line(tmp_path):
     """Optimisers, a variational approximation and ladders of minibatches need settings of the user's."""
     write(tmp_path, {"rows.csv": "x\n" + "1\n2\n"})
-    words = ["data=table", "data.file=rows.csv", "model=gaussian_mean"]
+    arguments = ["data=table", "data.file=rows.csv", "model=gaussian_mean"]
     for place in (PACKAGE.parent / "conf" / "method").glob("*.yaml"):
         name = place.stem
         if name in ASKING:
             with pytest.raises(
                 UserError, match=rf"'{ASKING[name]}', which [\w.]+ takes, is not given; add \+"
             ):
-                compose_config([*words, f"+method@methods.a={name}"])
+                compose_config([*arguments, f"+method@methods.a={name}"])
         else:
-            assert compose_config([*words, f"+method@methods.a={name}"])["methods"]["a"], name
+            assert compose_config([*arguments, f"+method@methods.a={name}"])["methods"]["a"], name
 
 
 def test_a_value_computed_from_an_unknown_number_of_data_must_be_given(tmp_path):
     """A table's number of rows is no setting, so that adding data.n would be refused."""
     write(tmp_path, {"rows.csv": "x\n" + "1\n2\n"})
-    words = ["data=table", "data.file=rows.csv", "model=gaussian_mean"]
-    words += ["+method@methods.a=mintee", "+rungs=2", "+ratio=2", "chains=2"]
+    arguments = ["data=table", "data.file=rows.csv", "model=gaussian_mean"]
+    arguments += ["+method@methods.a=mintee", "+rungs=2", "+ratio=2", "chains=2"]
     with pytest.raises(UserError, match=r"give methods\.a\.kernel\.sizes a value\.$"):
-        compose_config(words)
-    method = compose_config([*words, "methods.a.kernel.sizes=[2,1]"])["methods"]["a"]
+        compose_config(arguments)
+    method = compose_config([*arguments, "methods.a.kernel.sizes=[2,1]"])["methods"]["a"]
     assert method["kernel"]["sizes"] == [2, 1]
 
 
@@ -544,12 +554,12 @@ def test_a_part_outside_conf_is_named(tmp_path, capsys):
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     (tmp_path / "method").mkdir()
     (tmp_path / "method" / "mine.yaml").write_text((CONF / "method" / "mcmc.yaml").read_text())
-    words = [
+    arguments = [
         "--project",
         str(tmp_path),
         "experiment=gmm_tied_means",
         "+method@methods.mine=mine",
         "--dry-run",
     ]
-    assert run(words) == 2
+    assert run(arguments) == 2
     assert f"move it to '{tmp_path / 'conf' / 'method'}'" in capsys.readouterr().err

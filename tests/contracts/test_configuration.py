@@ -47,7 +47,7 @@ def filled(path, node, first):
 def composed_part(group, name):
     """Return the settings of a part as an experiment would compose them."""
     given = filled("probe", yaml.safe_load((CONF / group / f"{name}.yaml").read_text()), 2)
-    words = [
+    overrides = [
         "experiment=gmm_tied_means",
         "scale=smoke",
         "m=7",
@@ -55,7 +55,7 @@ def composed_part(group, name):
         "+step_size=0.01",
         f"+{group}@probe={name}",
     ]
-    return compose_config([*words, *given], compare=False)["probe"]
+    return compose_config([*overrides, *given], compare=False)["probe"]
 
 
 def part(group, name):
@@ -129,8 +129,8 @@ def test_schedules(schedule):
         assert value.expand(2, 3).dtype == torch.float64
 
 
-def _unresolved(words):
-    return OmegaConf.to_container(composed(words))
+def _unresolved(overrides):
+    return OmegaConf.to_container(composed(overrides))
 
 
 @pytest.mark.parametrize("name", parts("method"))
@@ -138,8 +138,8 @@ def test_methods_can_be_added_to_an_experiment(name):
     # Whose terms the mixture does not bound
     expands = "surrogate" in (CONF / "method" / f"{name}.yaml").read_text()
     base = "mnist_tests" if expands else "gmm_tied_means"
-    words = [f"experiment={base}", "scale=smoke", f"+method@methods.other={name}"]
-    words += [
+    overrides = [f"experiment={base}", "scale=smoke", f"+method@methods.other={name}"]
+    overrides += [
         "++step_size=1e-7",
         "++epoch=5",
         "++rungs=2",
@@ -147,9 +147,11 @@ def test_methods_can_be_added_to_an_experiment(name):
         "++every=5",
         "++c=0.1",
     ]  # that methods refer to
-    schedules = _unresolved(words)["methods"]["other"]["schedules"]
+    schedules = _unresolved(overrides)["methods"]["other"]["schedules"]
     given = [
-        word for s, node in schedules.items() for word in filled(f"methods.other.schedules.{s}", node, 5)
+        override
+        for s, node in schedules.items()
+        for override in filled(f"methods.other.schedules.{s}", node, 5)
     ]
     if any("cycles" in node for node in schedules.values()):  # which all are to come after burn-in
         given.append("+methods.other.warmup=0")
@@ -157,7 +159,7 @@ def test_methods_can_be_added_to_an_experiment(name):
         given.append("+methods.other.warmup=1000")
     if name.endswith("_density"):  # made for what has no data: one datum of many has no variance
         given.append("methods.other.kernel.pairing.m=20")
-    config = compose_config([*words, *given], compare=False)
+    config = compose_config([*overrides, *given], compare=False)
     assert methods_of(config)[-1].name == "other"
 
 
@@ -198,8 +200,8 @@ def test_scales_change_counts_only():
     assert kept[0] == kept[1] == kept[2]
 
 
-def departures_of(*words):
-    return compose_config(["experiment=gmm_tied_means", "scale=paper", *words])["runtime"]["departures"]
+def departures_of(*overrides):
+    return compose_config(["experiment=gmm_tied_means", "scale=paper", *overrides])["runtime"]["departures"]
 
 
 def test_what_differs_from_the_paper_is_recorded():
@@ -211,9 +213,9 @@ def test_what_differs_from_the_paper_is_recorded():
     assert departures_of("methods.mint.kernel.pairing.m=10") == [
         "methods.mint.kernel.pairing.m = 10 (paper: 1000)"
     ]
-    for word in ("steps=100", "warmup=100", "chains=2", "temperature=5", "target.replacement=true",
+    for override in ("steps=100", "warmup=100", "chains=2", "temperature=5", "target.replacement=true",
                  "model.variance=7", "dtype=float32", "thin=2"):  # fmt: skip
-        assert departures_of(word), word
+        assert departures_of(override), override
     assert departures_of("scale=quick")[0] == "scale = quick"
 
 

@@ -71,7 +71,7 @@ class Case:
     One that is not named has few steps and chains.
     """
 
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     empty: str = ""  # a regular expression
     like: tuple[str, ...] = field(default=())  # experiments with other settings and the same report
 
@@ -468,8 +468,8 @@ SWEPT = {"logistic_ess_priors", "logistic_ess_readings"}  # whose claims are all
 
 
 def small(name, outputs):
-    words = ["scale=smoke", "runtime.threads=1", f"runtime.outputs={outputs}", *CASES[name].words]
-    return compose_config([f"experiment={name}", *words], compare=False)
+    overrides = ["scale=smoke", "runtime.threads=1", f"runtime.outputs={outputs}", *CASES[name].overrides]
+    return compose_config([f"experiment={name}", *overrides], compare=False)
 
 
 @pytest.fixture(scope="module")
@@ -585,12 +585,14 @@ class Notes(Silent):
 
 
 def test_a_test_that_reads_all_data_too_often_is_reported_once(outputs):
-    words = ["data.n=300", "m=20", "chains=4", "steps=50", "warmup=30", "executor=torch"]
-    words.append("methods.mhminibatch_printed.schedules.temperature.temperature=2")  # so that it seldom need
-    words.extend(without("mhminibatch", "mhminibatch_fewer"))
+    overrides = ["data.n=300", "m=20", "chains=4", "steps=50", "warmup=30", "executor=torch"]
+    overrides.append(
+        "methods.mhminibatch_printed.schedules.temperature.temperature=2"
+    )  # so that it seldom need
+    overrides.extend(without("mhminibatch", "mhminibatch_fewer"))
     watcher, again = Notes(), Notes()
     config = compose_config(
-        ["experiment=worst_case", "scale=smoke", f"runtime.outputs={outputs}", *words], compare=False
+        ["experiment=worst_case", "scale=smoke", f"runtime.outputs={outputs}", *overrides], compare=False
     )
     run = Run(run_experiment(config, watcher))
     shares = {name: float((run.stat(name, "batch_size") == 300).mean()) for name in run.methods}

@@ -103,10 +103,10 @@ def test_results_that_changed_are_computed_again_and_never_reported(finished, ou
     folder = copied(finished[0], outputs)
     before = contents(folder, "mint")
     damage(folder.method("mint") / file)
-    words = [f"runtime.outputs={outputs}"]
-    for make in (lambda: build_report(folder), lambda: compare_runs([str(folder.path), *words])):
+    arguments = [f"runtime.outputs={outputs}"]
+    for make in (lambda: build_report(folder), lambda: compare_runs([str(folder.path), *arguments])):
         assert one_line(make) is not None
-    assert make_reports(words) == 1
+    assert make_reports(arguments) == 1
     capsys.readouterr()
     message = []
     watcher = Silent()
@@ -179,9 +179,9 @@ def test_a_place_that_cannot_be_written(finished, outputs, monkeypatch, number, 
     for change in (forced, settings | {"seed": 5}, settings | {"title": "another"}):
         assert "cannot be written; choose another folder" in one_line(run_experiment, change, Silent())
     assert "cannot be written" in one_line(build_report, folder)
-    words = ["-m", "experiment=gmm_tied_means", "scale=smoke", "seed=1,2", f"runtime.outputs={outputs}"]
+    arguments = ["-m", "experiment=gmm_tied_means", "scale=smoke", "seed=1,2", f"runtime.outputs={outputs}"]
     capsys.readouterr()
-    assert run(words) == 2
+    assert run(arguments) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
@@ -353,10 +353,10 @@ def test_a_summary_that_changed_is_no_result(finished, outputs, capsys):
         assert found is None or less(found, *(set(found) - set(before))) == before
     path.write_bytes(raw.replace(b'"accept_rate": 0', b'"accept_rate": 1', 1))
     assert not folder.is_complete()
-    words = [f"runtime.outputs={outputs}"]
-    assert make_reports(words) == 1
+    arguments = [f"runtime.outputs={outputs}"]
+    assert make_reports(arguments) == 1
     assert "summary.json is damaged" in capsys.readouterr().err
-    assert show_list(words, []) == 0
+    assert show_list(arguments, []) == 0
     assert "damaged" in capsys.readouterr().out
     state = (folder.method("mint") / "trace.nc").stat().st_mtime_ns
     run_experiment(settings_of(outputs), Silent())

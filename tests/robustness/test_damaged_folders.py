@@ -23,13 +23,13 @@ from mhrun.report.run import Run
 from mhrun.store.checksums import file_digest, sealed
 from mhrun.store.folder import RunFolder
 
-WORDS = (*FEW, "~methods.sghmc", "executor=torch")
-SMOKE = ["experiment=gmm_tied_means", "scale=smoke", "runtime.threads=1", "runtime.report=false", *WORDS]
+OVERRIDES = (*FEW, "~methods.sghmc", "executor=torch")
+SMOKE = ["experiment=gmm_tied_means", "scale=smoke", "runtime.threads=1", "runtime.report=false", *OVERRIDES]
 
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
-    return compute(tmp_path_factory.mktemp("kept") / "outputs", *WORDS)
+    return compute(tmp_path_factory.mktemp("kept") / "outputs", *OVERRIDES)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def half(outputs, blocks=3):
                 os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(Interrupted):
-        run_experiment(config(outputs, *WORDS, "runtime.block_seconds=0"), Stop())
+        run_experiment(config(outputs, *OVERRIDES, "runtime.block_seconds=0"), Stop())
     return next(outputs.glob("*/*/config.yaml")).parent
 
 
@@ -66,7 +66,7 @@ def test_a_run_that_was_begun_elsewhere_goes_on_here(kept, tmp_path):
     shutil.copytree(begun, here)
     for path in here.rglob("*"):
         os.utime(path, (2e9, 4e9))
-    folder = compute(tmp_path / "here", *WORDS)
+    folder = compute(tmp_path / "here", *OVERRIDES)
     assert folder.path == here
     assert_same_bits(contents(folder, "mint"), contents(kept, "mint"))
 
@@ -228,7 +228,7 @@ def test_a_run_without_memory_is_reported_and_goes_on(kept, tmp_path):
     assert queue.get(timeout=60) == 1
     child.join()
     assert len(list(tmp_path.rglob("blocks/*.npz"))) == 3
-    folder = compute(tmp_path / "outputs", *WORDS)
+    folder = compute(tmp_path / "outputs", *OVERRIDES)
     assert_same_bits(contents(folder, "mint"), contents(kept, "mint"))
 
 
@@ -238,5 +238,5 @@ def test_a_clock_that_jumps_while_a_run_goes(kept, tmp_path, monkeypatch):
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + next(jumps))
     monkeypatch.setattr(time, "monotonic", lambda: 5.0)
-    folder = compute(tmp_path / "outputs", *WORDS)
+    folder = compute(tmp_path / "outputs", *OVERRIDES)
     assert_same_bits(contents(folder, "mint"), contents(kept, "mint"))

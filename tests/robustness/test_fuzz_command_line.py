@@ -1,7 +1,7 @@
 """Whatever is typed: no traceback, one line for a mistake, and an exit status that is true.
 
 Most command lines are only put together and checked, down to the parts of every method (a dry run without its trial);
-some are run. The words are drawn from the settings that there are, values that fit them, and values that do not.
+some are run. The arguments are drawn from the settings that there are, values that fit them, and values that do not.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from mhrun.names import is_name
 from mhrun.paths import CONF, ROOT
 from mhrun.store.folder import RunFolder
 
-# Those whose data are made here: what a machine has of the others is no matter of words.
+# Those whose data are made here: whether a machine has the others does not depend on arguments.
 LIGHT = ("gmm_tied_means", "gaussian_grid", "mhbt_gaussian", "mhbt_mixture", "mixture_tests", "worst_case")
 
 EDGES = [
@@ -106,9 +106,9 @@ NONSENSE = [
 NUMBERS = st.one_of(
     st.integers(-3, 300).map(str), st.sampled_from(EDGES), st.floats(allow_nan=True, width=32).map(repr)
 )
-WORDS = st.sampled_from([*NONSENSE, "'a b'", "\u2028", "x" * 300])
+OVERRIDES = st.sampled_from([*NONSENSE, "'a b'", "\u2028", "x" * 300])
 VALUES = st.one_of(
-    NUMBERS, WORDS, st.text(max_size=6), st.lists(NUMBERS, max_size=4).map(lambda v: f"[{','.join(v)}]")
+    NUMBERS, OVERRIDES, st.text(max_size=6), st.lists(NUMBERS, max_size=4).map(lambda v: f"[{','.join(v)}]")
 )
 
 
@@ -130,7 +130,7 @@ def groups() -> dict[str, list[str]]:
 
 @st.composite
 def override(draw: st.DrawFn, experiment: str) -> str:
-    """One word: a setting with a value, a part in a place, a setting less, or nonsense."""
+    """One argument: a setting with a value, a part in a place, a setting less, or nonsense."""
     kind = draw(st.integers(0, 19))
     known = keys(experiment)
     if kind == 0:
@@ -139,7 +139,7 @@ def override(draw: st.DrawFn, experiment: str) -> str:
         return f"~{draw(st.sampled_from(known))}"
     if kind < 6:
         group = draw(st.sampled_from(sorted(groups())))
-        choice = draw(st.one_of(st.sampled_from(groups()[group]), WORDS))
+        choice = draw(st.one_of(st.sampled_from(groups()[group]), OVERRIDES))
         place = draw(st.sampled_from(["", f"@{draw(st.sampled_from(known))}"]))
         return f"{draw(st.sampled_from(['', '+', '++']))}{group}{place}={choice}"
     key = draw(st.sampled_from(known))
@@ -155,22 +155,22 @@ def command_line(draw: st.DrawFn) -> list[str]:
     return [f"experiment={experiment}", "scale=smoke", *some]
 
 
-def outcome(words: list[str]) -> tuple[int, str, str]:
+def outcome(arguments: list[str]) -> tuple[int, str, str]:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        status = run(words)
+        status = run(arguments)
     return status, out.getvalue(), err.getvalue()
 
 
-def assert_one_line(words: list[str], status: int, err: str) -> None:
+def assert_one_line(arguments: list[str], status: int, err: str) -> None:
     """A mistake has status 2 and one line; anything else no line that begins as ours."""
-    assert status in (0, 2), words
-    assert "Traceback" not in err, (words, err)
+    assert status in (0, 2), arguments
+    assert "Traceback" not in err, (arguments, err)
     if status == 2:
         message = [line for line in err.split("\n") if line.startswith("mhrun: ")]
-        assert len(message) == 1, (words, err)
-        assert len(message[0]) > len("mhrun: ") + 5, (words, err)
-        assert message[0].isprintable(), (words, err)
+        assert len(message) == 1, (arguments, err)
+        assert len(message[0]) > len("mhrun: ") + 5, (arguments, err)
+        assert message[0].isprintable(), (arguments, err)
 
 
 @pytest.fixture
@@ -185,17 +185,17 @@ def _checked_only(tmp_path, monkeypatch):
     os.environ.update(before)
 
 
-def checked(words: list[str]) -> None:
-    status, _, err = outcome([*words, "--dry-run"])
-    assert_one_line(words, status, err)
+def checked(arguments: list[str]) -> None:
+    status, _, err = outcome([*arguments, "--dry-run"])
+    assert_one_line(arguments, status, err)
     assert not Path("outputs").exists()
 
 
 @fast(6)
 @given(command_line())
 @pytest.mark.usefixtures("_checked_only")
-def test_no_arguments_cause_a_traceback(words):
-    checked(words)
+def test_no_arguments_cause_a_traceback(arguments):
+    checked(arguments)
 
 
 @pytest.mark.parametrize("numbers", ["[1,2]", "${times:2,3}"])
@@ -211,11 +211,11 @@ def test_a_group_that_is_set_to_numbers_is_reported(numbers):
 @many(1000)
 @given(command_line())
 @pytest.mark.usefixtures("_checked_only")
-def test_a_thousand_command_lines_bring_no_traceback(words):
-    checked(words)
+def test_a_thousand_command_lines_bring_no_traceback(arguments):
+    checked(arguments)
 
 
-# --- Configurations: what words can make of one, without the time that Hydra takes ---------------------------
+# --- Configurations: what arguments can make of one, without the time that Hydra takes ---------------------------
 
 
 @cache
@@ -396,20 +396,22 @@ COMMANDS = [
 @example(["-m"])
 @given(st.lists(st.one_of(st.sampled_from([*COMMANDS, ""]), st.text(max_size=8)), max_size=4))
 @pytest.mark.usefixtures("_checked_only")
-def test_no_command_brings_a_traceback(words):
-    words = [w for w in words if not w.startswith("experiment=w") or {"--cfg", "--dry-run"} & set(words)]
-    status, _, err = outcome(words)
-    assert_one_line(words, status, err)
+def test_no_command_brings_a_traceback(arguments):
+    arguments = [
+        w for w in arguments if not w.startswith("experiment=w") or {"--cfg", "--dry-run"} & set(arguments)
+    ]
+    status, _, err = outcome(arguments)
+    assert_one_line(arguments, status, err)
 
 
 @pytest.mark.slow
 @many(100)
 @given(command_line())
-def test_runs_end_whole_or_with_a_line(tmp_path_factory, words):
+def test_runs_end_whole_or_with_a_line(tmp_path_factory, arguments):
     place = tmp_path_factory.mktemp("run")
     few = ["steps=20", "warmup=50", "chains=2", "runtime.report=false", f"runtime.outputs={place}"]
-    status, _, err = outcome([*few, *words])
-    assert_one_line(words, status, err)
+    status, _, err = outcome([*few, *arguments])
+    assert_one_line(arguments, status, err)
 
 
 def test_every_light_experiment_is_there():
@@ -523,9 +525,9 @@ def test_experiments_that_are_changed_anyhow_bring_no_traceback(text):
     place = Path("conf/experiment")
     place.mkdir(parents=True, exist_ok=True)
     (place / "fuzzed.yaml").write_text(text, encoding="utf-8", errors="surrogatepass", newline="")
-    words = ["--config-dir", "conf", "experiment=fuzzed", "--cfg", "job"]
-    status, _, err = outcome(words)
-    assert_one_line(words, status, err)
+    arguments = ["--config-dir", "conf", "experiment=fuzzed", "--cfg", "job"]
+    status, _, err = outcome(arguments)
+    assert_one_line(arguments, status, err)
 
 
 NAMES = st.one_of(
@@ -594,6 +596,6 @@ def test_files_with_settings_of_hydras_bring_no_traceback(keys, value):
     place.mkdir(parents=True, exist_ok=True)
     base = "# @package _global_\ndefaults: [gmm_tied_means, _self_]\n"
     (place / "fuzzed.yaml").write_text(base + yaml.safe_dump({"hydra": node}))
-    words = ["--config-dir", "conf", "experiment=fuzzed", "scale=smoke", "--cfg", "job"]
-    status, _, err = outcome(words)
-    assert_one_line(words, status, err)
+    arguments = ["--config-dir", "conf", "experiment=fuzzed", "scale=smoke", "--cfg", "job"]
+    status, _, err = outcome(arguments)
+    assert_one_line(arguments, status, err)

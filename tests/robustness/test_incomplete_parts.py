@@ -85,7 +85,7 @@ def of_class(name):
 
 
 @pytest.mark.parametrize(
-    ("model", "data", "words", "message"),
+    ("model", "data", "arguments", "message"),
     [
         (
             "Nameless",
@@ -111,12 +111,14 @@ def of_class(name):
         ),
     ],
 )
-def test_a_part_that_lacks_something_gets_one_line(capsys, tmp_path, model, data, words, message):
+def test_a_part_that_lacks_something_gets_one_line(capsys, tmp_path, model, data, arguments, message):
     (tmp_path / "incomplete.py").write_text(PARTS)
     for group, text in (("experiment", EXPERIMENT), ("model", of_class(model)), ("data", of_class(data))):
         (tmp_path / group).mkdir()
         (tmp_path / group / "own.yaml").write_text(text)
-    assert run(["--project", ".", "experiment=own", "runtime.report=false", "executor=torch", *words]) == 2
+    assert (
+        run(["--project", ".", "experiment=own", "runtime.report=false", "executor=torch", *arguments]) == 2
+    )
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error

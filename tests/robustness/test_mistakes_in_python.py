@@ -56,16 +56,16 @@ def test_what_came_out_is_reported():
 
 
 @pytest.mark.parametrize(
-    ("lacking", "words"),
+    ("lacking", "message"),
     [
         ([2], r"field y has 1 NaN \(in row 2, counted from 0\)"),
         ([3, 7], r"field y has 2 NaN \(the first in row 3, counted from 0\)"),
     ],
 )
-def test_data_that_are_not_a_number_are_named(lacking, words):
+def test_data_that_are_not_a_number_are_named(lacking, message):
     data = {"x": np.ones(9), "y": np.ones(9)}
     data["y"][lacking] = np.nan
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=message):
         sampled(lambda theta, batch: theta[0] * batch.x - batch.y, data)
 
 
@@ -102,8 +102,8 @@ class Undecided(mhrun.Metropolis):
 
 
 def test_an_attribute_that_hides_a_method_of_the_base_class_is_named():
-    words = "Ramp sets self.start, which is a method of Schedule; choose another attribute name"
-    with pytest.raises(UserError, match=words):
+    message = "Ramp sets self.start, which is a method of Schedule; choose another attribute name"
+    with pytest.raises(UserError, match=message):
         sampled(step_size=Ramp(0.1))
     with pytest.raises(UserError, match=r"schedules.step_size: Ramp sets self.start"):
         call(Ramp, {"start": 0.1}, "ours.Ramp", "schedules.step_size")
@@ -122,8 +122,8 @@ def test_a_class_in_place_of_a_part_is_named():
 
 
 def test_a_misspelt_declaration_is_named():
-    words = "Misspelt declares keep_ratio, which Metropolis does not have; did you mean keeps_ratio?"
-    with pytest.raises(UserError, match=re.escape(words)):
+    message = "Misspelt declares keep_ratio, which Metropolis does not have; did you mean keeps_ratio?"
+    with pytest.raises(UserError, match=re.escape(message)):
         mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), Misspelt())
 
 
@@ -138,15 +138,15 @@ class Flat(mhrun.RandomWalk):
 
 
 @pytest.mark.parametrize(
-    ("proposal", "words"),
+    ("proposal", "message"),
     [
         (Wide(), r"Wide.log_density returns \(C,\), here \(4,\), not a tensor of shape \(4, 2\)"),
         (Flat(), r"Flat.sample returns \(C, D\), here \(4, 2\), not a tensor of shape \(4,\)"),
     ],
 )
-def test_a_proposal_of_the_wrong_shape_is_named(proposal, words):
+def test_a_proposal_of_the_wrong_shape_is_named(proposal, message):
     kernel = mhrun.MetropolisHastings(proposal, mhrun.Full(), mhrun.Metropolis())
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=message):
         mhrun.sample(
             lambda t: -0.5 * (t**2).sum(), None, kernel, start=[0.0, 0.0], step_size=0.1, steps=9, chains=4
         )
@@ -154,8 +154,8 @@ def test_a_proposal_of_the_wrong_shape_is_named(proposal, words):
 
 def test_a_rule_that_returns_no_verdict_is_named():
     kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), Undecided())
-    words = r"decide of Undecided must return a Verdict: return contest.to_verdict\(accepted\)"
-    with pytest.raises(UserError, match=words):
+    message = r"decide of Undecided must return a Verdict: return contest.to_verdict\(accepted\)"
+    with pytest.raises(UserError, match=message):
         sampled(kernel=kernel)
 
 
@@ -163,7 +163,7 @@ _READS = r"log_lik \(test_mistakes_in_python.py, line \d+\) reads the value of a
 
 
 @pytest.mark.parametrize(
-    ("log_lik", "words"),
+    ("log_lik", "message"),
     [
         (lambda theta, batch: batch.x @ theta, r"theta is float64 and x is not; write batch.x.double\(\)"),
         (lambda theta, batch: batch.x[:, 0] * theta[0].item(), _READS),
@@ -190,7 +190,7 @@ _READS = r"log_lik \(test_mistakes_in_python.py, line \d+\) reads the value of a
 )
 @pytest.mark.parametrize("proposal", [mhrun.RandomWalk, mhrun.LangevinProposal])
 @pytest.mark.filterwarnings("ignore:__array_wrap__")
-def test_the_usual_mistakes_of_a_log_likelihood_have_a_remedy(log_lik, words, proposal):
+def test_the_usual_mistakes_of_a_log_likelihood_have_a_remedy(log_lik, message, proposal):
     kernel = mhrun.MetropolisHastings(proposal(), mhrun.Full(), mhrun.Metropolis())
     data = {
         "x": np.ones((5, 2), np.float32),
@@ -198,7 +198,7 @@ def test_the_usual_mistakes_of_a_log_likelihood_have_a_remedy(log_lik, words, pr
         "b": np.ones(5, bool),
         "y": np.ones(5),
     }
-    with pytest.raises(UserError, match=words) as error:
+    with pytest.raises(UserError, match=message) as error:
         sampled(log_lik, data, kernel=kernel)
     assert "file a" not in str(error.value)
 
@@ -207,14 +207,14 @@ def test_a_parameter_that_is_not_there_is_located_in_the_users_function():
     def misspelt(theta, batch):
         return -0.5 * (batch.x[:, 0] - theta.mew) ** 2
 
-    words = r"log_lik \(misspelt\) failed: .*no 'mew' here, but mu \(test_mistakes_in_python.py, line \d+\)"
-    with pytest.raises(UserError, match=words):
+    message = r"log_lik \(misspelt\) failed: .*no 'mew' here, but mu \(test_mistakes_in_python.py, line \d+\)"
+    with pytest.raises(UserError, match=message):
         sampled(misspelt, {"x": np.ones((5, 1))}, start=None, parameters={"mu": "Normal(0, 1)"})
 
 
 def test_the_constant_that_a_surrogate_needs_is_named():
     tests = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Thinned(), mhrun.SMH())
-    for kernel, surrogate, words in (
+    for kernel, surrogate, message in (
         (mhrun.ZigZag(), "none", r"choose surrogate=taylor2 \(target.surrogate=taylor2 in a configuration"),
         (mhrun.ZigZag(), "taylor2", "remainders of surrogate=taylor2; .* give some: third="),
         (
@@ -225,7 +225,7 @@ def test_the_constant_that_a_surrogate_needs_is_named():
         (tests, "taylor1", "can give some: curvature="),
         (tests, "none", "can give some: lipschitz="),
     ):
-        with pytest.raises(UserError, match=words):
+        with pytest.raises(UserError, match=message):
             sampled(lambda theta, x: x * theta[0], np.ones(5), kernel=kernel, surrogate=surrogate)
 
 
@@ -262,13 +262,13 @@ def test_a_data_set_is_shown_without_its_numbers():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_missing_gpu_has_a_reason(capsys):
-    words = f"torch {torch.__version__} "
-    words += "has no CUDA; install a build with CUDA" if torch.version.cuda is None else "finds no GPU"
+    message = f"torch {torch.__version__} "
+    message += "has no CUDA; install a build with CUDA" if torch.version.cuda is None else "finds no GPU"
     with pytest.raises(UserError) as error:
         sampled(device="cuda")
-    assert words in str(error.value)
+    assert message in str(error.value)
     assert run(["gmm_tied_means", "device=cuda", "scale=smoke"]) == 2
-    assert words in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])

@@ -20,7 +20,7 @@ from mhrun.engine.watcher import Silent
 from mhrun.errors import Interrupted, UserError
 from mhrun.store.folder import RunFolder
 
-WORDS = (*FEW, "executor=torch", "runtime.block_seconds=0")
+OVERRIDES = (*FEW, "executor=torch", "runtime.block_seconds=0")
 METHODS = ("mint", "sghmc")
 
 
@@ -39,7 +39,7 @@ class Notes(Silent):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The contents of a run without workers."""
-    folder = compute(tmp_path_factory.mktemp("whole"), *WORDS, "runtime.jobs=1")
+    folder = compute(tmp_path_factory.mktemp("whole"), *OVERRIDES, "runtime.jobs=1")
     assert folder.summary()["jobs"] == 1
     return {name: contents(folder, name) for name in METHODS}
 
@@ -49,8 +49,8 @@ def started(monkeypatch):
     """The worker processes that are started."""
     found, popen = [], subprocess.Popen
 
-    def start(*words, **options):
-        found.append(popen(*words, **options))
+    def start(*overrides, **options):
+        found.append(popen(*overrides, **options))
         return found[-1]
 
     monkeypatch.setattr(workers.subprocess, "Popen", start)
@@ -63,7 +63,9 @@ def test_neither_a_killed_worker_nor_an_error_costs_the_other_methods_a_bit(
     whole, outputs, started, monkeypatch
 ):
     """One of two workers is killed after its first block, and a method fails: the run ends with these two."""
-    requested = config(outputs, *(word for word in WORDS if "mint_stored" not in word), "runtime.jobs=2")
+    requested = config(
+        outputs, *(override for override in OVERRIDES if "mint_stored" not in override), "runtime.jobs=2"
+    )
     folder = RunFolder.of(requested)
     (folder.path / "methods").mkdir(parents=True)
     (folder.path / "methods" / "mint_stored").touch()  # where its folder belongs
@@ -104,25 +106,25 @@ def test_neither_a_killed_worker_nor_an_error_costs_the_other_methods_a_bit(
 @pytest.mark.long
 def test_control_c_stops_all_workers(whole, outputs, started):
     with pytest.raises(Interrupted, match="stopped after step"):
-        run_experiment(config(outputs, *WORDS, "runtime.jobs=2"), StopAfter(1))
+        run_experiment(config(outputs, *OVERRIDES, "runtime.jobs=2"), StopAfter(1))
     (folder,) = (RunFolder(path.parent) for path in outputs.glob("*/*/config.yaml"))
     assert folder.summary()["status"] == "stopped"
-    folder = compute(outputs, *WORDS, "runtime.jobs=1")
+    folder = compute(outputs, *OVERRIDES, "runtime.jobs=1")
     for name in METHODS:
         assert_same_bits(contents(folder, name), whole[name])
 
 
 @pytest.mark.slow
 def test_the_workers_of_a_run_that_is_killed_end_and_the_run_goes_on(whole, outputs):
-    words = [sys.executable, "-m", "mhrun", "experiment=gmm_tied_means", "scale=smoke", *WORDS]
-    words += ["runtime.threads=1", "runtime.report=false", "runtime.jobs=2", f"runtime.outputs={outputs}"]
-    parent = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    overrides = [sys.executable, "-m", "mhrun", "experiment=gmm_tied_means", "scale=smoke", *OVERRIDES]
+    overrides += ["runtime.threads=1", "runtime.report=false", "runtime.jobs=2", f"runtime.outputs={outputs}"]
+    parent = subprocess.Popen(overrides, stderr=subprocess.PIPE, text=True)
     for line in parent.stderr:
         if "600 steps" in line:
             break
     parent.kill()
     parent.wait()
-    folder = compute(outputs, *WORDS, "runtime.jobs=1")
+    folder = compute(outputs, *OVERRIDES, "runtime.jobs=1")
     for name in METHODS:
         assert_same_bits(contents(folder, name), whole[name])
 
@@ -205,7 +207,7 @@ def test_other_numbers_of_jobs_are_refused(outputs, value):
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_ctrl_c_stops_a_pilot_at_once(tmp_path, monkeypatch, jobs):
     """Nothing of a pilot is kept, so that there is nothing to wait for."""
-    words = [*WORDS, f"runtime.jobs={jobs}", "methods.mint.schedules.step_size.start=auto"]
+    overrides = [*OVERRIDES, f"runtime.jobs={jobs}", "methods.mint.schedules.step_size.start=auto"]
     waits = []
 
     def press(*arguments):
@@ -219,7 +221,7 @@ def test_ctrl_c_stops_a_pilot_at_once(tmp_path, monkeypatch, jobs):
         whole = workers._Worker.give_one
         monkeypatch.setattr(workers._Worker, "give_one", lambda *about: (press(), whole(*about)))
     with pytest.raises((KeyboardInterrupt, Interrupted)):
-        run_experiment(config(tmp_path, *words), Silent())
+        run_experiment(config(tmp_path, *overrides), Silent())
     assert len(waits) == jobs - 1
     folder = RunFolder(next(tmp_path.glob("*/*/config.yaml")).parent)
     assert folder.summary()["status"] == "stopped"

@@ -45,7 +45,7 @@ from mhrun.store.folder import RunFolder
 from mhrun.store.netcdf import Shape, open_trace
 from mhrun.target import Target
 
-WORDS = {
+OVERRIDES = {
     "plain": (*FEW, "executor=torch"),
     "compiled": (*FEW, "executor=compiled"),
 }
@@ -53,21 +53,21 @@ METHODS = ("mint", "sghmc")
 FORK = multiprocessing.get_context("fork")
 
 
-@pytest.fixture(scope="module", params=WORDS)
+@pytest.fixture(scope="module", params=OVERRIDES)
 def whole(request, tmp_path_factory):
-    """An uninterrupted run of each driver, and the words for it."""
-    folder = compute(tmp_path_factory.mktemp("whole"), *WORDS[request.param])
-    return WORDS[request.param], {name: contents(folder, name) for name in METHODS}
+    """An uninterrupted run of each driver, and the overrides for it."""
+    folder = compute(tmp_path_factory.mktemp("whole"), *OVERRIDES[request.param])
+    return OVERRIDES[request.param], {name: contents(folder, name) for name in METHODS}
 
 
 @pytest.mark.parametrize("chunks", [1, 3, 9])
 def test_control_c_leaves_a_run_that_goes_on(whole, outputs, chunks):
-    words, expected = whole
+    overrides, expected = whole
     if chunks == 1:  # sixteen steps each time: a shorter run, as each start takes a while
-        words = (*words, "steps=60", "warmup=50")
-        short = compute(outputs.with_name("short"), *words)
+        overrides = (*overrides, "steps=60", "warmup=50")
+        short = compute(outputs.with_name("short"), *overrides)
         expected = {name: contents(short, name) for name in METHODS}
-    stopped, requested = 0, config(outputs, *words)
+    stopped, requested = 0, config(outputs, *overrides)
     for _ in range(200):
         try:
             folder = run_experiment(requested, StopAfter(chunks))
@@ -85,12 +85,12 @@ def test_control_c_leaves_a_run_that_goes_on(whole, outputs, chunks):
 
 def test_a_thinned_run_that_is_stopped_has_the_draws_and_all_statistics_of_the_whole_one(whole, outputs):
     """Every 7th draw, counted from the first step of a burn-in of 200; each step's statistics."""
-    words, expected = whole
-    words = (*words, "thin=7", "thin_stats=1", "runtime.block_seconds=0")
+    overrides, expected = whole
+    overrides = (*overrides, "thin=7", "thin_stats=1", "runtime.block_seconds=0")
     with pytest.raises(Interrupted):
-        run_experiment(config(outputs, *words), StopAfter(5))
+        run_experiment(config(outputs, *overrides), StopAfter(5))
     assert len(list(outputs.rglob("blocks/*.npz"))) == 5
-    folder = compute(outputs, *words)
+    folder = compute(outputs, *overrides)
     steps = Run(folder).draw_steps("mint")
     assert steps.tolist() == list(range(3, 401, 7))
     for name in METHODS:
@@ -128,18 +128,18 @@ def _kill_at(call: int) -> None:
         setattr(module, name, counted(getattr(module, name)))
 
 
-def _killed_at(call: int, outputs: Path, words: tuple[str, ...]) -> None:
+def _killed_at(call: int, outputs: Path, overrides: tuple[str, ...]) -> None:
     """Run in a child that kills itself at its `call`-th dealing with the disk."""
     _kill_at(call)
-    run_experiment(config(outputs, *words, "runtime.block_seconds=0"), Silent())
+    run_experiment(config(outputs, *overrides, "runtime.block_seconds=0"), Silent())
 
 
 def test_a_kill_at_any_dealing_with_the_disk_loses_nothing(whole, outputs):
     """Each child process resumes what the one before left, and is killed some calls later."""
-    words, expected = whole
+    overrides, expected = whole
     kills = 0
     for call in range(1, 2000, 7):
-        child = FORK.Process(target=_killed_at, args=(call, outputs, words))
+        child = FORK.Process(target=_killed_at, args=(call, outputs, overrides))
         child.start()
         child.join(120)
         assert child.exitcode in (0, -signal.SIGKILL)
@@ -148,7 +148,7 @@ def test_a_kill_at_any_dealing_with_the_disk_loses_nothing(whole, outputs):
         kills += 1
     assert child.exitcode == 0
     assert kills >= 5
-    folder = compute(outputs, *words)
+    folder = compute(outputs, *overrides)
     for name in METHODS:
         assert_same_bits(contents(folder, name), expected[name])
     assert not list(folder.path.rglob("*.partial"))
@@ -156,15 +156,15 @@ def test_a_kill_at_any_dealing_with_the_disk_loses_nothing(whole, outputs):
 
 @pytest.mark.slow
 def test_a_kill_at_every_dealing_with_the_disk_loses_nothing(whole, outputs):
-    words, expected = whole
+    overrides, expected = whole
     for call in range(1, 2000):
         fresh = outputs / str(call)
-        child = FORK.Process(target=_killed_at, args=(call, fresh, words))
+        child = FORK.Process(target=_killed_at, args=(call, fresh, overrides))
         child.start()
         child.join(120)
         if child.exitcode == 0:
             break
-        folder = compute(fresh, *words)
+        folder = compute(fresh, *overrides)
         for name in METHODS:
             assert_same_bits(contents(folder, name), expected[name])
         shutil.rmtree(fresh)
@@ -177,11 +177,11 @@ def test_a_soak_of_kills_at_random_moments(whole, outputs):
     """Two hundred SIGKILLs from outside, at random times, over runs with small blocks."""
     import random
 
-    words, expected = whole
+    overrides, expected = whole
     rng = random.Random(0)
     kills = 0
     while kills < 200:
-        child = FORK.Process(target=_killed_at, args=(10**9, outputs, words))
+        child = FORK.Process(target=_killed_at, args=(10**9, outputs, overrides))
         child.start()
         child.join(rng.uniform(0.02, 0.5))
         if child.is_alive():
@@ -189,11 +189,11 @@ def test_a_soak_of_kills_at_random_moments(whole, outputs):
             kills += 1
         child.join()
         if child.exitcode == 0:
-            folder = compute(outputs, *words)
+            folder = compute(outputs, *overrides)
             for name in METHODS:
                 assert_same_bits(contents(folder, name), expected[name])
             shutil.rmtree(outputs)
-    folder = compute(outputs, *words)
+    folder = compute(outputs, *overrides)
     for name in METHODS:
         assert_same_bits(contents(folder, name), expected[name])
 
@@ -213,7 +213,7 @@ def _command(outputs: Path, window: int | None = None, call: int | None = None) 
     PilotChains.window = killed
     if call is not None:
         _kill_at(call)
-    words = [
+    overrides = [
         *("experiment=gmm_tied_means", "scale=smoke", *FEW, "~methods.sghmc", "executor=torch"),
         *("schedule@methods.mint.schedules.step_size=tuned", "steps=60", "warmup=50"),
         *(
@@ -224,7 +224,7 @@ def _command(outputs: Path, window: int | None = None, call: int | None = None) 
         ),
     ]
     with contextlib.redirect_stderr(io.StringIO()):
-        os._exit(run(words))
+        os._exit(run(overrides))
 
 
 def test_a_command_with_a_pilot_ends_with_the_same_bits_after_kills(tmp_path):
@@ -256,28 +256,28 @@ def test_a_command_with_a_pilot_ends_with_the_same_bits_after_kills(tmp_path):
     assert_same_bits(bits, expected)
 
 
-def _waits(outputs: Path, words: tuple[str, ...], queue) -> None:
+def _waits(outputs: Path, overrides: tuple[str, ...], queue) -> None:
     class Reporting(Silent):
         def note(self, message: str) -> None:
             queue.put(message)
 
-    queue.put(str(run_experiment(config(outputs, *words), Reporting()).path))
+    queue.put(str(run_experiment(config(outputs, *overrides), Reporting()).path))
 
 
 def test_two_runs_at_once_are_one(outputs):
     """The second says that the first is running, waits, and finds the work done."""
-    words = (*FEW, "executor=torch", "steps=1500")
+    overrides = (*FEW, "executor=torch", "steps=1500")
     queue = FORK.Queue()
 
     class Slow(Silent):
         def begin(self, method: str, step: int, total: int, executor: str) -> None:
             if method == "mint":
-                self.second = FORK.Process(target=_waits, args=(outputs, words, queue))
+                self.second = FORK.Process(target=_waits, args=(outputs, overrides, queue))
                 self.second.start()
                 self.message = queue.get(timeout=60)
 
     watcher = Slow()
-    folder = run_experiment(config(outputs, *words), watcher)
+    folder = run_experiment(config(outputs, *overrides), watcher)
     assert "being computed already" in watcher.message
     assert f"process {os.getpid()}" in watcher.message
     assert queue.get(timeout=60) == str(folder.path)
@@ -295,7 +295,7 @@ def test_a_run_goes_on_in_the_executor_it_began_in(outputs, monkeypatch):
 
 
 def test_a_run_that_has_done_no_step_may_choose_another_executor(tmp_path, monkeypatch):
-    """Its record is there before the first step: `executor=compiled` was ignored without a word."""
+    """Its record is there before the first step: `executor=compiled` was ignored silently."""
     kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
     call = {"step_size": 0.1, "steps": 30, "warmup": 10, "chains": 2, "progress": False, "folder": tmp_path}
 
@@ -348,12 +348,12 @@ def test_the_clock_may_jump(outputs, monkeypatch):
 
 
 def test_a_list_of_draws_survives_a_stop(whole, outputs):
-    words, expected = whole
+    overrides, expected = whole
     kept = [1, 17, 199, 200, 201, 333, 600]
-    words = (*words, f"thin={kept}".replace(" ", ""), "runtime.block_seconds=0")
+    overrides = (*overrides, f"thin={kept}".replace(" ", ""), "runtime.block_seconds=0")
     with pytest.raises(Interrupted):
-        run_experiment(config(outputs, *words), StopAfter(5))
-    folder = compute(outputs, *words)
+        run_experiment(config(outputs, *overrides), StopAfter(5))
+    folder = compute(outputs, *overrides)
     for name in METHODS:
         found, every = contents(folder, name), expected[name]
         for group, steps in (("warmup_posterior", [0, 16, 198, 199]), ("posterior", [0, 132, 399])):
@@ -377,32 +377,32 @@ class Recording(Silent):
 
 def test_a_run_that_is_estimated_first_is_the_same(whole, outputs, monkeypatch):
     """Steps that are done for the clock alone are forgotten: their draws, their counts, their files."""
-    words, expected = whole
+    overrides, expected = whole
     watcher = Recording()
-    run_experiment(config(outputs / "short", *words), watcher)
+    run_experiment(config(outputs / "short", *overrides), watcher)
     assert watcher.lines == []
     monkeypatch.setattr("mhrun.engine.estimate._WORTH", 0.0)
     monkeypatch.setattr("mhrun.engine.estimate._TRIED", 0.02)
     watcher = Recording()
-    folder = run_experiment(config(outputs, *words), watcher)
+    folder = run_experiment(config(outputs, *overrides), watcher)
     assert [line.split(":")[0] for line in watcher.lines[:-1]] == list(METHODS)
     assert all("600 steps of 4 chains, about " in line for line in watcher.lines[:-1])
     assert watcher.lines[-1].startswith("in all about ")
     for name in METHODS:
         assert_same_bits(contents(folder, name), expected[name])
     watcher = Recording()
-    run_experiment(config(outputs, *words), watcher)  # nothing is left to do
+    run_experiment(config(outputs, *overrides), watcher)  # nothing is left to do
     assert watcher.lines == []
 
 
 def test_an_estimate_is_of_what_is_left(outputs, monkeypatch):
-    words = (*FEW, "executor=torch", "runtime.block_seconds=0")
+    overrides = (*FEW, "executor=torch", "runtime.block_seconds=0")
     with pytest.raises(Interrupted):
-        run_experiment(config(outputs, *words), StopAfter(2))
+        run_experiment(config(outputs, *overrides), StopAfter(2))
     monkeypatch.setattr("mhrun.engine.estimate._WORTH", 0.0)
     monkeypatch.setattr("mhrun.engine.estimate._pace", lambda *_: Pace(1.0, 1.0, 1.0, None))
     watcher = Recording()
-    run_experiment(config(outputs, *words), watcher)
+    run_experiment(config(outputs, *overrides), watcher)
     done = 600 - int(watcher.lines[0].removeprefix("mint: ").split(" ")[0])
     assert 0 < done < 600
     assert watcher.lines[1].startswith("sghmc: 600 steps of 4 chains, about 10 min")
@@ -449,11 +449,11 @@ def test_compiling_is_announced_where_it_takes_a_while(outputs, monkeypatch):
     monkeypatch.setattr(
         "mhrun.engine.executors.TorchExecutor.prepare", lambda self, state: time.sleep(slow[0])
     )
-    words = (*FEW, "~methods.sghmc", "executor=torch", "steps=20", "warmup=50")
-    run_experiment(config(outputs, *words), watcher)
+    overrides = (*FEW, "~methods.sghmc", "executor=torch", "steps=20", "warmup=50")
+    run_experiment(config(outputs, *overrides), watcher)
     assert sum("mint: compiling its loop" in line for line in notes) == 1
     notes.clear()
     slow[0] = 0.0
-    run_experiment(config(outputs, *words, "seed=1"), watcher)
+    run_experiment(config(outputs, *overrides, "seed=1"), watcher)
     time.sleep(0.2)
     assert not any("compiling" in line for line in notes)

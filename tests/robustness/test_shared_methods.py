@@ -52,7 +52,7 @@ def trace(folder, method):
 
 
 @pytest.mark.parametrize(
-    ("word", "changed"),
+    ("override", "changed"),
     [
         ("lam=0.3", {"mint", "mint_stored", "tempered_mcmc"}),
         ("tau=0.6", {"mint", "mint_stored", "tempered_mcmc", "sgld", "sghmc"}),
@@ -63,17 +63,20 @@ def trace(folder, method):
         ("+methods.sgld.steps=30", {"sgld"}),
         ("methods.mcmc.starts=[[0.0,1.0]]", {"mcmc"}),
         ("+methods.mcmc.target={temper:likelihood,replacement:true}", {"mcmc"}),
-        *((word, None) for word in ("seed=1", "chains=2", "steps=50", "warmup=60", "thin=2", "thin_stats=2")),
-        *((word, None) for word in ("dtype=float32", "executor=torch", "data.n=9000", "data.seed=3")),
         *(
-            (word, None)
-            for word in ("model.variance=3", "target.temper=likelihood", "target.replacement=true")
+            (override, None)
+            for override in ("seed=1", "chains=2", "steps=50", "warmup=60", "thin=2", "thin_stats=2")
+        ),
+        *((override, None) for override in ("dtype=float32", "executor=torch", "data.n=9000", "data.seed=3")),
+        *(
+            (override, None)
+            for override in ("model.variance=3", "target.temper=likelihood", "target.replacement=true")
         ),
     ],
 )
-def test_the_digest_of_a_method_changes_with_what_it_depends_on(tmp_path, word, changed):
+def test_the_digest_of_a_method_changes_with_what_it_depends_on(tmp_path, override, changed):
     """`changed` is None where all methods do."""
-    before, after = config(tmp_path), config(tmp_path, word)
+    before, after = config(tmp_path), config(tmp_path, override)
     names = set(before["methods"])
     found = {name for name in names if method_digest(before, name) != method_digest(after, name)}
     assert found == (names if changed is None else changed)
@@ -101,8 +104,14 @@ def test_a_method_is_assembled_from_what_its_digest_covers(tmp_path):
 
 def test_a_sweep_computes_methods_that_do_not_change_once(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    words = ["experiment=gmm_tied_means", "scale=smoke", "runtime.threads=1", "runtime.report=false", *FEW]
-    assert run(["-m", *words, "lam=0.2,0.3"]) == 0
+    overrides = [
+        "experiment=gmm_tied_means",
+        "scale=smoke",
+        "runtime.threads=1",
+        "runtime.report=false",
+        *FEW,
+    ]
+    assert run(["-m", *overrides, "lam=0.2,0.3"]) == 0
     err = capsys.readouterr().err
     assert err.count("mcmc: 110 steps") == 1
     assert err.count("mint: 110 steps") == 2

@@ -114,7 +114,7 @@ def test_some_cycles_may_be_burn_in():
     assert not Plan({"a": Cosine(0.1, 10, 0.5)}, 2, 0, 100).lost_cycles
 
 
-WORDS = [
+OVERRIDES = [
     "experiment=gmm_tied_means",
     "scale=smoke",
     "data.n=500",
@@ -133,7 +133,7 @@ WORDS = [
 @pytest.mark.long
 @pytest.mark.parametrize("executor", [pytest.param("compiled", marks=pytest.mark.slow), "torch"])
 def test_a_trace_holds_what_is_collected_through_a_stop(tmp_path, executor):
-    base = compose_config([*WORDS, f"executor={executor}", "thin=2"])
+    base = compose_config([*OVERRIDES, f"executor={executor}", "thin=2"])
 
     def config(place, **how):
         return {**base, "runtime": {**base["runtime"], "outputs": str(tmp_path / place), **how}}
@@ -155,13 +155,15 @@ def test_a_trace_holds_what_is_collected_through_a_stop(tmp_path, executor):
 
 def test_steps_and_cycles_cannot_both_say_what_is_kept(tmp_path):
     with pytest.raises(UserError, match="csghmc: a schedule says which draws are collected"):
-        run_experiment(compose_config([*WORDS, "thin=[1,10]", f"runtime.outputs={tmp_path}"]), Silent())
+        run_experiment(compose_config([*OVERRIDES, "thin=[1,10]", f"runtime.outputs={tmp_path}"]), Silent())
 
 
 @pytest.mark.long
 def test_the_step_of_a_draw_is_a_coordinate(tmp_path):
     """ArviZ takes whatever else is in the group for a quantity, with chains and draws."""
-    folder = run_experiment(compose_config([*WORDS, f"runtime.outputs={tmp_path}"], compare=False), Silent())
+    folder = run_experiment(
+        compose_config([*OVERRIDES, f"runtime.outputs={tmp_path}"], compare=False), Silent()
+    )
     with Run(folder).trace("csghmc") as trace:
         assert set(trace["posterior"].data_vars) == {"theta"}
         assert trace["posterior"]["step"].dims == ("draw",)
@@ -174,7 +176,7 @@ def test_sampling_noise_has_the_temperature_of_the_target_by_default():
 
 
 def test_moves_that_need_noise_refuse_a_schedule_that_lets_it_go(tmp_path):
-    base = [word for word in WORDS if "csghmc" not in word] + [f"runtime.outputs={tmp_path}"]
+    base = [word for word in OVERRIDES if "csghmc" not in word] + [f"runtime.outputs={tmp_path}"]
     for method, dynamics in (("csgld", "tact_hmc"), ("mint_langevin", None)):
         words = [*base, f"+method@methods.x={method}"]
         if dynamics:
@@ -197,7 +199,7 @@ class Noting(Silent):
 
 @pytest.mark.long
 def test_chains_that_stop_are_reported_and_are_no_draws(tmp_path):
-    base = [word for word in WORDS if "csghmc" not in word] + [f"runtime.outputs={tmp_path}", "thin=5"]
+    base = [word for word in OVERRIDES if "csghmc" not in word] + [f"runtime.outputs={tmp_path}", "thin=5"]
     watcher = Noting()
     words = [
         *base,
@@ -214,7 +216,7 @@ def test_chains_that_stop_are_reported_and_are_no_draws(tmp_path):
 
 @pytest.mark.long
 def test_draws_that_are_none_are_marked_in_the_trace(tmp_path):
-    words = [word for word in WORDS if "csghmc" not in word]
+    words = [word for word in OVERRIDES if "csghmc" not in word]
     words += ["+method@methods.tact=tact_hmc", f"runtime.outputs={tmp_path}", "thin=3", "thin_stats=1"]
     run = Run(run_experiment(compose_config([*words, "steps=300"]), Silent()))
     valid = run.valid("tact")
