@@ -25,7 +25,7 @@ def calibrate(overrides: Sequence[str], folders: Sequence[Path], *, as_json: boo
     """Calibrate each method of an experiment, print the verdicts, and return 1 if one fails.
 
     Raises:
-        UserError: overrides that mean nothing, or a model that cannot be simulated.
+        UserError: invalid overrides, or a model that cannot be simulated.
     """
     own = {key: value for key, _, value in (w.partition("=") for w in overrides) if key in _OWN}
     setting = Setting(

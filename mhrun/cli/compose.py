@@ -40,7 +40,7 @@ def compose_config(
         check: refuse overrides that nothing reads.
 
     Raises:
-        UserError: an override that means nothing, or a setting that has no meaning.
+        UserError: an invalid override or setting.
     """
     register_resolvers()
     try:

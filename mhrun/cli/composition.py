@@ -53,7 +53,7 @@ def composed(
         multirun: as Hydra's own sweeper has it for all jobs, where some overrides have several values.
 
     Raises:
-        UserError: overrides or files that cannot be put together, or a file that sets what of Hydra's does not count.
+        UserError: overrides or files that cannot be put together, or a file that changes a setting of Hydra.
         HydraException: other overrides that Hydra cannot put together; `explained` makes a line of it.
     """
     parsed_overrides = parsed(overrides)

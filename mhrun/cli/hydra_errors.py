@@ -77,7 +77,7 @@ def _of_a_reference(failure: _Failure) -> str | None:
 
 
 def _of_an_experiment(failure: _Failure) -> str | None:
-    """Return that an experiment is not there, or None."""
+    """Return that there is no such experiment, or None."""
     found = re.search(r"[Cc]ould not (?:find|load) '?experiment/([^'.\s]+)", failure.text) or re.search(
         r"In 'config': Could not find 'experiment/([^']+)'", failure.text
     )
@@ -90,7 +90,7 @@ def _of_an_experiment(failure: _Failure) -> str | None:
 
 
 def _of_something_added_twice(failure: _Failure) -> str | None:
-    """Return which method or group is there already, or None."""
+    """Return which method or group exists already, or None."""
     found = re.search(r"(?:Multiple values for \S*|^\S*)@methods\.(\w+)\.", failure.text)
     if found and (override := next((w for w in failure.overrides if f"@methods.{found[1]}=" in w), None)):
         method, choice = found[1], override.rpartition("=")[2]
@@ -110,7 +110,7 @@ def _starting(overrides: Sequence[str], start: str) -> str | None:
 
 
 def _of_a_choice(failure: _Failure) -> str | None:
-    """Return that a group has no such part, or None."""
+    """Return that a group has no such choice, or None."""
     if (found := re.search(r"Could not find '([^']+)'", failure.text)) is None:
         return None
     group, _, choice = found[1].rpartition("/")
@@ -134,7 +134,7 @@ def _of_a_value(failure: _Failure) -> str | None:
 
 
 def _of_a_key(failure: _Failure) -> str | None:
-    """Return which key or part of the overrides is not there, or None."""
+    """Return which key or part of the overrides does not exist, or None."""
     overrides, folders, name = failure.overrides, failure.folders, failure.name
     if found := re.search(r"Could not delete from config\. '([^']+)' does not exist", failure.text):
         return f"~{found[1]} removes nothing: {_members(found[1], overrides, folders, name)}"
@@ -186,7 +186,7 @@ _EXPLANATIONS = (
 
 
 def _no_choice(group: str, choice: str, folders: Sequence[Path]) -> str:
-    """Return why there is no part `choice` in a group, and which parts or groups there are."""
+    """Return that a group has no choice `choice`, and the choices or groups that exist."""
     if needs := _INSTALLED.get(choice.split("_")[0]) if group == "hydra/launcher" else None:
         return f"The launcher '{choice}' is not installed; pip install {needs}."
     for folder in folders:
@@ -195,7 +195,7 @@ def _no_choice(group: str, choice: str, folders: Sequence[Path]) -> str:
             return f"'{beside}' is not read, as the project has a folder conf; move it to '{folder / group}'."
     choices = [p.stem for place in [CONF, *folders] for p in (place / group).glob("*.yaml")]
     if group == "hydra/launcher":
-        choices += ["basic", "joblib", "submitit_local"]  # of Hydra, and of what is installed beside it
+        choices += ["basic", "joblib", "submitit_local"]  # of Hydra and its plugins
     if not choices:
         groups = sorted({p.name for place in [CONF, *folders] for p in place.glob("[!_.]*") if p.is_dir()})
         return (
@@ -324,7 +324,7 @@ def _deeper(setting: str, keys: Sequence[str]) -> str | None:
 
 
 def _members(key: str, overrides: Sequence[str], folders: Sequence[Path], name: str) -> str:
-    """Return what the group of a key has, where the key itself is not in it."""
+    """Return the members of a key's group, which does not contain the key."""
     experiment_overrides = [
         override for override in overrides if override.startswith("experiment=") and name == "config"
     ]

@@ -20,7 +20,7 @@ from mhrun.report.verdicts import JUDGED, NOT_AT_SCALE, NOT_JUDGED, count
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import COUNTS
 
-_BEYOND = "beyond the papers"  # what the settings of an experiment say that reproduces nothing
+_BEYOND = "beyond the papers"  # `reproduces` of an experiment that reproduces no paper
 _LINE = 110  # width of a line, unless the terminal is narrower
 _KINDS = {
     "experiments": "",

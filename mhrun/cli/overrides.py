@@ -45,8 +45,7 @@ def parsed(arguments: Sequence[str]) -> list[Any]:
     """Return arguments as Hydra's overrides.
 
     Raises:
-        UserError: one of them cannot be read as such, is too long or too deep, or is a setting of Hydra's that does
-            not count.
+        UserError: one of them cannot be read as such, is too long or too deep, or is a refused setting of Hydra.
     """
     for argument in arguments:
         _check_argument(argument)

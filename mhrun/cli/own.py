@@ -30,7 +30,7 @@ def own_overrides(
         compose: returns the resolved configuration of some overrides.
 
     Raises:
-        UserError: data that cannot be loaded, or settings that mean nothing.
+        UserError: data that cannot be loaded, or invalid settings.
     """
     overrides = [_added(override) for override in overrides]
     config = compose(overrides)

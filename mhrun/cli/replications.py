@@ -100,7 +100,7 @@ def _others(
     pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin_process, (study.setting,))
     try:
         yield from pool.map(_in_process, [method.name] * (replications - 1), range(1, replications))
-    except BaseException:  # a failure, or Ctrl-C: nobody waits for what is under way
+    except BaseException:  # a failure, or Ctrl-C: results under way are not needed
         for process in active_children():
             process.terminate()
         raise

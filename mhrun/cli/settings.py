@@ -29,7 +29,7 @@ _KINDS: dict[str, tuple[type | UnionType, str]] = {
 }
 _NAMED = ("tables", "figures", "sweep_tables", "sweep_figures")  # of the report; each is a file
 
-# What every configuration has, until somebody takes it away.
+# Settings that every configuration has unless an override removes them.
 _ALWAYS = ("scale", "device", "dtype", "executor", "chains", "warmup", "steps", "thin", "thin_stats")
 _ALWAYS_RUNTIME = ("threads", "jobs", "block_seconds")
 

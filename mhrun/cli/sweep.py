@@ -60,7 +60,7 @@ def sweep(overrides: Sequence[str], folders: Sequence[Path]) -> int:
     config = _checked(jobs, folders)
     _check_all_jobs(overrides, folders)
     name, outputs = str(config["experiment"]), Path(config["runtime"]["outputs"])
-    # Where and how jobs are computed makes no other sweep.
+    # Settings of where and how jobs are computed do not change the digest.
     where = tuple(f"runtime.{name}=" for name in config["runtime"] if f"runtime.{name}" not in swept)
     digest = digest_of([override for override in overrides if not override.lstrip("+~").startswith(where)])
     place = outputs / name / "sweeps" / digest
@@ -83,7 +83,7 @@ def sweep(overrides: Sequence[str], folders: Sequence[Path]) -> int:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what jobs have left that were done before.
+    """Remove the files of jobs that were done before.
 
     Raises:
         UserError: a file cannot be removed.
@@ -97,7 +97,7 @@ def _clear(folder: Path) -> None:
 
 
 def _summarised(place: Path, count: int, *, with_reports: bool) -> int:
-    """Make the page of a sweep of `count` jobs, print what it found and what failed, and return the exit status."""
+    """Make the page of a sweep of `count` jobs, print results and failures, and return the exit status."""
     from mhrun.report.sweep import build_sweep_report
 
     outcomes = jobs_of_sweep(place)
@@ -132,7 +132,7 @@ def _say(line: str) -> None:
 
 
 def _show(place: Path) -> None:
-    """Print what the sweep found, or one line if results of its runs cannot be shown."""
+    """Print the results of the sweep, or one line if those of its runs cannot be shown."""
     from mhrun.cli.result import show_sweep
 
     try:
@@ -143,10 +143,10 @@ def _show(place: Path) -> None:
 
 
 def _check_all_jobs(overrides: Sequence[str], folders: Sequence[Path]) -> None:
-    """Check what Hydra composes for the sweep as a whole: it may have files in it that no job has.
+    """Check the composition of the sweep as a whole, which may read files that no job reads.
 
     Raises:
-        UserError: a file sets what of Hydra's does not count.
+        UserError: a file changes a setting of Hydra.
     """
     try:
         composed(overrides, folders, multirun=True)
@@ -161,7 +161,7 @@ def digest_of(overrides: Sequence[str]) -> str:
 
 
 def _launched(overrides: Sequence[str], place: Path, jobs: Sequence[Sequence[str]]) -> None:
-    """Have Hydra's launcher do the jobs; what a worker that died has left undone is launched again.
+    """Run the jobs with Hydra's launcher; jobs that a dead worker left undone are launched again.
 
     A launcher gives up all of its jobs when one of its workers is killed or runs out of memory. A job that still has
     left nothing in the end is recorded as failed.
@@ -194,7 +194,7 @@ def _launched(overrides: Sequence[str], place: Path, jobs: Sequence[Sequence[str
 
 
 def _once(overrides: Sequence[str], place: Path, jobs: Sequence[Sequence[str]]) -> str:
-    """Have Hydra's launcher do the jobs once, and return what went wrong with it, or an empty string."""
+    """Run the jobs once with Hydra's launcher, and return its failure as text, or an empty string."""
     sweep_dir = "hydra.sweep.dir='{}'".format(str(place).replace("'", "\\'"))
     try:
         with initialize_config_dir(str(CONF), "mhrun", **version_base()):
@@ -206,7 +206,7 @@ def _once(overrides: Sequence[str], place: Path, jobs: Sequence[Sequence[str]]) 
             )
             for job_return in launcher.launch(jobs, 0):
                 _ = job_return.return_value  # raises what the launcher has caught
-    except Exception as error:  # of a launcher: whatever it was, what the jobs have done is on disk
+    except Exception as error:  # of a launcher: the results of its jobs are on disk
         return f"{traceback.format_exc()}{type(error).__name__}: {first_line(error)}\n"
     return ""
 
@@ -228,7 +228,7 @@ def _checked(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> dict[str
     """Return the configuration of one of the jobs.
 
     Raises:
-        UserError: jobs of several experiments, overrides that cannot be put together, or no job with a meaning.
+        UserError: jobs of several experiments, overrides that cannot be composed, or no valid job.
     """
     first_config: dict[str, Any] | None = None
     first_error = None
@@ -271,9 +271,9 @@ def _name_refused(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> Non
 def _put_together_alike(
     jobs: Sequence[Sequence[str]], folders: Sequence[Path]
 ) -> Iterable[list[Sequence[str]]]:
-    """Return the jobs in lots that differ in plain values alone: what Hydra makes of one it makes of the others.
+    """Return groups of jobs that differ in plain values only, so that Hydra composes one if it composes the others.
 
-    To put a job together takes a third of a second, which many jobs would wait for.
+    Composing a job takes a third of a second, too long for each of many jobs.
     """
     groups = {path.name for place in (CONF, *folders) for path in place.iterdir() if path.is_dir()}
     lots: dict[tuple[str, ...], list[Sequence[str]]] = {}
@@ -343,7 +343,7 @@ def _job(config: DictConfig) -> dict[str, Any] | None:
 
 
 def _writable(text: str) -> str:
-    """Return a text without what is in no UTF-8: an exception's text may quote anything."""
+    """Return a text with characters that UTF-8 cannot encode escaped: an exception may quote anything."""
     return text.encode(errors="backslashreplace").decode()
 
 

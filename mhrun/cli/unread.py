@@ -42,7 +42,7 @@ def check_read(overrides: Sequence[str], config: DictConfig, compose: Compose) -
 
     Args:
         overrides: of the command line.
-        config: what they were composed to, not resolved.
+        config: the composed configuration, not resolved.
         compose: composes overrides, with the user's folders.
 
     Raises:
@@ -73,9 +73,9 @@ def check_read(overrides: Sequence[str], config: DictConfig, compose: Compose) -
 
 
 def _check_temperature(overrides: Sequence[str], unresolved: Mapping[str, Any], references: set[str]) -> None:
-    """Refuse a temperature where all methods have another, or none: draws at T = 1 would be taken for others.
+    """Refuse a temperature that no method reads: draws at T = 1 would be mistaken for draws at T.
 
-    A report's own functions may read it: an experiment that has some is not judged.
+    Experiments with report functions are exempt: these may read it.
 
     Raises:
         UserError: there is such an override.
@@ -219,7 +219,7 @@ def taken_settings(node: Any, path: str = "") -> Iterator[tuple[str, set[str]]]:
     if not isinstance(node, Mapping):
         return
     if isinstance(node.get("_target_"), str):
-        with suppress(UserError, ValueError, TypeError):  # the run itself says what is wrong with it
+        with suppress(UserError, ValueError, TypeError):  # the run itself reports the mistake
             yield path, set(inspect.signature(trusted_object(node["_target_"])).parameters)
     for key, value in node.items():
         yield from taken_settings(value, f"{path}.{key}".lstrip("."))

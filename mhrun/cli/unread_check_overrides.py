@@ -75,7 +75,7 @@ def check_overrides_read(overrides: Sequence[str], config: DictConfig, of_class:
 
     Args:
         overrides: of the command line.
-        config: what they were composed to, with the part under test, not resolved.
+        config: the composed configuration with the part under test, not resolved.
         of_class: what a class that is given by name takes; empty for parts that are chosen by group.
 
     Raises:

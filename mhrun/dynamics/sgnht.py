@@ -89,7 +89,7 @@ class SGNHT(Dynamics):
                 "keep = false resets the thermostat at each refreshment; set refresh to a number of steps."
             )
 
-    corrects_noise = True  # but for what differs between directions
+    corrects_noise = True  # except for differences between directions
 
     @property
     def bias(self) -> Bias:  # type: ignore[override]

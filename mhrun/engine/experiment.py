@@ -53,7 +53,7 @@ def run_experiment(config: Mapping[str, Any], watcher: Watcher, *, warn_last: bo
                 folder.create(config)
         folder.point_latest()
         return folder
-    with limited(settings.threads or 1):  # but for methods whose steps pay for more
+    with limited(settings.threads or 1):  # except for methods whose steps are faster with more
         _compute(config, folder, settings, watcher, warn_last)
     return folder
 

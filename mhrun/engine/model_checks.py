@@ -27,7 +27,7 @@ from mhrun.types import BUFFER, Model, Rows
 from mhrun.types.capabilities import HasBuffers, offers
 
 _ROWS = 5  # data that are evaluated alone
-_TOGETHER, _TOGETHER_OF_MODULE = 300, 30  # and beside each other: a large network takes long
+_TOGETHER, _TOGETHER_OF_MODULE = 300, 30  # and at once: a large network takes long
 _DERIVATIVES = 20  # coordinates in which the gradient is compared with finite differences
 _ROUNDING = 1.0  # nats by which rounding may change the log-likelihood of all data
 _NEAR = 1e-3  # the same where rounding is measured

@@ -259,7 +259,7 @@ def _in_parts(
         }
     else:
         arrays = {"": posterior["theta"].to_numpy()[:, ::every].reshape(count, -1)}
-    start, size = 0, 1  # the first tells how large one is
+    start, size = 0, 1  # the first shows the size of one
     while start < count:
         part = {
             name: torch.from_numpy(np.ascontiguousarray(a[start : start + size]))

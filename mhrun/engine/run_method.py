@@ -35,8 +35,8 @@ from mhrun.store.reference import prepare_reference
 from mhrun.store.sharing import DIGEST
 from mhrun.types import INFO_DTYPES, Record
 
-_LONG = 10.0  # seconds left, from which on a line says that all chains have stopped
-_SILENT_SECONDS = 1.0  # of compilation, before a line says so
+_LONG = 10.0  # seconds left from which on it is reported that all chains have stopped
+_SILENT_SECONDS = 1.0  # of compilation before it is reported
 _CHUNK_SECONDS = 0.25  # seconds between updates of progress and checks for a stop
 _BLOCK_SHARE = 0.05  # largest share of the time spent on writing states
 
@@ -266,7 +266,7 @@ def check_bounds(method: Method, record: Record, first_step: int) -> None:
 
 @contextmanager
 def _announced(watcher: Watcher, line: str) -> Iterator[None]:
-    """Note a line if the body takes longer than a user waits without a word."""
+    """Report what is done if the body takes longer than `_SILENT_SECONDS`."""
     timer = threading.Timer(_SILENT_SECONDS, watcher.note, [line])
     timer.daemon = True
     timer.start()

@@ -189,7 +189,7 @@ def _loop(likelihood: Piece) -> Piece:
                 activation += m * inward
                 outputs = activations[activation : activation + m * outward].reshape(m, outward)
                 np.dot(inputs, weights.T, outputs)
-                lowest = f32(-np.inf) if i == depth - 1 else f32(0)  # ReLU, but for the last layer
+                lowest = f32(-np.inf) if i == depth - 1 else f32(0)  # ReLU, except in the last layer
                 for j in range(m):
                     for k in range(outward):
                         value = outputs[j, k] + bias[k]

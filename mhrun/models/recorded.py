@@ -113,7 +113,7 @@ def recording(function: Function, tensors: Tensors) -> Function | None:
             # It warns that TorchScript is old, and that constants will stay what they are.
             warnings.simplefilter("ignore")
             replay = _traced(recorder.replayed(outputs), tensors)
-    except Exception:  # whatever is wrong, the function can be called; its own errors come again then
+    except Exception:  # on any error the function is called instead, which raises its own errors again
         return None
     finally:
         recorder.clear()

@@ -25,7 +25,7 @@ def shown(value: Any) -> str:
     if isinstance(value, Estimate):
         if not math.isfinite(value.value) or not math.isfinite(value.se):
             return shown(value.value)
-        if value.se <= 1e-12 * abs(value.value):  # none, but for rounding
+        if value.se <= 1e-12 * abs(value.value):  # none, up to rounding
             return shown(value.value)
         largest = max(abs(value.value), value.se)
         places = max(0, min(15, 1 - math.floor(math.log10(value.se)), 4 - math.floor(math.log10(largest))))

@@ -122,7 +122,7 @@ class Plan:
         if len(collecting) > 1:
             raise Refusal("two schedules choose which draws are collected; keep one.")
         self.collected: npt.NDArray[np.int64] | None = None  # steps whose draws are collected; None: all
-        self.lost_cycles = ""  # what to say of cycles in burn-in
+        self.lost_cycles = ""  # warning on cycles in burn-in; empty without any
         if collecting:
             schedule, steps_of = collecting[0]
             self.collected = steps_of[steps_of > warmup]
