@@ -53,8 +53,8 @@ def composed(
         multirun: as Hydra's own sweeper has it for all jobs, where some overrides have several values.
 
     Raises:
-        UserError: overrides or files that cannot be put together, or a file that changes a setting of Hydra.
-        HydraException: other overrides that Hydra cannot put together; `explained` makes a line of it.
+        UserError: overrides or files that cannot be composed, or a file that changes a setting of Hydra.
+        HydraException: other overrides that Hydra cannot compose; `explained` makes one line of it.
     """
     parsed_overrides = parsed(overrides)
     for override in parsed_overrides:

@@ -143,7 +143,7 @@ def _check_groups(config: Mapping[str, Any]) -> None:
 
 
 def _check_runtime(runtime: Mapping[str, Any]) -> None:
-    """Refuse threads, jobs and block_seconds that mean nothing, whether the run is there already or not."""
+    """Refuse invalid threads, jobs and block_seconds, even if the run exists already."""
     for name in ("threads", "jobs"):
         count = runtime[name]
         if (

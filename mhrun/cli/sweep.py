@@ -55,8 +55,8 @@ def sweep(overrides: Sequence[str], folders: Sequence[Path]) -> int:
     jobs, swept = sweep_jobs(overrides)
     if len(jobs) < 2:
         raise UserError("A sweep needs a key with several values, such as lam=0.25,0.35.")
-    # Overrides that Hydra cannot put together stop the sweep before its first job; a job whose settings
-    # have no meaning fails by itself, and is named before.
+    # Overrides that Hydra cannot compose stop the sweep before its first job; a job with invalid settings
+    # fails by itself, and is named before.
     config = _checked(jobs, folders)
     _check_all_jobs(overrides, folders)
     name, outputs = str(config["experiment"]), Path(config["runtime"]["outputs"])

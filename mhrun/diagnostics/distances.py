@@ -24,7 +24,7 @@ class Shifts(NamedTuple):
     mean_se: Array
     spread: Array  # standard deviation over that of the reference
     spread_se: Array
-    tail: Array | None = None  # tail index of both, the lesser; above `HEAVY` these errors mean nothing
+    tail: Array | None = None  # the lesser tail index of the two; above `HEAVY` these errors are invalid
 
     @property
     def heavy(self) -> npt.NDArray[np.bool_]:

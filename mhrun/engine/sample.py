@@ -134,7 +134,7 @@ def sample(
         ``mhrun.rung(trace, 0)`` has the coldest.
 
     Raises:
-        UserError: parts that do not go together, settings that have no meaning, or a folder that holds the
+        UserError: parts that do not fit together, invalid settings, or a folder that holds the
             trace of another call.
     """
     check_device(device, dtype)

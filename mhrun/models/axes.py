@@ -29,7 +29,7 @@ def axes_of(setting: Any, where: str) -> tuple[Axis, ...]:
     """Return axes from a setting: a name, a list of names, or a mapping name -> labels, or None for 0, 1, ...
 
     Raises:
-        Refusal: a name or labels that mean nothing.
+        Refusal: an invalid name or invalid labels.
     """
     if isinstance(setting, str):
         setting = [setting]

@@ -75,7 +75,7 @@ class FunctionModel:
         bound_kinds: the kinds that `bounds` covers.
 
     Raises:
-        Refusal: settings that mean nothing.
+        Refusal: invalid settings.
         UserError: a function fails or returns a wrong shape.
     """
 

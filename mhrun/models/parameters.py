@@ -45,7 +45,7 @@ class Parameters:
             support of the prior; a narrower one truncates the prior, whose density is then known up to a factor.
 
     Raises:
-        Refusal: settings that mean nothing, or a prior, constraint and shape that do not go together.
+        Refusal: invalid settings, or a prior, constraint and shape that do not go together.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:

@@ -43,7 +43,7 @@ class UserFunction(FunctionModel):
         third: likewise a bound on the norm of the third derivative, for ``target.surrogate=taylor2``.
 
     Raises:
-        Refusal: settings that mean nothing.
+        Refusal: invalid settings.
         UserError: a function that does not exist or is not trusted; or, when called, fails or does not return the
             log-likelihood of each datum.
     """

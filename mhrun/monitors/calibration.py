@@ -37,7 +37,7 @@ class Calibration(Predictive):
         group: chains that are one ensemble together; None for no such metrics.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """  # noqa: D415
 
     def __init__(

@@ -62,7 +62,7 @@ def compare(
         evenly over all; those that are constant are left out.
 
     Raises:
-        UserError: no variable is in all traces, a variable has another shape, or an argument that has no meaning.
+        UserError: no variable is in all traces, a variable has another shape, or an argument is invalid.
     """
     if tolerance is not None and not (is_number(tolerance) and 0 < tolerance < math.inf):
         raise UserError(f"tolerance = {tolerance!r} must be a positive number of standard deviations.")
