@@ -24,7 +24,7 @@ from mhrun.report.efficiency import (
 from mhrun.report.evidence import Evidence, evidence_of
 from mhrun.report.metrics import from_json
 from mhrun.report.run import Run
-from mhrun.report.run_warnings import warnings_of_run
+from mhrun.report.run_warnings import run_warnings
 from mhrun.report.tables import quoted, shown
 from mhrun.store.folder import RunFolder
 
@@ -157,7 +157,7 @@ def summarised(
         scale=scale_of(run),
         finding=finding or default_finding(run, diagnostics),
         status=evidence_of(run.config, judged),
-        warnings=warnings_of_run(run, diagnostics),
+        warnings=run_warnings(run, diagnostics),
         methods=frame,
         explained=explained,
         unconverged=[run.label(m) for m in run.methods if unconverged(diagnostics.get(m, {}))],
