@@ -7,7 +7,7 @@ tags, and the size that aliases expand to. Nine lines of aliases can stand for 1
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ _LONGEST_REFERENCE = 10_000  # characters of a value with ${...}
 _PLAIN_TAGS = frozenset(
     f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map")
 )
-_FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+SAFE_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, if libyaml is there
 _UNFINISHED = -1
 _UNUSABLE = re.compile("[\x00\ud800-\udfff]")  # in no file name, and in no UTF-8
 
@@ -48,20 +48,18 @@ def loads(text: str, name: str, most_values: int = MOST_VALUES) -> Any:
     """
     check(text, name, most_values)
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader=SAFE_LOADER)
     except (yaml.YAMLError, ValueError, TypeError, OverflowError) as error:
         raise UserError(f"'{name}' cannot be read: {' '.join(str(error).split())}.") from error
 
 
 def loads_trusted(text: str) -> Any:
-    """Return the content of a text of this package as plain objects, read by libyaml where it is installed.
-
-    Ten times as fast as `loads`, and without its checks.
+    """Return the content of a text of this package as plain objects, without the checks of `loads`.
 
     Raises:
         yaml.YAMLError: it is not YAML.
     """
-    return yaml.load(text, Loader=_FAST)
+    return yaml.load(text, Loader=SAFE_LOADER)
 
 
 def scalar_text(value: Any) -> str:
@@ -109,9 +107,10 @@ def check(text: str, name: str, most_values: int = MOST_VALUES) -> None:
             is in, or more values than `most_values`.
     """
     try:
-        checker = _Checker(name, most_values)
-        for event in _events(text):
-            checker.check(event)
+        with suppress(yaml.YAMLError):  # whose message is that of the parser in Python
+            _check_events(text, name, most_values, SAFE_LOADER)
+            return
+        _check_events(text, name, most_values, yaml.SafeLoader)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         code = error.character if isinstance(error.character, int) else ord(error.character)
@@ -127,6 +126,15 @@ def check(text: str, name: str, most_values: int = MOST_VALUES) -> None:
         raise UserError(f"'{name}'{where}: {problem}.") from error
     except (yaml.YAMLError, ValueError) as error:
         raise UserError(f"'{name}' is not YAML: {' '.join(str(error).split())}.") from error
+
+
+def _check_events(text: str, name: str, most_values: int, loader: type[yaml.SafeLoader]) -> None:
+    checker, parser = _Checker(name, most_values), loader(text)
+    try:
+        while parser.check_event():
+            checker.check(parser.get_event())
+    finally:
+        parser.dispose()
 
 
 class _Open:
@@ -258,15 +266,6 @@ class _Checker:
             raise self._refusal(
                 line, f"'{cut(value, 40)}' cannot be read as a value; put it in quotes if it is a word."
             ) from error
-
-
-def _events(text: str) -> Iterator[yaml.Event]:
-    loader = yaml.SafeLoader(text)
-    try:
-        while loader.check_event():
-            yield loader.get_event()
-    finally:
-        loader.dispose()
 
 
 def _line(event: yaml.Event) -> int:

@@ -9,13 +9,15 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from mhrun import units
+from mhrun.cli.parse_cache import keep_parse_trees
 from mhrun.cli.resolution import decoded, environment, name_part, power
 from mhrun.errors import UserError
 from mhrun.numbers import is_number
 
 
 def register_resolvers() -> None:
-    """Teach OmegaConf the arithmetic that configurations use."""
+    """Register the arithmetic that configurations use with OmegaConf."""
+    keep_parse_trees()
     resolvers: dict[str, Callable[..., Any]] = {
         "times": lambda a, b: a * b,
         "power": power,

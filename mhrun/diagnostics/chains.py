@@ -281,6 +281,10 @@ def _autocovariance(draws: Draws, lags: int) -> Draws:
     chains, size = draws.shape
     block = int(scipy.fft.next_fast_len(lags, real=True))
     blocks = -(-size // block)
+    if blocks == 1 and chains * block <= _VALUES:  # short chains, all at once
+        waves = scipy.fft.rfft(draws - draws.mean(axis=1, keepdims=True), 2 * block)
+        power = np.einsum("cf,cf->f", waves.conj(), waves).real
+        return scipy.fft.irfft(power, 2 * block)[:lags] / (chains * size)
     batch = max(1, _VALUES // (2 * block))
     same_block, next_block = np.zeros(block + 1), np.zeros(block + 1, complex)
     padded = np.zeros((blocks, block))

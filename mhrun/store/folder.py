@@ -156,7 +156,7 @@ class RunFolder:
         text = yaml_file.read(path, _MOST_BYTES)
         try:
             yaml_file.check(text, str(path), _MOST_VALUES)
-            loaded = yaml.safe_load(text)
+            loaded = yaml.load(text, Loader=yaml_file.SAFE_LOADER)
         except (ValueError, RecursionError, yaml.YAMLError):
             loaded = None
         parts = ("methods", "runtime", "model", "data", "target")

@@ -9,7 +9,6 @@ from mhrun.cli.composition import composed
 from mhrun.cli.main import run
 from mhrun.cli.unread import check_read, references_of
 from mhrun.errors import UserError
-from mhrun.paths import CONF
 
 GMM = "experiment=gmm_tied_means"
 
@@ -166,13 +165,6 @@ def test_another_setting_of_a_file_that_nothing_reads_is_warned_of(tmp_path, cap
     overrides = ["experiment=mine"]
     check_read(overrides, composed(overrides, folders), lambda some: composed(some, folders))
     assert capsys.readouterr().err == "mhrun: the experiment sets places, which nothing reads.\n"
-
-
-@pytest.mark.parametrize("name", [path.stem for path in sorted((CONF / "experiment").glob("*.yaml"))])
-def test_every_setting_of_our_experiments_is_read(name, capsys):
-    overrides = [f"experiment={name}"]
-    check_read(overrides, composed(overrides), composed)
-    assert not capsys.readouterr().err
 
 
 def test_nodes_of_a_file_may_be_anything_and_a_scale_needs_scales(tmp_path, monkeypatch, capsys):

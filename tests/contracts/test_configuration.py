@@ -16,6 +16,7 @@ from mhrun.cli.compose import compose_config
 from mhrun.cli.composition import composed
 from mhrun.cli.places import experiments
 from mhrun.cli.resolvers import register_resolvers
+from mhrun.cli.unread import check_read
 from mhrun.data.mixture import MixtureSample
 from mhrun.engine.assemble import methods_of
 from mhrun.errors import UserError
@@ -133,12 +134,30 @@ def _unresolved(overrides):
     return OmegaConf.to_container(composed(overrides))
 
 
-@pytest.mark.parametrize("name", parts("method"))
-def test_methods_can_be_added_to_an_experiment(name):
-    # Whose terms the mixture does not bound
-    expands = "surrogate" in (CONF / "method" / f"{name}.yaml").read_text()
-    base = "mnist_tests" if expands else "gmm_tied_means"
-    overrides = [f"experiment={base}", "scale=smoke", f"+method@methods.other={name}"]
+def expands(name):
+    """Return whether a method needs a model that bounds its terms, as the mixture's does not."""
+    return "surrogate" in (CONF / "method" / f"{name}.yaml").read_text()
+
+
+def few_at_a_time(names, count=9):
+    """Return the names in groups: putting an experiment together takes a second, however many methods it has."""
+    return [names[k : k + count] for k in range(0, len(names), count)]
+
+
+@pytest.mark.parametrize(
+    ("base", "names"),
+    [
+        *(("gmm_tied_means", few) for few in few_at_a_time([n for n in parts("method") if not expands(n)])),
+        *(("mnist_tests", few) for few in few_at_a_time([n for n in parts("method") if expands(n)])),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_methods_can_be_added_to_an_experiment(base, names):
+    overrides = [
+        f"experiment={base}",
+        "scale=smoke",
+        *(f"+method@methods.added_{name}={name}" for name in names),
+    ]
     overrides += [
         "++step_size=1e-7",
         "++epoch=5",
@@ -147,20 +166,19 @@ def test_methods_can_be_added_to_an_experiment(name):
         "++every=5",
         "++c=0.1",
     ]  # that methods refer to
-    schedules = _unresolved(overrides)["methods"]["other"]["schedules"]
-    given = [
-        override
-        for s, node in schedules.items()
-        for override in filled(f"methods.other.schedules.{s}", node, 5)
-    ]
-    if any("cycles" in node for node in schedules.values()):  # which all are to come after burn-in
-        given.append("+methods.other.warmup=0")
-    if expands:  # the experiment has no burn-in
-        given.append("+methods.other.warmup=1000")
-    if name.endswith("_density"):  # made for what has no data: one datum of many has no variance
-        given.append("methods.other.kernel.pairing.m=20")
-    config = compose_config([*overrides, *given], compare=False)
-    assert methods_of(config)[-1].name == "other"
+    methods = _unresolved(overrides)["methods"]
+    for name in names:
+        place, schedules = f"methods.added_{name}", methods[f"added_{name}"]["schedules"]
+        for schedule, node in schedules.items():
+            overrides += filled(f"{place}.schedules.{schedule}", node, 5)
+        if any("cycles" in node for node in schedules.values()):  # which all are to come after burn-in
+            overrides.append(f"+{place}.warmup=0")
+        if base == "mnist_tests":  # which has no burn-in
+            overrides.append(f"+{place}.warmup=1000")
+        if name.endswith("_density"):  # made for what has no data: one datum of many has no variance
+            overrides.append(f"{place}.kernel.pairing.m=20")
+    built = methods_of(compose_config(overrides, compare=False))
+    assert [method.name for method in built[-len(names) :]] == [f"added_{name}" for name in names]
 
 
 # The scales of an experiment follow each other: they have the files in common, which are put together once.
@@ -172,8 +190,11 @@ def test_methods_can_be_added_to_an_experiment(name):
     ],
 )
 @pytest.mark.parametrize("name", experiments())
-def test_experiments_compose_build_and_have_their_report(name, scale):
-    config = compose_config([f"experiment={name}", f"scale={scale}"], compare=False)
+def test_experiments_compose_build_and_have_their_report(name, scale, capsys):
+    overrides = [f"experiment={name}", f"scale={scale}"]
+    config = compose_config(overrides, compare=False)
+    check_read(overrides, composed(overrides), composed)
+    assert not capsys.readouterr().err  # which names settings that nothing reads
     assert config["experiment"] == name
     assert len(methods_of(config)) == len(config["methods"])
     report = config["report"]
