@@ -13,6 +13,8 @@ EXPERIMENT ?= gmm_tied_means
 export OPENBLAS_NUM_THREADS ?= 1
 # Images of containers often switch bytecode off: each process of the tests would compile all sources, for seconds.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
+# What a run imports. Bytecode is made of these alone: of all that pip installs it would take as long again.
+IMPORTED := h5netcdf, matplotlib.pyplot, mhrun.cli.running, mhrun.report.build, numba, pandas, scipy.stats, sklearn, torch
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 help:  ## Show this
@@ -22,8 +24,9 @@ $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "mhrun needs Python 3.11, 3.12 or 3.13; set PYTHON=/path/to/python."; exit 1; }
 	@echo "Installing mhrun and its dependencies into $(VENV): a minute, or a few where the network is slow."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)  # another Python over one that is there would break it
-	@set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' \
+	@set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[dev]' \
 		| { grep --line-buffered -E '^ *(Downloading|Using cached|Building|Installing|Successfully)' || true; }
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -c 'import $(IMPORTED)'
 	@touch $@
 	@echo "Installed. mhrun is $(BIN)/mhrun; 'source $(BIN)/activate' puts it on the path."
 

@@ -69,6 +69,7 @@ class Undeclared(OnMinibatches):
 
 
 @pytest.mark.parametrize(("kernel", "outcome"), [(OnMinibatches, "fails"), (Undeclared, "measured")])
+@pytest.mark.slow
 def test_a_kernel_that_declares_the_target_is_judged_on_the_data_that_it_reads(kernel, outcome):
     def made(n, m):
         return kernel(m)

@@ -35,6 +35,7 @@ def test_dynamics_near_the_target(dynamics):
     assert {found[check].outcome for check in INVARIANCE} == {"does not apply"}
 
 
+@pytest.mark.slow
 def test_a_dynamics_with_too_little_noise_has_another_limit():
     class Quiet(SGLD):
         def move(self, theta, grad, aux, controls, draws):
@@ -110,6 +111,7 @@ def test_an_error_that_does_not_fall_with_the_step_fails():
     assert "it does not fall with the step" in verdict.detail
 
 
+@pytest.mark.slow
 def test_a_dynamics_whose_chains_hardly_move_has_no_power():
     checks = ("nearing", "temperature", "gain")
     found = judged(lambda n, m: Unadjusted(SGLD(), None), *checks, chains=1500, step_size=1e-6)
@@ -138,6 +140,7 @@ def with_noise(change):
         lambda c: c._replace(noise_temperature=c.noise_temperature.square()),
     ],
 )
+@pytest.mark.slow
 def test_a_dynamics_that_does_not_follow_the_noise_temperature_fails(change):
     assert failing(with_noise(change), "nearing", "temperature", chains=800) == {"noise temperature"}
 
@@ -172,6 +175,7 @@ def test_dynamics_follow_the_noise_temperature_and_their_declared_gain(dynamics)
     assert found["gradient noise"].outcome == "holds"
 
 
+@pytest.mark.slow
 def test_a_method_with_control_variates_is_checked_with_them(capsys):
     """With a gradient of less noise the step of the measurement, which is chosen by the noise, is larger."""
     steps = {}

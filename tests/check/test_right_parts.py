@@ -40,6 +40,7 @@ def test_moves_along_gradients_and_tests_that_grow_hold():
     assert {verdict.outcome for verdict in found.values()} == {"holds"}
 
 
+@pytest.mark.slow
 def test_firefly_monte_carlo_holds_on_targets_with_lower_bounds():
     checks = ("invariance", "tempered", "balance", "geweke", "costs", "resuming")
     found = judged(lambda n, m: Firefly(RandomWalk(), 0.2), *checks, chains=400, surrogate="lower_bound")
@@ -69,6 +70,7 @@ def test_lower_bounds_of_the_targets_are_quadratic_and_below():
             assert third.abs().max() < 1e-10
 
 
+@pytest.mark.slow
 def test_minibatches_are_measured_and_their_bias_is_reported():
     small = judged(of_parts(), "minibatches", chains=1200, n=200, m=20)["with minibatches"]
     assert small.outcome == "measured"
@@ -101,6 +103,7 @@ class Uncorrected(Metropolis):
     corrects_noise = True
 
 
+@pytest.mark.slow
 def test_a_rule_that_declares_to_correct_for_noise_is_judged_with_minibatches():
     def made(n, m):
         return MetropolisHastings(RandomWalk(), Shared(m), Uncorrected())

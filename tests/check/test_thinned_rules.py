@@ -41,6 +41,7 @@ def test_a_right_rule_holds_where_it_thins(rule):
 
 
 @pytest.mark.parametrize("rule", [WeighsLess, LosesArrivals])
+@pytest.mark.slow
 def test_a_wrong_rule_fails_there(rule):
     assert judged(thinned(rule), "tempered")[HOT].outcome == "fails"
 

@@ -206,7 +206,15 @@ def test_fields_of_a_wrong_shape_are_named_with_their_own_type():
     assert found.detail == "accepted must be (6,), bool; n_grad must be (6,), int64"
 
 
-@pytest.mark.parametrize("name", WRONG)
+# One for each kind of check; the others take minutes.
+FAST = {"wrong sign", "forgets the temperature", "standstill", "uncounted passes", "coupled", "remembers"} | {
+    *("accepts anything", "loose shape")
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in WRONG]
+)
 def test_each_wrong_fails_the_distribution_that_it_breaks(name):
     make, may, must = WRONG[name]
     found = failing(make, chains=3000)
@@ -230,6 +238,7 @@ def test_an_error_just_beyond_what_passes_unseen_fails():
     assert found["invariance: Gaussian mean, n = 30"].outcome == "holds"
 
 
+@pytest.mark.slow
 def test_a_variance_that_is_a_few_per_cent_off_fails_when_repeated():
     found = judged(lazy(0.0, 1.07), "invariance", chains=8000)
     again = [
@@ -240,6 +249,7 @@ def test_a_variance_that_is_a_few_per_cent_off_fails_when_repeated():
 
 
 @pytest.mark.parametrize("rest", [pytest.param(0.5, marks=pytest.mark.slow), 0.8])
+@pytest.mark.slow
 def test_a_wrong_rule_that_mostly_rests_fails(rest):
     """Its acceptance rate is low at any step size; at steps of almost 0 every rule would hold."""
     assert "invariance: correlated Gaussian, D = 6" in failing(lazy(rest, 0.8), "invariance", chains=8000)
@@ -247,6 +257,7 @@ def test_a_wrong_rule_that_mostly_rests_fails(rest):
 
 
 @pytest.mark.parametrize("rest", [pytest.param(0.5, marks=pytest.mark.slow), 0.8])
+@pytest.mark.slow
 def test_a_right_rule_that_mostly_rests_holds_at_steps_that_show_errors(rest):
     found = judged(lazy(rest, 1.0), "invariance", "coming", "balance", "geweke", chains=2000)
     assert {verdict.outcome for verdict in found.values()} == {"holds"}

@@ -127,6 +127,7 @@ def dynamics(move):
         (no_drift, "fails"),
     ],
 )
+@pytest.mark.slow
 def test_the_moves_of_six_coordinates_are_compared_at_another_temperature_of_the_noise(move, outcome):
     assert verdict(dynamics(move)).outcome == outcome
 

@@ -36,6 +36,7 @@ def _here(request, tmp_path, monkeypatch):
         request.getfixturevalue("unrendered")
 
 
+@pytest.mark.slow
 def test_a_sweep_with_a_job_that_fails(tmp_path, capsys, every_format):
     arguments = [*OVERRIDES, *BARE, "lam=0.2,0.9,0.3", "tau=0.5"]
     assert run(arguments) == 1
@@ -126,6 +127,7 @@ def test_a_sweep_whose_jobs_all_failed_has_a_page_of_failures(tmp_path, capsys, 
     assert page.count("There is no number to show") == 1
 
 
+@pytest.mark.slow
 def test_a_sweep_without_reports_names_what_its_table_lacks(tmp_path, capsys):
     """With reports it is the same sweep, and no step is computed again."""
     arguments = [*OVERRIDES, *QUICK, "lam=0.2,0.3", "tau=0.5"]

@@ -117,6 +117,7 @@ def test_a_sweep_has_what_its_experiment_declares(tmp_path, of_its_own, every_fo
     assert (place / "index.html").read_text() == page
 
 
+@pytest.mark.slow
 def test_a_verdict_on_a_sweep_wants_the_papers_values_and_settings(tmp_path, of_its_own, monkeypatch):
     # As if the run of one of the jobs had the paper's settings.
     monkeypatch.setattr("mhrun.cli.sweep.compared", with_departures)
@@ -140,6 +141,7 @@ def with_departures(config, reference):
     return config | {"runtime": config["runtime"] | {"departures": lines}}
 
 
+@pytest.mark.slow
 def test_a_part_of_a_sweeps_report_that_fails_leaves_a_line(tmp_path, capsys, of_its_own):
     overrides = [*OVERRIDES, *BARE, "lam=0.3,0.2", *OWN[:1]]
     assert (

@@ -100,6 +100,7 @@ class Wide:
 
 
 @pytest.mark.parametrize("ladder", [False, True])
+@pytest.mark.slow
 def test_a_compiled_update_of_many_parameters_changes_nothing_else(ladder):
     wide = Target(Wide(), Dataset.of(np.zeros(4)))
     kernel = Unadjusted(SGHMC(0.1), 2)

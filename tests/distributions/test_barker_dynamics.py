@@ -122,6 +122,7 @@ def sampled(dynamics, e, rough, chains=60, steps=6_000, dim=2):
     [pytest.param(0.2, 0.0, 0.0, marks=pytest.mark.slow), (0.02, 30.0, 0.0), (0.02, 30.0, 30.0)],
     ids=["exact", "noisy", "corrected"],
 )
+@pytest.mark.slow
 def test_the_stationary_variance_is_that_of_the_transition_density(e, rough, known):
     assert_mean(sampled(SGBD(known), e, rough), stationary_variance(e, rough, known > 0), "variance")
 

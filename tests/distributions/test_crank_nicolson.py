@@ -112,7 +112,11 @@ def assert_posterior(theta):
 
 
 @pytest.mark.parametrize(
-    ("rule", "step"), [(Metropolis(), 0.9), (Barker(), 2.0)], ids=["metropolis", "barker"]
+    ("rule", "step"),
+    [
+        pytest.param(Metropolis(), 0.9, id="metropolis"),
+        pytest.param(Barker(), 2.0, id="barker", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("executor", ["plain", "compiled"])
 def test_a_chain_has_the_posterior(rule, step, executor):

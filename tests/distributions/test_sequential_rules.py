@@ -144,6 +144,7 @@ def test_a_chain_has_the_distribution_that_its_test_promises(name):
 EXPONENTIAL = np.random.default_rng(6).exponential(1.0, 4_000)  # whose terms have a skewness of 2 or -2
 
 
+@pytest.mark.slow
 def test_the_default_keeps_the_target_on_skewed_terms():
     """A design that stops where s^2 is small has a bias of D, and moves the mean by 0.05 standard deviations."""
     draws, read = drawn(MHMinibatch(50), 20.0, x=EXPONENTIAL)

@@ -225,6 +225,7 @@ def test_the_shared_chain_nears_the_target_as_m_grows(mixture):
     assert abs(full.value) < 6 * full.se
 
 
+@pytest.mark.slow
 def test_the_stored_chain_has_its_cumulant_distribution(mixture):
     """exp(c mu + (c sigma)^2 (1 - (m-1)/(n-1)) / 2m): within Monte Carlo error of it, and not of the tempered."""
     target = Target(TiedMeans(), mixture)

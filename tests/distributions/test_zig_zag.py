@@ -260,6 +260,7 @@ def test_unsuitable_targets_are_refused():
         follow(kernel, far, np.full((2, 1), 60.0), 1.0, 1.0, 1)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_ends_with_the_same_bits(outputs):
     """Velocities are part of what is kept; the pilot finds the step size and where chains begin."""
     words = ["experiment=arena_logistic", "scale=smoke"]

@@ -49,7 +49,14 @@ def blocks(page: str, language: str) -> list[tuple[str, str]]:
 
 
 @short_run
-@pytest.mark.parametrize("page", [p for p in PAGES if any(not title for title, _ in blocks(p, "python"))])
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.slow if page == "python.md" else ())
+        for page in PAGES
+        if any(not title for title, _ in blocks(page, "python"))
+    ],
+)
 def test_python_runs(page, tmp_path, monkeypatch, capsys):
     """With 100 steps at most, where no setting but the length of the run depends on their number."""
     sample = mhrun.sample

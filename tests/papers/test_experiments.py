@@ -462,6 +462,7 @@ AS_OTHERS = {
     *("arena_mixture", "arena_logistic_million", "bnn_truth_cnn", "exchange_step_sizes"),
     *("five_modes_variants", "logistic_ess_grid", "gaussian_grid", "compensation"),
     *("lemmas", "exchange_rates", "arena_growth", "flymc_mnist"),
+    *("mint_logistic", "mintee_works", "gradient_noise", "cifar_cycles", "out_of_distribution"),
     *("smh_sizes", "logistic_ess", "mint_logistic_accuracy", "out_of_distribution_noise", "rsgld_mnist"),
 }
 SWEPT = {"logistic_ess_priors", "logistic_ess_readings"}  # whose claims are all of a sweep

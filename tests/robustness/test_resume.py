@@ -227,6 +227,7 @@ def _command(outputs: Path, window: int | None = None, call: int | None = None) 
         os._exit(run(overrides))
 
 
+@pytest.mark.slow
 def test_a_command_with_a_pilot_ends_with_the_same_bits_after_kills(tmp_path):
     """Kills in the pilot, then at some of the dealings with the disk, each in a new process."""
 

@@ -123,9 +123,6 @@ KERNELS = {
 }
 
 
-ON_ALL_DATA = ("full", "barker")  # which draw no minibatch
-
-
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_chain_moves_without_its_neighbours(data, name):
     kernel, step = KERNELS[name]
@@ -138,7 +135,16 @@ def test_a_chain_moves_without_its_neighbours(data, name):
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "replacement"),
-    [*((name, False) for name in KERNELS), *((name, True) for name in KERNELS if name not in ON_ALL_DATA)],
+    [
+        *(("shared", False), ("stored", True), ("full", False), ("langevin", True)),
+        *(
+            pytest.param(name, replacement, marks=pytest.mark.slow)
+            for name, replacement in (
+                *(("shared", True), ("stored", False), ("barker", False), ("langevin", False)),
+                *(("hamiltonian", False), ("hamiltonian", True)),
+            )
+        ),
+    ],
 )
 def test_the_compiled_loop_gives_the_same(request, mixture, name, replacement):
     """The same random numbers and the same decisions; float32 sums of a minibatch apart.

@@ -133,6 +133,7 @@ def test_one_datum_has_no_noise():
     ("dynamics", "step_size"),
     [(mhrun.SGLD(), 1e-4), pytest.param(mhrun.SGHMC(0.1), 1e-5, marks=pytest.mark.slow)],
 )
+@pytest.mark.slow
 def test_the_warning_has_the_size_that_draws_have(dynamics, step_size):
     """The variance of 160,000 correlated draws, known to 5 %; without the warning R-hat and ESS said nothing."""
     n, m = 2_000, 50

@@ -191,6 +191,7 @@ def test_the_compiled_loop_does_the_same_on_bytes(request, problem, kind):
     "kind", [torch.uint8, torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("chains", [1, 2, 5, 8])
+@pytest.mark.slow
 def test_the_compiled_pass_over_all_data_is_the_sum_of_the_terms(rng, kind, chains):
     """Rows and chains are taken in groups of two and four: numbers of both that are no multiples of these."""
     pytest.importorskip("numba")

@@ -232,6 +232,7 @@ KERNELS = {
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("step_size", [1e-3, "auto"])
+@pytest.mark.slow
 def test_a_function_of_which_a_part_is_not_differentiated_is_refused(kernel, step_size):
     """Its draws would be those of the prior there, and nothing would show it; a random walk takes no gradient."""
     call = {"parameters": NORMAL, "step_size": step_size, "steps": 20, "warmup": 1000, "progress": False}

@@ -115,6 +115,7 @@ def test_a_step_is_the_formula(rng, estimated):
 
 
 @pytest.mark.long
+@pytest.mark.slow
 def test_the_stationary_distribution_is_right_where_metropolis_is_wrong():
     """A Gaussian mean with n/T = 100, m = 300 and steps of 1.5 standard deviations: the noise has sd 0.9 |z|."""
     n, m, chains, temperature = 10_000, 300, 200, 100.0

@@ -143,6 +143,7 @@ def test_a_known_noise_is_at_most_a_quarter_of_the_temperature(dynamics, gain):
 
 
 @pytest.mark.parametrize("dynamics", [mhrun.SGLD, pytest.param(mhrun.SGBD, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_known_noise_is_that_of_theta_and_has_no_scale(dynamics, rng):
     """In scaled coordinates V would be taken off a noise of S^T V S: draws were 0.3 times as wide as is right."""
     n, m = 10_000, 100

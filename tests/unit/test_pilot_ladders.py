@@ -54,6 +54,7 @@ def test_a_ladder_gets_a_step_size_for_each_rung_and_finds_both_modes(proposal, 
         pytest.param(mhrun.SGHMC(), marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_a_ladder_of_a_dynamics_gets_a_stable_step_size(dynamics):
     """The variances of a logistic posterior at both rungs; the seed is fixed, and a standard error is 4 to 8 %."""
     ladder = mhrun.ReplicaExchange(

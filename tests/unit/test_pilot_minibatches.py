@@ -87,6 +87,7 @@ def test_a_rule_without_a_limit_has_a_noise_of_1():
 
 
 @pytest.mark.parametrize(("limit", "is_shorter"), [(0.5, True), (2.0, True), (100.0, False)])
+@pytest.mark.slow
 def test_noise_stays_below_what_a_rule_corrects(monkeypatch, limit, is_shorter):
     monkeypatch.setattr(Penalty, "noise_limit_of", lambda self, m: limit)
     kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(20), Penalty())
@@ -125,6 +126,7 @@ def test_a_given_minibatch_limits_the_step():
     assert float(np.sqrt(trace["sample_stats"]["log_ratio_var"].mean())) < 1.6
 
 
+@pytest.mark.slow
 def test_points_that_keep_minibatches_are_tuned_where_they_move():
     """The noise of two points on m data each has a standard deviation of 1 at the m found, which is n at T = 1."""
     for temperature, most in ((100.0, 0.5), (1.0, 1.0)):

@@ -131,6 +131,7 @@ def hierarchical(kernel, **settings):
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_the_scale_is_taken_if_the_last_draws_fit_it(rounds, monkeypatch):
     """Also if that is so after the last change that is allowed: the second, here."""
     monkeypatch.setattr("mhrun.engine.pilot.adaptation.ROUNDS", rounds)
@@ -189,6 +190,7 @@ KERNELS = {
 }
 
 
+@pytest.mark.slow
 def test_a_hierarchical_model_in_non_centred_form_gets_its_scale_from_draws(capsys):
     """Its mode is proper, but one standard deviation of the curvature there is far from one of the posterior."""
     facts = found(non_centred(KERNELS["dynamics"]()))
@@ -319,6 +321,7 @@ def test_a_control_variate_far_from_its_mode_gets_a_warning(doubt, surrogate, wa
     assert ("takes little noise off where the draws are" in line("one", facts)) == warns
 
 
+@pytest.mark.slow
 def test_a_dynamics_on_a_network_gets_no_scale_by_default():
     """The curvature at a mode is small in some directions and large elsewhere on them: all chains were lost."""
     torch.manual_seed(0)

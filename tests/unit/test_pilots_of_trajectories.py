@@ -55,6 +55,7 @@ def test_a_trajectory_is_a_quarter_of_a_period():
     assert abs(given.facts["acceptance_found"] - 0.8) < 0.1
 
 
+@pytest.mark.slow
 def test_a_scale_comes_from_draws_where_the_mode_has_no_curvature():
     """exp(-x^4 / 4) and N(0, 0.5^2): standard deviations of 0.82 and 0.5; of some hundred correlated draws."""
     about = of_density(lambda theta: -(theta[:, 0] ** 4) / 4 - 2 * theta[:, 1] ** 2, 2)
@@ -162,6 +163,7 @@ def test_more_than_fifty_parameters_have_a_dense_scale_if_they_are_correlated(co
     assert "rounds" not in about.facts
 
 
+@pytest.mark.slow
 def test_a_dense_scale_that_is_wrong_in_size_is_changed_in_size():
     """A Student t of 5 degrees of freedom in 60 dimensions: variances are 22 times those of its mode's curvature.
 

@@ -345,7 +345,7 @@ def test_a_long_call_reports_progress(monkeypatch, capsys, tmp_path):
             mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()),
             start=[0.0],
             step_size=0.1,
-            steps=3000,
+            steps=1000,
             warmup=0,
             executor="torch",
             **more,
@@ -355,7 +355,7 @@ def test_a_long_call_reports_progress(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("mhrun.engine.progress._EVERY", 3600.0)
     assert "left" not in call()  # it takes less time than passes between two lines
     monkeypatch.setattr("mhrun.engine.progress._EVERY", 0.0)
-    assert re.search(r"mhrun: step [\d,]+ of 3,000 \(\d+%\), \d+ s left", call())
+    assert re.search(r"mhrun: step [\d,]+ of 1,000 \(\d+%\), \d+ s left", call())
     monkeypatch.setattr("mhrun.engine.progress._LONG", -1.0)
     assert call().count("with folder= a run that ends early is kept") == 1
     assert "folder=" not in call(folder=str(tmp_path / "kept"))

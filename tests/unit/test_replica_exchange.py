@@ -130,7 +130,7 @@ MODES = GaussianMixture([[-3.0], [3.0]], 0.25, [0.3, 0.7], start=[-3.0])
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("rule", [Metropolis(), Barker()])
+@pytest.mark.parametrize("rule", [Metropolis(), pytest.param(Barker(), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("compiled_loop", [False, True])
 def test_a_ladder_s_product_distribution_is_kept(rule, compiled_loop):
     """Each rung has its own tempered mixture, from quadrature; one chain alone never leaves its mode."""
@@ -220,6 +220,7 @@ def test_the_compensated_rule_has_barker_s_probability(rng):
 
 
 @pytest.mark.long
+@pytest.mark.slow
 def test_noisy_energies_keep_the_distribution_where_the_rule_corrects_for_them():
     """Barker's rule, blind to the noise, makes the cold rung too wide; the compensated one does not."""
     target = Target(GaussianMixture([[0.0]], 1.0), NOTHING, energy_noise=4.0)
@@ -244,6 +245,7 @@ def test_a_stopped_chain_keeps_its_place():
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("stopped", [0, 1])
+@pytest.mark.slow
 def test_a_stopped_chain_does_not_exchange_whatever_the_ratio(compiled, stopped):
     """Rungs of one temperature always exchange; neither the colder nor the hotter one does if it has stopped."""
     target = Target(GaussianMixture([[0.0]], 1.0), NOTHING)

@@ -258,6 +258,7 @@ def of_trajectories(rule, step_size, pairing, **settings):
     return trace, [str(one.message) for one in caught]
 
 
+@pytest.mark.slow
 def test_what_a_test_of_single_data_rejects_is_no_divergence():
     """SMH rejects with a log-ratio of minus infinity; the trajectory may have been as good as any."""
     pairing = mhrun.Thinned(gradient_m=500)
@@ -276,6 +277,7 @@ def test_a_step_too_large_for_any_trajectory_is_named():
     assert not any("not finite at its starting point" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_few_valid_draws_of_a_tempered_dynamics_are_warned_of():
     """x of TACT-HMC moves through (-1, 1); theta is a draw for |x| < 0.085."""
     moves = mhrun.Unadjusted(mhrun.TACTHMC(step_of_x=1e-2), m=1)
@@ -374,6 +376,7 @@ def test_warnings_of_a_network_are_of_its_predictions():
 
 
 @pytest.mark.parametrize("size", [None, pytest.param(0.7, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_counts_that_vary_too_much_are_warned_of(size):
     """Poisson counts, and negative binomial ones of the same means: their variance is 1 + mean / size times the mean.
 

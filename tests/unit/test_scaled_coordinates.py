@@ -57,6 +57,7 @@ CORRELATED = GaussianMixture([[0.0, 0.0]], 1.0)
         pytest.param(mhrun.Unadjusted(mhrun.SGHMC(), m=1), True, False, id="SGHMC, dense"),
     ],
 )
+@pytest.mark.slow
 def test_compiled_and_torch_steps_agree_in_scaled_coordinates(request, kernel, dense, in_machine_code):
     """Each scale and each kind of kernel once in machine code, and all pairs as plain Python."""
     if not in_machine_code:

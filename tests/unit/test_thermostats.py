@@ -126,6 +126,7 @@ def badodab_moments(e, a, s, temperature, rough):
 @pytest.mark.long
 @pytest.mark.parametrize("rough", [0.0, 30.0])
 @pytest.mark.parametrize("temperature", [pytest.param(1.0, marks=pytest.mark.slow), 4.0])
+@pytest.mark.slow
 def test_the_splitting_has_its_distribution_and_no_bias_of_half_the_friction(rough, temperature):
     """With D = 100 the thermostat hardly fluctuates: theta has variance T / k at the root of its drift."""
     e, a = 0.01, 0.2
