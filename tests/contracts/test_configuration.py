@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
-from functools import cache
-
 import pytest
 import torch
 import yaml
+from configured import filled, part, parts
 from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
@@ -29,39 +27,6 @@ from mhrun.report.claims import judge_all
 from mhrun.report.declared import experiment_function
 from mhrun.target import Target
 from mhrun.types import INFO_DEFAULTS, Controls
-
-
-def parts(group):
-    return sorted(path.stem for path in CONF.glob(f"{group}/*.yaml"))
-
-
-STEPS = {"every": 5, "cycle": 10, "cycles": 4}  # settings that are whole numbers
-
-
-def filled(path, node, first):
-    """Return overrides for the settings of a part that have no default."""
-    missing = [key for key in node if node[key] == "???"]
-    return [f"{path}.{key}={STEPS.get(key, 10.0**-i)}" for i, key in enumerate(missing, first)]
-
-
-@cache
-def composed_part(group, name):
-    """Return the settings of a part as an experiment would compose them."""
-    given = filled("probe", yaml.safe_load((CONF / group / f"{name}.yaml").read_text()), 2)
-    overrides = [
-        "experiment=gmm_tied_means",
-        "scale=smoke",
-        "m=7",
-        "lam=0.1",
-        "+step_size=0.01",
-        f"+{group}@probe={name}",
-    ]
-    return compose_config([*overrides, *given], compare=False)["probe"]
-
-
-def part(group, name):
-    """Build a part of its own for each test."""
-    return build(deepcopy(composed_part(group, name)))
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from configured import part, parts
 from torch import nn
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -80,18 +81,12 @@ def steady(where, kernel, temperature=1.0):
     assert after.evaluation.theta.device.type == info.accepted.device.type == "meta"
 
 
-DYNAMICS = {
-    "SGLD": mhrun.SGLD,
-    "SGHMC": lambda: mhrun.SGHMC(refresh=2),
-    "SGNHT": lambda: mhrun.SGNHT(0.1, refresh=2, keep=False),
-    "SGNHT of rungs": lambda: mhrun.SGNHT([0.1, 0.2]),
-    "Badodab": lambda: mhrun.Badodab([0.1, 0.2]),
-    "TACTHMC": mhrun.TACTHMC,
-    "SGBD": mhrun.SGBD,
-    "Momentum": lambda: mhrun.Momentum(0.9, skip=0.2),
-    "Adam": lambda: mhrun.Adam(N),
-    "Adagrad": lambda: mhrun.Adagrad(N),
-    "RMSprop": lambda: mhrun.RMSprop(N),
+DYNAMICS = {name: lambda name=name: part("dynamics", name) for name in parts("dynamics")} | {
+    "sghmc with fresh momenta": lambda: mhrun.SGHMC(refresh=2),
+    "sgnht that begins again": lambda: mhrun.SGNHT(0.1, refresh=2, keep=False),
+    "sgnht of rungs": lambda: mhrun.SGNHT([0.1, 0.2]),
+    "badodab of rungs": lambda: mhrun.Badodab([0.1, 0.2]),
+    "momentum with skipped steps": lambda: mhrun.Momentum(0.9, skip=0.2),
 }
 
 
@@ -111,6 +106,14 @@ def test_a_step_with_transforms_stays_on_the_device():
     data = Dataset({"x": x, "y": torch.from_numpy(rng.integers(0, CLASSES, N))}, transforms=Transforms(N, 1))
     model = ModuleModel(nn.Sequential(nn.Flatten(), nn.Linear(192, CLASSES)))
     steady(Target(model, data, device="meta"), mhrun.Unadjusted(mhrun.SGLD(), m=M))
+
+
+@pytest.mark.parametrize("proposal", parts("proposal"))
+def test_a_step_of_each_proposal_stays_on_the_device(proposal):
+    where = target(MODELS["perceptron"]())
+    kernel = mhrun.MetropolisHastings(part("proposal", proposal), mhrun.Full(), mhrun.Metropolis())
+    assert kernel.refuses(where) is None
+    steady(where, kernel)
 
 
 TESTS = {

@@ -150,6 +150,19 @@ def test_a_search_that_fails_is_named_and_a_step_size_is_found_without_a_scale(m
     assert "scale" not in about
 
 
+def test_a_kernel_that_derives_from_another_is_tuned_as_that_one():
+    class Counting(mhrun.MetropolisHastings):
+        steps = 0
+
+        def step(self, *args):
+            Counting.steps += 1
+            return super().step(*args)
+
+    derived = Counting(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
+    assert found(run(derived))["step_size"] == found(run(full()))["step_size"]
+    assert Counting.steps > 100
+
+
 def test_what_a_pilot_cannot_find_is_refused():
     def call(kernel, **settings):
         return mhrun.sample(logistic, DATA, kernel, start=[0.0] * D, **settings)

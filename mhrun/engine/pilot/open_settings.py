@@ -5,7 +5,7 @@ from __future__ import annotations
 from mhrun.engine.limits import most_scaled
 from mhrun.engine.method import Method
 from mhrun.errors import Refusal
-from mhrun.kernels import AdaptiveBackward, Firefly, MetropolisHastings, Unadjusted, ZigZag
+from mhrun.kernels import MetropolisHastings, Unadjusted, ZigZag
 from mhrun.kernels.preconditioned import UNSCALED_NOISE
 from mhrun.parts import Kernel
 from mhrun.types.capabilities import batch_norms_of
@@ -58,10 +58,10 @@ def _reason(method: Method) -> str | None:
         return None
     kernel = method.kernel.of_a_chain
     name = type(kernel).__name__
-    if type(kernel) not in (MetropolisHastings, AdaptiveBackward, Firefly, Unadjusted, ZigZag):
+    if not isinstance(kernel, MetropolisHastings | Unadjusted | ZigZag):
         return (
-            "a pilot finds the settings of MetropolisHastings, AdaptiveBackward, Firefly, Unadjusted and ZigZag, and "
-            f"of ladders, alone; give {name} numbers, not auto."
+            "a pilot finds the settings of MetropolisHastings, Unadjusted and ZigZag, of kernels that derive from "
+            f"them, and of ladders of these, alone; give {name} numbers, not auto."
         )
     if isinstance(kernel, ZigZag) and method.precondition not in (None, "none"):
         return "ZigZag has the scale of its surrogate's reference; leave out precondition."
