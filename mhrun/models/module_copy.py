@@ -46,16 +46,39 @@ def prepared(module: nn.Module) -> Prepared:
         Refusal: a module without parameters, or with a lazy layer that was never run.
     """
     clone = copy.deepcopy(module)
-    if not any(True for _ in clone.parameters()):
+    _check_parameters(clone)
+    trains, dropouts = _set_modes(clone)
+    layers = dict(clone.named_modules())
+    first = {id(b): Buffer(name, b.detach().clone()) for name, b in clone.named_buffers()}
+    owned = [b for name in trains for b in layers[name]._buffers.values() if b is not None]
+    norms = [name for name, part in layers.items() if _uses_minibatch(part, in_training=name in trains)]
+    _freeze_constants(clone)
+    tokens = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in layers.values())
+    buffers = tuple(first[id(b)] for b in owned)
+    return Prepared(clone, tuple(trains), buffers, tuple(norms), tuple(dropouts), tokens)
+
+
+def _check_parameters(module: nn.Module) -> None:
+    """Refuse a module that has no parameters to sample, or some without a shape."""
+    parameters = list(module.parameters())
+    if not parameters:
         raise Refusal("the module has no parameters.")
-    if not any(p.requires_grad for p in clone.parameters()):
+    if not any(p.requires_grad for p in parameters):
         raise Refusal("all parameters of the module are constants (requires_grad=False).")
-    if any(isinstance(p, UninitializedParameter) for p in clone.parameters()):
+    if any(isinstance(p, UninitializedParameter) for p in parameters):
         raise Refusal("the module has a lazy layer without a shape; run it once on a batch of the data.")
-    trained = {name for name, part in clone.named_modules() if part.training}
-    clone.eval()
+
+
+def _set_modes(module: nn.Module) -> tuple[list[str], list[str]]:
+    """Put a module into evaluation mode, in place, and switch its dropout off.
+
+    Returns:
+        The names of the layers that a dynamics runs in training mode, and of those whose dropout was on.
+    """
+    trained = {name for name, part in module.named_modules() if part.training}
+    module.eval()
     trains, dropouts = [], []
-    for name, part in clone.named_modules():
+    for name, part in module.named_modules():
         if isinstance(part, _DropoutNd):
             dropouts += [name] if name in trained and part.p > 0 else []
         elif isinstance(getattr(part, "dropout", None), float) and part.dropout > 0:  # LSTM, attention
@@ -67,26 +90,22 @@ def prepared(module: nn.Module) -> Prepared:
             # Deterministic without dropout. cuDNN has no gradient of an LSTM in evaluation mode, and attention in
             # evaluation mode takes another path, which rounds differently.
             part.training = True
-    buffers = {id(b): Buffer(n, b.detach().clone()) for n, b in clone.named_buffers()}
-    kept_buffers = [
-        buffers[id(b)]
-        for name in trains
-        for b in dict(clone.named_modules())[name]._buffers.values()
-        if b is not None
-    ]
-    norms = [
-        name
-        for name, part in clone.named_modules()
-        if (isinstance(part, _NormBase) and name in trains)
-        or (isinstance(part, _BatchNorm) and part.running_mean is None)
-    ]
-    for part in clone.modules():
+    return trains, dropouts
+
+
+def _uses_minibatch(part: nn.Module, *, in_training: bool) -> bool:
+    """Return whether a layer of torch keeps or uses statistics of minibatches."""
+    without_statistics = isinstance(part, _BatchNorm) and part.running_mean is None
+    return without_statistics or (isinstance(part, _NormBase) and in_training)
+
+
+def _freeze_constants(module: nn.Module) -> None:
+    """Make buffers of the parameters with ``requires_grad=False``, in place: no state contains them."""
+    for part in module.modules():
         for name, parameter in list(part._parameters.items()):
             if parameter is not None and not parameter.requires_grad:
-                del part._parameters[name]  # a constant, which no state contains
+                del part._parameters[name]
                 part.register_buffer(name, parameter.detach().clone())
-    tokens = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in clone.modules())
-    return Prepared(clone, tuple(trains), tuple(kept_buffers), tuple(norms), tuple(dropouts), tokens)
 
 
 def _keeps(part: nn.Module) -> bool:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from mhrun.paths import CONF
 from mhrun.report.claims import Judged
 from mhrun.report.recorded import recorded_results
-from mhrun.report.verdicts import COUNTED, NOT_REPRODUCED, count
+from mhrun.report.verdicts import COUNTED, JUDGED, NOT_REPRODUCED, count
 
 
 class Evidence(NamedTuple):
-    """The status of a run as evidence."""
+    """The status of a run as evidence; "" is a run without claims, and of nothing smaller than the paper's."""
 
-    kind: str  # "verdict", "preview" (another scale), "changed" (other settings), or "" without claims
-    text: str
-    recorded: str  # for a run without verdicts: the repository's result at paper scale
-    command: str  # for a run without verdicts: the command that gives them
-    failed: list[str]  # claims that are not reproduced, one line each
-    departures: list[str]  # settings that differ from the paper's
+    kind: Literal["verdict", "preview", "changed", ""] = ""  # preview: another scale; changed: other settings
+    text: str = ""
+    recorded: str = ""  # for a run without verdicts: the repository's result at paper scale
+    command: str = ""  # for a run without verdicts: the command that gives them
+    failed: Sequence[str] = ()  # claims that are not reproduced, one line each
+    departures: Sequence[str] = ()  # settings that differ from the paper's
 
 
 def evidence_of(config: Mapping[str, Any], judged: Sequence[Judged], kind: str = "experiments") -> Evidence:
@@ -31,46 +31,61 @@ def evidence_of(config: Mapping[str, Any], judged: Sequence[Judged], kind: str =
         kind: ``experiments`` or ``sweeps``: the group of its claims in claims.yaml.
     """
     counted = [claim for claim in judged if claim.verdict in COUNTED]
-    departures = list((config.get("runtime") or {}).get("departures") or [])
-    known = (config.get("runtime") or {}).get("departures") is not None
+    if any(claim.verdict in JUDGED for claim in counted):
+        return _of_verdicts(counted)
     experiment, scale = str(config["experiment"]), str(config["scale"])
     # The claims of a sweep contain the paper's values.
     command = f"mhrun experiment={experiment} scale=paper" if kind == "experiments" else ""
+    departures = (config.get("runtime") or {}).get("departures")
     if not counted:
-        is_bundled = (
-            CONF / "experiment" / f"{experiment}.yaml"
-        ).is_file()  # a user's experiment has no paper
-        if scale == "paper" or "paper" not in (config.get("scales") or {}) or not is_bundled:
-            return Evidence("", "", "", "", [], departures)
-        return Evidence("preview", "Preview: a smaller run than at scale=paper.", "", command, [], departures)
+        if not _is_below_paper(config):
+            return Evidence(departures=departures or ())
+        text = "Preview: a smaller run than at scale=paper."
+        return Evidence("preview", text, command=command, departures=departures or ())
+    checks = _checks(counted)
+    if not checks:
+        text = "no claim can be judged: this run lacks the methods or numbers that they need."
+        text = f"Preview: {text}" if scale != "paper" else text.capitalize()
+    elif scale != "paper":
+        text = f"Preview: {checks}; no verdict at {scale} scale."
+    elif departures is None:
+        text = f"{checks}; no verdict, as settings could not be compared."
+    else:
+        text = f"{checks}; no verdict, as settings are not the paper's."
+    recorded = _recorded(str((config.get("report") or {}).get("paper")), experiment, kind)
+    status: Literal["preview", "changed"] = "changed" if scale == "paper" else "preview"
+    return Evidence(status, text, recorded, command, departures=departures or ())
+
+
+def _of_verdicts(counted: Sequence[Judged]) -> Evidence:
+    """Return the status of a run of whose claims some have a verdict."""
     reproduced, total = count(claim.verdict for claim in counted)
     failed = [f"{claim.quantity} ({claim.id})" for claim in counted if claim.verdict == NOT_REPRODUCED]
-    if reproduced or failed:
-        missing = total - reproduced - len(failed)
-        rest = f" {missing} have no number in this run." if missing else ""
-        return Evidence("verdict", f"{reproduced} of {total} claims reproduced.{rest}", "", "", failed, [])
+    missing = total - reproduced - len(failed)
+    rest = f" {missing} have no number in this run." if missing else ""
+    return Evidence("verdict", f"{reproduced} of {total} claims reproduced.{rest}", failed=failed)
+
+
+def _is_below_paper(config: Mapping[str, Any]) -> bool:
+    """Return whether an experiment of this package ran at a smaller scale than the paper's."""
+    # A user's experiment has no paper.
+    is_bundled = (CONF / "experiment" / f"{config['experiment']}.yaml").is_file()
+    return is_bundled and config["scale"] != "paper" and "paper" in (config.get("scales") or {})
+
+
+def _checks(counted: Sequence[Judged]) -> str:
+    """Return how many claims without a verdict hold by their numbers, as text; empty if none has a number."""
     checked = [claim for claim in counted if claim.holds is not None]
+    if not checked:
+        return ""
     noisy = sum(claim.noisy for claim in checked)
     passed = sum(bool(claim.holds) and not claim.noisy for claim in checked)
-    checks = f"{passed} of {len(checked)} checks hold"
-    if noisy:
-        checks += f", {noisy} {'is' if noisy == 1 else 'are'} too noisy to tell"
-    recorded = _recorded(str((config.get("report") or {}).get("paper")), experiment, kind)
-    if scale != "paper":
-        name, why = "preview", f"Preview: {checks}; no verdict at {scale} scale."
-    else:
-        name = "changed"
-        why = f"{checks}; no verdict, as settings are not the paper's."
-        if not known:
-            why = f"{checks}; no verdict, as settings could not be compared."
-    if not checked:
-        start = "Preview: no" if name == "preview" else "No"
-        why = f"{start} claim can be judged: this run lacks the methods or numbers that they need."
-    return Evidence(name, why, recorded, command, [], departures)
+    rest = f", {noisy} {'is' if noisy == 1 else 'are'} too noisy to tell" if noisy else ""
+    return f"{passed} of {len(checked)} checks hold{rest}"
 
 
 def _recorded(paper: str, experiment: str, kind: str) -> str:
-    """Return the committed result of a run at the paper's settings, in words; empty without one."""
+    """Return the committed result of a run at the paper's settings, as text; empty without one."""
     result = recorded_results(paper).get((kind, experiment))
     reproduced, total = result.counts if result else (0, 0)
     return f"At paper scale: {reproduced} of {total} reproduced." if total else ""

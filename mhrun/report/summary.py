@@ -297,40 +297,61 @@ def default_finding(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> s
     more effective draws are named with their R-hat.
     """
     sizes = {m: diagnosis["ess"] for m, diagnosis in diagnostics.items() if _is_there(diagnosis.get("ess"))}
-    rhats = {m: diagnostics[m].get("rhat") for m in sizes}
     if not sizes:
         return ""
+    rhats = {m: float(diagnostics[m]["rhat"]) for m in sizes if _is_there(diagnostics[m].get("rhat"))}
     if len(sizes) == 1:
         ((method, size),) = sizes.items()
-        rhat = f" and an R-hat of {shown(rhats[method])}" if _is_there(rhats[method]) else ""
+        rhat = f" and an R-hat of {shown(rhats[method])}" if rhats else ""
         return f"{run.label(method)} has {shown(size)} effective draws{rhat}."
-    known_rhats = {m: rhat for m, rhat in rhats.items() if rhat is not None and not math.isnan(rhat)}
-    converged = [m for m, rhat in known_rhats.items() if not is_apart(rhat)]
+    converged = [m for m, rhat in rhats.items() if not is_apart(rhat)]
+    if rhats and not converged:
+        return _none_converged(run, rhats)
     rates = {m: diagnostics[m]["per_million"] for m in sizes if _is_there(diagnostics[m]["per_million"])}
-    rated = {m: rates[m] for m in (converged or ([] if known_rhats else sizes)) if m in rates}
-    if rated:
-        exact = [m for m in rated if run.kind(m) == EXACT]
-        kinds = " or ".join(sorted({run.describe_kind(m) for m in exact}))
-        kind = f"{kinds} " * (0 < len(exact) < len(rated))
-        compared = exact or list(rated)
-        best = max(compared, key=lambda m: rated[m])
-        scope = f", most of the {len(compared)} {kind}methods{' that converged' * bool(converged)}" * (
-            len(compared) > 1
-        )
-        rivals = runners_up(rated[best], rates, known_rhats, run.label)
-        approximate = [quoted(run.label(m)) for m in rated if m not in compared]
-        biased = f" Approximate, and to be compared with it: {', '.join(approximate)}." if approximate else ""
-        start = f"{run.label(best)} has {shown(rated[best])} effective draws per million evaluations"
-        diagnosis = diagnostics[best]
-        if (setup := diagnosis.get("setup") or 0) > diagnosis["evaluations"]:
-            start += f" after its set-up ({shown(1e6 * diagnosis['ess'] / (diagnosis['evaluations'] + setup))} with it)"
-        return f"{start}{scope}{rivals}.{_fastest(run, diagnostics, compared, best)}{biased}"
-    if known_rhats and not converged:
-        low, high = (
-            min(known_rhats, key=lambda m: known_rhats[m]),
-            max(known_rhats, key=lambda m: known_rhats[m]),
-        )
-        span = f"from {shown(known_rhats[low])} ({run.label(low)}) to {shown(known_rhats[high])} ({run.label(high)})"
-        return f"No method has converged: R-hat is {span if low != high else shown(known_rhats[low])}."
+    if rated := [m for m in converged or sizes if m in rates]:
+        return _most_efficient(run, diagnostics, rated, rates, rhats)
     best = max(sizes, key=lambda m: sizes[m])
     return f"{run.label(best)} has the most effective draws: {shown(sizes[best])}."
+
+
+def _none_converged(run: Run, rhats: Mapping[str, float]) -> str:
+    """Return that no method has converged, with the least and the largest R-hat."""
+    low, high = min(rhats, key=lambda m: rhats[m]), max(rhats, key=lambda m: rhats[m])
+    span = f"from {shown(rhats[low])} ({run.label(low)}) to {shown(rhats[high])} ({run.label(high)})"
+    return f"No method has converged: R-hat is {span if low != high else shown(rhats[low])}."
+
+
+def _most_efficient(
+    run: Run,
+    diagnostics: Mapping[str, Mapping[str, Any]],
+    rated: Sequence[str],
+    rates: Mapping[str, float],
+    rhats: Mapping[str, float],
+) -> str:
+    """Return the method with the most effective draws per million evaluations, among the exact ones if there are any.
+
+    Args:
+        run: the run.
+        diagnostics: of its methods.
+        rated: methods to choose from: those that converged, or all if no R-hat is known.
+        rates: effective draws per million evaluations of all methods that have some.
+        rhats: R-hat of the methods of which it is known.
+    """
+    exact = [m for m in rated if run.kind(m) == EXACT]
+    compared = exact or rated
+    best = max(compared, key=lambda m: rates[m])
+    sentence = f"{run.label(best)} has {shown(rates[best])} effective draws per million evaluations"
+    diagnosis = diagnostics[best]
+    if (setup := diagnosis.get("setup") or 0) > diagnosis["evaluations"]:
+        whole = 1e6 * diagnosis["ess"] / (diagnosis["evaluations"] + setup)
+        sentence += f" after its set-up ({shown(whole)} with it)"
+    if len(compared) > 1:
+        kinds = " or ".join(sorted({run.describe_kind(m) for m in exact}))
+        kind = f"{kinds} " if 0 < len(exact) < len(rated) else ""
+        sentence += f", most of the {len(compared)} {kind}methods" + " that converged" * bool(rhats)
+    sentence += (
+        f"{runners_up(rates[best], rates, rhats, run.label)}.{_fastest(run, diagnostics, compared, best)}"
+    )
+    if approximate := [quoted(run.label(m)) for m in rated if m not in compared]:
+        sentence += f" Approximate, and to be compared with it: {', '.join(approximate)}."
+    return sentence

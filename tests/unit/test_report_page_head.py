@@ -8,7 +8,7 @@ from mhrun.report.page import template
 
 def head_of(n_failed, has_notes):
     failed = [f"claim {i}" for i in range(n_failed)]
-    status = Evidence("verdict", f"0 of {n_failed} claims reproduced.", "", "", failed, [])
+    status = Evidence("verdict", f"0 of {n_failed} claims reproduced.", failed=failed)
     markup = str(template("head.html.j2").module.status_line(status, has_notes))  # type: ignore[attr-defined]
     return re.sub(r"\s+", " ", markup)
 
