@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mhrun.cli.outline import defaults, settings_and_comments
+from mhrun.cli.outline import settings_and_comments
+from mhrun.defaults_list import defaults_of
 from mhrun.paths import CONF
 
 KeyTree = dict[str, "KeyTree | None"]
@@ -57,7 +58,7 @@ class _Reader:
         if path is None or depth > _DEEPEST:
             return
         settings, _ = settings_and_comments(path)
-        entries = list(defaults(settings))
+        entries = list(defaults_of(settings))
         for key, choice, is_override in entries:
             if is_override:
                 self.choices.setdefault(_place(key, package), choice)

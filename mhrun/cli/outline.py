@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mhrun import yaml_file
+from mhrun.defaults_list import defaults_of
 from mhrun.errors import UserError
 from mhrun.paths import CONF, claims_path
 
@@ -74,13 +75,13 @@ def _bundled_file(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
 def _outline(path: Path, above: tuple[Path, ...]) -> Outline:
     settings, comments = settings_and_comments(path)
     base = Outline("", "", "", [], {}, {})
-    for key, value, _ in defaults(settings):
-        if not key:
-            parent = path.parent / f"{value}.yaml"
+    for default in defaults_of(settings):
+        if not default.key:
+            parent = path.parent / f"{default.choice}.yaml"
             if parent.is_file() and parent not in (*above, path):
                 base = _over(base, _outline(parent, (*above, path)))
-        elif key.rpartition("/")[2].startswith("method@methods."):
-            base.methods[key.rpartition("methods.")[2]] = value.rpartition("/")[2]
+        elif default.group.rpartition("/")[2] == "method" and default.package.startswith("methods."):
+            base.methods[default.package.removeprefix("methods.")] = default.choice.rpartition("/")[2]
     report, scales, methods = (_group(settings.get(key)) for key in ("report", "scales", "methods"))
     top = Outline(
         str(settings.get("title") or ""),
@@ -108,27 +109,6 @@ def _over(base: Outline, top: Outline) -> Outline:
     )
 
 
-class Default(NamedTuple):
-    """An entry of the defaults of a file."""
-
-    key: str  # group with package, ``/method@methods.mint``; empty for a file of the same folder
-    choice: str
-    is_override: bool
-
-
-def defaults(settings: Mapping[str, Any]) -> Iterator[Default]:
-    """Yield the defaults of a file that choose a name."""
-    entries = settings.get("defaults")
-    for entry in entries if isinstance(entries, list) else ():
-        if isinstance(entry, str) and entry != "_self_":
-            yield Default("", entry, False)
-        elif isinstance(entry, dict):
-            for key, value in entry.items():
-                if isinstance(value, str):
-                    plain = str(key).removeprefix("override ")
-                    yield Default(plain.removeprefix("optional "), value, plain != key)
-
-
 def _group(node: Any) -> Mapping[str, Any]:
     return node if isinstance(node, Mapping) else {}
 
@@ -139,13 +119,11 @@ def method_parts(file: str) -> list[tuple[str, str]]:
     if not file or not path.is_file():
         return []
     group_of: dict[str, str] = {}
-    for key, value, _ in defaults(settings_and_comments(path)[0]):
-        if key:
-            group, _, place = key.lstrip("/").partition("@")
-            if place:
-                group_of[place] = group
-        elif value != file:
-            group_of |= {place: group for group, place in method_parts(value)}
+    for default in defaults_of(settings_and_comments(path)[0]):
+        if default.package:
+            group_of[default.package] = default.group
+        elif not default.key and default.choice != file:
+            group_of |= {place: group for group, place in method_parts(default.choice)}
     return [(group, place) for place, group in group_of.items()]
 
 

@@ -12,6 +12,7 @@ import yaml
 import mhrun
 from mhrun import yaml_file
 from mhrun.build import trusted_object
+from mhrun.defaults_list import defaults_of
 from mhrun.names import is_name
 from mhrun.paths import CONF
 
@@ -50,15 +51,13 @@ def _read(group: str, name: str) -> tuple[dict[str, Any], dict[str, tuple[str, s
     content = yaml_file.load(CONF / group / f"{name}.yaml")
     settings: dict[str, Any] = {}
     parts: dict[str, tuple[str, str]] = {}
-    for entry in content.pop("defaults", []):
-        if isinstance(entry, Mapping):
-            for key, choice in entry.items():
-                part_group, _, path = str(key).removeprefix("override ").lstrip("/").partition("@")
-                parts[path or part_group] = (part_group, str(choice))
-        elif entry != "_self_":
-            base, of_base = _read(group, str(entry))
+    for default in defaults_of(content):
+        if default.key:
+            parts[default.package or default.group] = (default.group, default.choice)
+        else:
+            base, of_base = _read(group, default.choice)
             settings, parts = _merged(settings, base), parts | of_base
-    return _merged(settings, content), parts
+    return _merged(settings, {key: value for key, value in content.items() if key != "defaults"}), parts
 
 
 def _merged(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
