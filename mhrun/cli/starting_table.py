@@ -38,6 +38,7 @@ _WALK = 1_500  # steps for each parameter, so that four chains of a random walk 
 _MOST_STEPS = 3 * _STEPS  # at scale=quick
 _PILOTED = 1_000  # parameters up to which a pilot finds the length of HMC's trajectories
 _SHORT = 200  # and above which HMC reads at most _WORK numbers
+_TOO_FEW = 200  # rows up to which MHminibatch reads most of them: its first minibatch has 100
 _FEW = 10  # parameters up to which a random walk is the reference
 _LABELS = 10  # values of a target up to which whole numbers may be classes
 _SET = {
@@ -254,7 +255,8 @@ def _methods(has_bounds: bool, n: int, dim: int, width: int, *, may_walk: bool) 
     walks = may_walk and dim <= _FEW and (has_bounds or n <= _FULL)
     follows = dim <= _SHORT or (dim <= _PILOTED and n * width <= _WORK)
     reference = "mcmc" if walks else "hmc" if follows else "mala"
-    return [reference, *exact, "mint", "mhminibatch", dynamics] if has_bounds else [reference, dynamics]
+    minibatch = ["mint"] + ["mhminibatch"] * (n > _TOO_FEW)
+    return [reference, *exact, *minibatch, dynamics] if has_bounds else [reference, dynamics]
 
 
 def _experiment(name: str, title: str, methods: Sequence[str], steps: int, *, has_groups: bool) -> str:

@@ -48,7 +48,7 @@ def table(name, outcome):
 def test_a_logistic_run_predicts_raw_rows(clean):
     table("sick.csv", lambda rng, f: rng.integers(0, 2, 80))
     assert run(["init", "mine", "--data", "sick.csv", "categorical=city"]) == 0
-    methods = ["~methods.smh2", "~methods.mint", "~methods.mhminibatch", "~methods.sgld"]
+    methods = ["~methods.smh2", "~methods.mint", "~methods.sgld"]
     assert run(["--project", "mine", "sick", *FEW, *methods]) == 0
     forget(clean)
     found = mhrun.load("outputs/sick/latest", project="mine")
@@ -126,7 +126,7 @@ def test_projects_from_tables_of_one_name_are_distinguished(clean, capsys):
     frame = pd.DataFrame({"x": rng.normal(size=60), "y": rng.integers(0, 2, 60)})
     frame.to_csv("rows.csv", index=False)
     for name, settings, methods in (
-        ("first", [], ["~methods.smh2", "~methods.mint", "~methods.mhminibatch", "~methods.sgld"]),
+        ("first", [], ["~methods.smh2", "~methods.mint", "~methods.sgld"]),
         ("second", ["model=linear"], ["~methods.mcmc"]),
     ):
         assert run(["init", name, "--data", "rows.csv", *settings]) == 0

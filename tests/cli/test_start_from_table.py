@@ -32,7 +32,7 @@ def test_two_values_give_a_logistic_regression(capsys):
     assert "priors  each weight and the intercept Normal(0, sd 3.16)" in out
     assert "run it  mhrun --project mine my_rows" in out
     config = compose_config(["experiment=my_rows", "scale=smoke"], [Path("mine/conf")], compare=False)
-    assert list(config["methods"]) == ["mcmc", "smh2", "mint", "mhminibatch", "sgld"]
+    assert list(config["methods"]) == ["mcmc", "smh2", "mint", "sgld"]
     assert config["model"] | {"start_sd": 0} == {
         "_target_": "mhrun.models.logistic.Logistic",
         "dim": 5,
@@ -72,7 +72,7 @@ def test_a_project_may_begin_in_the_folder_of_its_table_and_runs(capsys):
     Path("my rows.csv").rename("table.csv")
     assert run(["init", ".", "--data=table.csv"]) == 0
     assert "run it  mhrun --project . my_table" in capsys.readouterr().out
-    few = ["steps=40", "warmup=60", "~methods.mint", "~methods.mhminibatch", "~methods.sgld", "~methods.smh2"]
+    few = ["steps=40", "warmup=60", "~methods.mint", "~methods.sgld", "~methods.smh2"]
     assert run(["--project", ".", "my_table", "scale=smoke", "runtime.report=false", *few]) == 0
 
 
@@ -105,7 +105,7 @@ def test_counts_give_a_poisson_regression_if_it_is_chosen(capsys):
     assert config["model"]["_target_"] == "mhrun.models.poisson_regression.PoissonRegression"
     assert config["model"]["names"] == ["intercept", "age", "bmi", "city=b"]
     assert (config["data"]["outcome"], config["data"]["intercept"]) == ("number", True)
-    few = ["steps=40", "warmup=60", "~methods.mint", "~methods.mhminibatch", "~methods.sgld", "~methods.smh2"]
+    few = ["steps=40", "warmup=60", "~methods.mint", "~methods.sgld", "~methods.smh2"]
     assert run(["--project", "mine", "my_rows", "scale=smoke", "runtime.report=false", *few]) == 0
 
 
@@ -124,7 +124,7 @@ def test_counts_with_an_exposure(capsys):
         "steps=300",
         "warmup=100",
         "runtime.report=false",
-        *(f"~methods.{m}" for m in ("mint", "mhminibatch", "sgld")),
+        *(f"~methods.{m}" for m in ("mint", "sgld")),
     ]
     assert run(["--project", "mine", "my_rows", "scale=smoke", *few, "~methods.smh2"]) == 0
     found = mhrun.load("outputs/my_rows/latest", project="mine")
@@ -142,8 +142,8 @@ def test_categories_give_a_softmax_regression(capsys):
     model = config["model"]
     assert (model["features"], model["classes"], config["data"]["outcome"]) == (3, 3, "class")
     assert model["names"][:4] == ["intercept[ash]", "age[ash]", "bmi[ash]", "intercept[elm]"]
-    assert list(config["methods"]) == ["mcmc", "smh2", "mint", "mhminibatch", "sgld"]
-    few = ["steps=40", "warmup=60", "~methods.mint", "~methods.mhminibatch", "~methods.sgld", "~methods.smh2"]
+    assert list(config["methods"]) == ["mcmc", "smh2", "mint", "sgld"]
+    few = ["steps=40", "warmup=60", "~methods.mint", "~methods.sgld", "~methods.smh2"]
     assert run(["--project", "mine", "my_rows", "scale=smoke", "runtime.report=false", *few]) == 0
 
 
@@ -182,8 +182,8 @@ def test_hmc_is_the_reference_where_a_random_walk_is_too_short(capsys, features,
 @pytest.mark.parametrize(
     ("outcome", "rows", "features", "methods"),
     [
-        (flags, 80, 3, ["mcmc", "smh2", "mint", "mhminibatch", "sgld"]),
-        (flags, 80, 60, ["hmc", "mint", "mhminibatch", "sgld"]),
+        (flags, 80, 3, ["mcmc", "smh2", "mint", "sgld"]),
+        (flags, 80, 60, ["hmc", "mint", "sgld"]),
         (flags, 700, 3, ["mcmc", "smh2", "mint", "mhminibatch", "sgld_cv"]),
         (flags, 3000, 3, ["smh2", "zig_zag", "sgld_cv"]),
         (flags, 3000, 60, ["zig_zag", "sgld_cv"]),
