@@ -68,10 +68,23 @@ def _hint(argument: str) -> str:
     if variable := _VARIABLE.fullmatch(value):
         return f"write {key}=${variable[1]}, which the shell fills in"
     inner, outer = ('"', "'") if "$" in value else ("'", '"')
-    quoted = f"{key}={inner}{value}{inner}"
-    return (
-        f"put the value in quotes: {outer}{quoted}{outer}" if value and _reads(quoted) else "write KEY=VALUE"
-    )
+    values = _values_of_sweep(value)
+    quoted = f"{key}={','.join(f'{inner}{each}{inner}' for each in values)}"
+    if not value or not _reads(quoted):
+        return "write KEY=VALUE"
+    return f"put {'each' if len(values) > 1 else 'the'} value in quotes: {outer}{quoted}{outer}"
+
+
+def _values_of_sweep(value: str) -> list[str]:
+    """Return the values between the commas of a sweep, which are in no brackets; one if spaces are beside a comma."""
+    values, depth = [""], 0
+    for character in value:
+        depth += (character in "[{(") - (character in "]})")
+        if character == "," and not depth:
+            values.append("")
+        else:
+            values[-1] += character
+    return values if all(each and each == each.strip() for each in values) else [value]
 
 
 def _check_argument(argument: str) -> None:

@@ -15,12 +15,16 @@ from mhrun.models.poisson_regression import dispersion_warnings
 _FEW = 10  # values of a feature up to which they may be labels
 _INFLATION = 100.0  # of the variance of a weight by other features, from which it is named: R^2 above 0.99
 _NAMED = 3  # features of a line
+_BULK, _NARROW = (
+    (0.01, 0.99),
+    0.1,
+)  # quantiles of a feature, and sd between them below which few values make the sd
 _WIDEST = 2_000  # features up to which their correlations are computed
 _ROWS = 100_000  # of which relations between columns are computed
 
 
 def hints_of(data: Dataset, kind: str) -> Iterator[str]:
-    """Yield lines on rows left out, on features that may be labels or nearly collinear, and on overdispersed counts.
+    """Yield lines on what may mislead: rows left out, labels, codes of missing values, collinearity, overdispersion.
 
     Args:
         data: the table as the regression reads it.
@@ -32,6 +36,7 @@ def hints_of(data: Dataset, kind: str) -> Iterator[str]:
             yield describe_missing(texts).strip().rstrip(".")
     if "x" in data.fields:  # which groups alone are not
         yield from _whole_numbers(data)
+        yield from _far_values(data)
         yield from _collinear(data)
     if kind == "Poisson" and not data.facts.get("groups"):  # whose effects may be why counts differ
         yield from _overdispersed(data)
@@ -53,6 +58,24 @@ def _whole_numbers(data: Dataset) -> Iterator[str]:
             yield f"{name} is another whole number in each row: if it is a label, exclude=[{name}] leaves it out"
         elif 2 < len(values) <= _FEW:
             yield f"{name} has {len(values)} values, whole numbers: if they are labels, categorical=[{name}]"
+
+
+def _far_values(data: Dataset) -> Iterator[str]:
+    """Yield a line on each feature whose standard deviation a few values make, as codes of missing values do."""
+    x = _some_rows(data, "x")
+    for place, name in enumerate(data.facts["columns"]):
+        if name not in data.facts["scales"]:
+            continue
+        low, high = np.quantile(x[:, place], _BULK)
+        if not 0 < high - low < _NARROW:  # 0: a rare category
+            continue
+        far = float(data.fields["x"][:, place].abs().max())
+        sign = 1.0 if float(data.fields["x"][:, place].max()) >= far else -1.0
+        mean, sd = data.facts["scales"][name]
+        yield (
+            f"{name} has values far from all others, up to {sign * far * sd + mean:.6g}, {far:.0f} sd from its mean: "
+            "if they stand for missing values, remove them; the prior of its weight is narrow for all other rows"
+        )
 
 
 def _collinear(data: Dataset) -> Iterator[str]:

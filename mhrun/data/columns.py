@@ -27,6 +27,9 @@ _MOST_BAD = 0.2  # share of the cells of a column that are no numbers, above whi
 _WITH_COMMA = re.compile(r"\s*[+-]?\d*(,\d+(e[+-]?\d+)?|(,\d{3})+(\.\d*)?)\s*", re.IGNORECASE)
 
 
+_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}(?!\d)|\d{1,2}([./-])\d{1,2}\1(\d{4}|\d{2})(?!\d)")  # and a time
+
+
 def check_decimals(column: Any, path: Path) -> None:
     """Refuse a column whose non-numeric cells are all numbers with commas.
 
@@ -68,6 +71,11 @@ def numbers(column: Any, path: Path) -> Array:
                 f"({len(column) - len(bad):,} others are)."
             )
         levels = sorted(set(map(str, text)))
+        if all(map(_DATE.match, levels)):
+            raise UserError(
+                f"{path.name}: column '{column.name}' holds dates ({few(levels)}), and a regression needs numbers: "
+                f"add a column such as the days since the first, and leave this one out with exclude=[{column.name}]."
+            )
         roles = [] if is_label(len(levels), len(column)) else [f"set categorical=[{column.name}]"]
         if CLASSES < len(levels) <= len(column) / 2:
             roles.append(f"groups=[{column.name}] for a multilevel model")

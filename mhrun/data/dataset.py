@@ -77,6 +77,11 @@ class Dataset:
             raise UserError(
                 f"data of {len(data)} arrays need names, such as {{'x': inputs, 'y': outcomes}}; a tuple has none."
             )
+        if isinstance(data, torch.utils.data.Dataset | torch.utils.data.DataLoader):
+            raise UserError(
+                f"a {type(data).__name__} has no names for its tensors; give the tensors themselves, such as "
+                "{'x': inputs, 'y': outcomes}: mhrun draws minibatches from them."
+            )
         fields = data if isinstance(data, Mapping) else {"x": data}
         check_indices(fields)
         tensors = {name: _tensor(name, value) for name, value in fields.items()}

@@ -20,6 +20,7 @@ def outcome_of(path: Path, target: str | None, separator: str | None = None) -> 
     frame = read_table(located(str(path)), separator)
     frame.columns = list(map(str, frame.columns))
     names = list(frame.columns)
+    by_default = " (the last, as --outcome names none)" if target is None else ""
     target = names[-1] if target is None else target
     if target not in names:
         hint = nearest(target, names) or f" There are: {', '.join(names[:12])}{', ...' * (len(names) > 12)}."
@@ -27,10 +28,12 @@ def outcome_of(path: Path, target: str | None, separator: str | None = None) -> 
     check_decimals(frame[target], path)
     levels = levels_of(frame[target].dropna(), path)
     if len(levels) < 2:
-        raise UserError(f"{path.name}: column '{target}' has no two values; choose another outcome.")
+        raise UserError(
+            f"{path.name}: column '{target}'{by_default} has no two values; choose another outcome."
+        )
     if len(levels) > CLASSES and frame[target].dtype.kind not in "iuf":
         raise UserError(
-            f"{path.name}: column '{target}' holds {len(levels):,} categories ({few(levels)}); an outcome is at most "
-            f"{CLASSES} categories, or numbers."
+            f"{path.name}: column '{target}'{by_default} holds {len(levels):,} categories ({few(levels)}); "
+            f"an outcome is at most {CLASSES} categories, or numbers."
         )
     return target, levels[: CLASSES + 1]

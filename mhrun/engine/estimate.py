@@ -259,8 +259,10 @@ def _observation_seconds(method: Method, monitor: Monitor, step: int, state: Sta
         some_valid = None if valid is None else valid[:count]
         return _timed(method, monitor, step, theta[:count], some_valid)
 
-    is_slow = seconds(1) * chains > _SLOW  # the first time may include reading the data
-    for count in (1, _FEW) if is_slow else (_FEW,):
+    least = monitor.together
+    few = -(-_FEW // least) * least
+    is_slow = seconds(least) * chains / least > _SLOW  # the first time may include reading the data
+    for count in (least, few) if is_slow else (few,):
         if count < chains and (found := seconds(count) * chains / count) > _SLOW:
             return found
     return seconds(chains)

@@ -26,6 +26,7 @@ from mhrun.store.projects import project as project_at
 from mhrun.store.sources import sources
 from mhrun.target import Target, target_of
 from mhrun.types import Model
+from mhrun.types.capabilities import Simulates, offers
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -133,7 +134,8 @@ class LoadedRun:
             every: use every so many draws only.
             each: return f at each draw, not the mean.
             seed: of the random numbers of f.
-            outcomes: whether f is a new outcome by the `simulate` of a model function, also if that has a `mean`.
+            outcomes: whether f is a new outcome, by the `simulate` of a model function or of a regression, whose means
+                or probabilities are predicted otherwise.
 
         Returns:
             (datum, ...), with `each` (chain, draw, datum, ...).
@@ -232,16 +234,19 @@ def _prediction(model: Model, *, outcomes: bool) -> Any:
     """Return the prediction of a model: a function of theta and the rows, or the model itself.
 
     Raises:
-        UserError: `outcomes` of a model that is no function with `simulate`.
+        UserError: `outcomes` of a model without `simulate`.
     """
-    simulate = model.simulate if isinstance(model, FunctionModel) else None
+    is_function = isinstance(model, FunctionModel)
+    simulate = model.simulate if offers(model, Simulates) else None
     if outcomes and simulate is None:
+        what = "the model function" if is_function else type(model).__name__
         raise UserError(
-            "outcomes=True needs a model function with simulate; give predict a function (theta, batch) that samples."
+            f"outcomes=True needs a model with simulate, which {what} lacks; give predict a function (theta, batch) "
+            "that draws outcomes."
         )
     if isinstance(model, FunctionModel) and model.mean is not None and not outcomes:
         return model.mean
-    if simulate is None:
+    if simulate is None or not (outcomes or is_function):
         return model
 
     def outcome(theta: Any, batch: Any) -> Tensor:

@@ -16,6 +16,8 @@ from mhrun.target import Target
 class Monitor(ABC):
     """Observes the chains at some steps, keeps a running state, and returns metrics for each chain."""
 
+    together: int = 1  # consecutive chains that it observes as one: their number must be a multiple
+
     def bind(
         self, collected: npt.NDArray[np.int64] | None, warmup: int = 0, total: int | None = None
     ) -> Self:

@@ -53,6 +53,7 @@ class Calibration(Predictive):
         if group is not None and group < 1:
             raise Refusal(f"group = {group} must be a number of chains, at least 1, or null.")
         self.group = group
+        self.together = group or 1
 
     def start(self, target: Target, chains: int) -> dict[str, Tensor]:
         """Return ensembles of none.

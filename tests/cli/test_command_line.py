@@ -236,6 +236,12 @@ def mistakes(outputs, *extra):
             [*SMOKE, "seed=${oc.decode:${oc.env:SLURM_JOB_ID}}"],
             ": write seed=$SLURM_JOB_ID, which the shell fills in",
         ),
+        (
+            ["-m", *SMOKE, "title=N(1.0, 2),N(0.1, 2)"],
+            "put each value in quotes: \"title='N(1.0, 2)','N(0.1, 2)'\"",
+        ),
+        ([*SMOKE, "title=N(1.0), N(0.1)"], "put the value in quotes: \"title='N(1.0), N(0.1)'\""),
+        (["predict", "--help"], "'predict' is not a command, an experiment or KEY=VALUE."),
         ([*SMOKE, "title=${scale}ö"], "put the value in quotes: 'title=\"${scale}ö\"'"),
         ([*SMOKE, "+methods.mint.warmup=10"], "mint: warmup = 10 is too short to tune"),
         (

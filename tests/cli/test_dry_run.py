@@ -24,6 +24,7 @@ from mhrun.kernels import EquiEnergy, Unadjusted
 from mhrun.kernels.adaptive_backward import AdaptiveBackward
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.perceptron import Perceptron
+from mhrun.monitors.calibration import Calibration
 from mhrun.monitors.predictive import Predictive
 from mhrun.pairing.moving import Moving
 from mhrun.proposals.random_walk import RandomWalk
@@ -208,6 +209,16 @@ def test_monitor_runs_are_counted_and_timed(tmp_path, monkeypatch, average):
     assert cost.monitor_runs == expected
     assert cost.seconds == (0.5 * expected, 0.5 * expected)
     assert f"with {expected} monitor runs, about" in cost.line
+
+
+def test_the_time_of_a_monitor_of_groups_is_that_of_whole_groups(tmp_path, monkeypatch):
+    """One chain of three is no ensemble; a slow monitor is timed for a group, or for a few."""
+    method = network(lambda data: Calibration(data, 8, group=3))
+    (cost,) = costs([(method, tmp_path / "none")], Settings("torch"), tried=0.01)
+    assert cost.monitor_runs == 5
+    monkeypatch.setattr("mhrun.engine.estimate._SLOW", 0.0)
+    (slow,) = costs([(method, tmp_path / "none")], Settings("torch"), tried=0.01)
+    assert slow.monitor_runs == 5
 
 
 @pytest.mark.parametrize("step", [1e-6, 0.3])

@@ -60,6 +60,9 @@ def test_a_logistic_run_predicts_raw_rows(clean):
     theta = found.trace("mcmc")["posterior"]["theta"].to_numpy().reshape(-1, 4)
     assert probability.to_numpy() == pytest.approx((1 / (1 + np.exp(-theta @ x.T))).mean(0))
     assert found.predict("mcmc", {"age": 60.0, "city": "b"}, each=True).shape == (4, 30, 1)  # thin=2
+    outcomes = found.predict("mcmc", new.iloc[[0] * 50], each=True, outcomes=True).to_numpy()
+    assert set(np.unique(outcomes)) == {-1.0, 1.0}
+    assert abs((outcomes == 1).mean() - float(probability[0])) < 4 * (0.25 / outcomes.size) ** 0.5
     assert os.environ["MHRUN_TRUST"] == os.environ["MHRUN_FOLDERS"] == ""  # nothing is trusted for longer
     for rows, message in (
         ({"age": 60.0}, "the new rows: there is no column 'city'"),

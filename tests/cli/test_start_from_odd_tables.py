@@ -25,7 +25,9 @@ def test_what_is_no_category_is_not_proposed_as_one(capsys):
     when = pd.date_range("2020-01-01", periods=60).strftime("%Y-%m-%d")
     table(when=when, y=flags)
     assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y"]) == 2
-    assert "no numbers; leave it out with exclude=[" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "column 'when' holds dates ('2020-01-01', " in err
+    assert "leave this one out with exclude=[when]." in err
     assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y", "categorical=[when]"]) == 2
     assert "'when' has 60 values in 60 rows, too many for categories" in capsys.readouterr().err
     wide = pd.DataFrame(np.random.default_rng(2).normal(size=(300, 1_005))).add_prefix("x")
@@ -48,11 +50,18 @@ def test_what_is_no_category_is_not_proposed_as_one(capsys):
     [
         ({"y": flags}, ["--outcome", "z"], "my rows.csv has no column 'z'"),
         ({"y": flags}, ["--outcome", "agee"], "Did you mean 'age'?"),
-        ({"y": 1}, [], "column 'y' has no two values"),
+        ({"y": 1}, [], "column 'y' (the last, as --outcome names none) has no two values"),
+        ({"y": 1}, ["--outcome", "y"], "column 'y' has no two values"),
+        (
+            {"when": "3.4.2021 10:15", "y": flags},
+            [],
+            "column 'when' holds dates ('3.4.2021 10:15'), and a regr",
+        ),
         (
             {"y": [f"c{k}" for k in range(60)]},
             [],
-            "column 'y' holds 60 categories ('c0', 'c1', 'c10', 'c11', ...); an outcome is at most 20",
+            "column 'y' (the last, as --outcome names none) holds 60 categories ('c0', 'c1', 'c10', 'c11', ...); "
+            "an outcome is at most 20",
         ),
         ({"y": lambda rng, rows: rng.normal(size=rows)}, ["model=softmax"], "is for at most 20 classes"),
         (
@@ -131,6 +140,20 @@ def test_what_may_be_a_mistake_in_a_table_is_named(capsys):
     )
     assert "code has 3 values, whole numbers: if they are labels, categorical=[code]" in out
     assert "age has" not in out
+
+
+def test_codes_of_missing_values_are_named(capsys):
+    """They make the standard deviation; a rare category and a heavy tail are no such columns."""
+    table(
+        y=flags,
+        income=lambda rng, rows: np.where(np.arange(rows) == 7, -99_999, rng.normal(30, 5, rows)),
+        rare=lambda rng, rows: (np.arange(rows) == 5) * 1.0,
+        tail=lambda rng, rows: rng.lognormal(0, 1.5, rows),
+        rows=300,
+    )
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y"]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "far from all others" in line)
+    assert line.strip().startswith("income has values far from all others, up to -99999, 17 sd from its mean")
 
 
 def test_numbers_in_a_small_unit_are_no_whole_numbers(capsys):

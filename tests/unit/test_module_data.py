@@ -52,6 +52,10 @@ def test_what_is_no_classifier_is_referred_to_a_likelihood():
         sampled(classifier(), {"x": X})
     with pytest.raises(UserError, match="data of 2 arrays need names"):
         sampled(classifier(), (X, Y))
+    pairs = torch.utils.data.TensorDataset(X, Y)
+    for data, name in ((pairs, "TensorDataset"), (torch.utils.data.DataLoader(pairs), "DataLoader")):
+        with pytest.raises(UserError, match=f"a {name} has no names for its tensors; give the tensors"):
+            sampled(classifier(), data)
 
 
 @pytest.mark.parametrize(("last", "warns"), [(nn.Softmax(1), True), (nn.LogSoftmax(1), False)])
