@@ -211,9 +211,13 @@ def _table_settings(settings: Sequence[str]) -> dict[str, Any]:
         key, equals, value = setting.partition("=")
         key, _, column = key.removeprefix("data.").partition(".")
         if not equals or key not in names or (column and key != "baselines"):
+            hint = nearest(key, names)
+            if key == "offset":
+                hint = (
+                    " An offset is the logarithm of an exposure: write exposure=COLUMN, a column of its exp."
+                )
             raise UserError(
-                f"'{setting}' is not a setting of the table here.{nearest(key, names)} There are: "
-                f"{', '.join(sorted(names))}."
+                f"'{setting}' is not a setting of the table here.{hint} There are: {', '.join(sorted(names))}."
             )
         check_plain_name(value, key)
         if key == "baselines":

@@ -76,6 +76,7 @@ def test_what_is_no_category_is_not_proposed_as_one(capsys):
             ["featurs=[age]"],
             "'featurs=[age]' is not a setting of the table here. Did you mean 'features'?",
         ),
+        ({"y": flags}, ["offset=age"], "An offset is the logarithm of an exposure: write exposure=COLUMN"),
         ({"y": flags}, ["features=[age"], "write lists as features=[a,b]"),
         ({"y": flags}, ["baselines=no"], "baselines=no cannot be read; write baselines.COLUMN=VALUE."),
         ({"y": flags}, ["baselines.age=1"], "baselines: 'age' is not in categorical = []; add it."),
