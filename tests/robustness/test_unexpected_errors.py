@@ -22,7 +22,7 @@ def _here(tmp_path, monkeypatch):
 
 def ends(capsys, monkeypatch, raising):
     """Return the exit status and the one line of a command that ends in an exception."""
-    monkeypatch.setattr(main, "_dispatch", raising)
+    monkeypatch.setattr(main, "dispatch", raising)
     status = main.run(["list"])
     lines = capsys.readouterr().err.strip().split("\n")
     assert len(lines) == 1, lines
@@ -91,7 +91,7 @@ def test_the_traceback_is_shown_to_who_wants_it(capsys, monkeypatch):
         raise UserError("no such thing")
 
     monkeypatch.setenv("MHRUN_DEBUG", "1")
-    monkeypatch.setattr(main, "_dispatch", mistaken)
+    monkeypatch.setattr(main, "dispatch", mistaken)
     assert main.run(["list"]) == main.MISTAKE
     err = capsys.readouterr().err
     assert err.startswith("Traceback")
@@ -147,7 +147,7 @@ def test_a_table_whose_reader_has_gone_is_no_bug():
         "def shown(words):\n"
         "    sys.stdin.readline()  # until the reader has gone\n"
         "    Console().print('many words')\n"
-        "main._dispatch = shown\n"
+        "main.dispatch = shown\n"
         "sys.exit(main.run(['list']))\n"
     )
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)

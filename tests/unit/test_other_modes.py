@@ -50,6 +50,20 @@ def test_a_mode_and_its_mass_are_found(share, width, key):
     assert other.share == pytest.approx(share, abs=0.01)
 
 
+@pytest.mark.parametrize("key", range(8))
+def test_both_sides_of_a_line_are_searched_though_the_density_is_not_defined_far_out(key):
+    both = mixture(0.7, 8.0, 0.5, dim=1)
+    for edge in (math.inf, 15.0):  # of the support
+        other = found(
+            lambda theta, edge=edge: (
+                both(theta) + (0.0 if edge == math.inf else 0 * (edge - theta[0]).sqrt())
+            ),
+            [[4.0]],
+            key=key,
+        )
+        assert other.theta == pytest.approx((-4.0,), abs=0.01)
+
+
 @pytest.mark.parametrize(
     ("log_density", "starts"),
     [

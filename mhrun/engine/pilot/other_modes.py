@@ -34,7 +34,8 @@ def other_mode(surface: Surface, modes: Mode, curvature: Tensor, key: int) -> Ot
     """Return the mode with the largest mass that ascents from far away end at, if no chain begins at it.
 
     Chains that all begin near one mode have an R-hat of 1 whether or not they ever visit another. So ascents are made
-    from points 5, 10, 20 and 40 standard deviations from the highest mode, in random directions. A mode is another one
+    from points 5, 10, 20 and 40 standard deviations from the highest mode, in random directions and their opposites.
+    A mode is another one
     if it is 4 standard deviations from each at which chains begin, by the curvature at either, and has at least 1 % of
     the mass of both. With many data or parameters, and for networks, nothing is tried: ascents would cost more than
     the pilot. A mode that no ascent ends at is not found.
@@ -59,12 +60,15 @@ def _searched(surface: Surface, modes: Mode, curvature: Tensor, key: int) -> Oth
     best, root = modes.theta[modes.best].double().cpu(), torch.linalg.cholesky(curvature.double().cpu())
     z = Draws(Streams(derive_key(key, "other modes"), len(_DISTANCES)), 0).normal(Purpose.INIT, dim).cpu()
     directions = torch.linalg.solve_triangular(root.T, z.T, upper=True).T / z.norm(dim=1, keepdim=True)
-    points = best + torch.tensor(_DISTANCES)[:, None] * math.sqrt(surface.temperature) * directions
-    if not bool(surface.value_and_grad(points.to(modes.theta))[0].isfinite().all()):
+    away = torch.tensor(_DISTANCES)[:, None] * math.sqrt(surface.temperature) * directions
+    points = torch.cat([best + away, best - away]).to(modes.theta)
+    points = points[surface.value_and_grad(points)[0].isfinite().to(points.device)]
+    if not len(points):
         return None
-    found = find_modes(surface, points.to(modes.theta))
+    found = [find_modes(surface, few) for few in points.split(len(_DISTANCES))]  # as many ascents as it makes
     masses: list[tuple[float, Tensor]] = []
-    for end, height in zip(found.theta.double().cpu(), found.heights, strict=True):
+    ends = torch.cat([few.theta for few in found]).double().cpu()
+    for end, height in zip(ends, [height for few in found for height in few.heights], strict=True):
         offsets = begun - end
         if not bool(end.isfinite().all()) or float(_lengths(offsets, curvature).min()) < _APART:
             continue
