@@ -7,7 +7,6 @@ tags, and the size that aliases expand to. Nine lines of aliases can stand for 1
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ def loads(text: str, name: str, most_values: int = MOST_VALUES) -> Any:
     Raises:
         UserError: `check` refuses it; in one line with the line's number.
     """
-    check(text, name, most_values)
+    check(text, name, most_values, SAFE_LOADER)
     try:
         return yaml.load(text, Loader=SAFE_LOADER)
     except (yaml.YAMLError, ValueError, TypeError, OverflowError) as error:
@@ -93,13 +92,17 @@ def read(path: Path, most_bytes: int = MOST_BYTES) -> str:
         ) from error
 
 
-def check(text: str, name: str, most_values: int = MOST_VALUES) -> None:
+def check(
+    text: str, name: str, most_values: int = MOST_VALUES, loader: type[yaml.SafeLoader] = yaml.SafeLoader
+) -> None:
     """Check a YAML text.
 
     Args:
         text: the YAML.
         name: what messages call it: a path.
         most_values: most values and keys, with every alias written out.
+        loader: that will load the text. libyaml and the parser in Python differ in what they accept, such as a byte
+            order mark within a text, so that a check by one says nothing of what the other loads.
 
     Raises:
         UserError: it is not YAML; it has several documents, a repeated key or anchor, a key that is not a plain
@@ -107,10 +110,11 @@ def check(text: str, name: str, most_values: int = MOST_VALUES) -> None:
             is in, or more values than `most_values`.
     """
     try:
-        with suppress(yaml.YAMLError):  # whose message is that of the parser in Python
-            _check_events(text, name, most_values, SAFE_LOADER)
-            return
-        _check_events(text, name, most_values, yaml.SafeLoader)
+        try:
+            _check_events(text, name, most_values, loader)
+        except yaml.YAMLError:
+            _check_events(text, name, most_values, yaml.SafeLoader)  # whose messages are the better ones
+            raise
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         code = error.character if isinstance(error.character, int) else ord(error.character)

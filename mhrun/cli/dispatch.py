@@ -21,7 +21,7 @@ def dispatch(arguments: Sequence[str]) -> int:
     without_help = [argument for argument in arguments if argument not in _HELP]
     if not without_help or len(without_help) < len(arguments):
         commands = [argument for argument in without_help if argument in COMMANDS and argument != "help"]
-        if not commands and without_help and without_help[0] != "help":
+        if not commands and without_help and without_help[0] != "help" and without_help[0][0] != "-":
             parse_command_line(without_help)  # a word that is no command is no reason for the page of all
         return _help(commands[:1] or without_help[1:2] * (without_help[:1] == ["help"]))
     line = parse_command_line(arguments)

@@ -69,6 +69,8 @@ def _hint(argument: str) -> str:
         return f"write {key}=${variable[1]}, which the shell fills in"
     inner, outer = ('"', "'") if "$" in value else ("'", '"')
     values = _values_of_sweep(value)
+    if any(_reads(f"{key}={each}") for each in values):
+        values = [value]  # a text with commas
     quoted = f"{key}={','.join(f'{inner}{each}{inner}' for each in values)}"
     if not value or not _reads(quoted):
         return "write KEY=VALUE"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 from omegaconf import _utils, base, grammar_parser
 
-_KEPT = 4096  # texts
+_KEPT, _LONGEST = 4096, 300  # texts, and characters of one: the tree of a long text takes megabytes
 
 
 def keep_parse_trees() -> None:
@@ -15,7 +16,11 @@ def keep_parse_trees() -> None:
     OmegaConf reads parse trees and does not change them.
     """
     original = grammar_parser.parse
-    kept = lru_cache(maxsize=_KEPT)(original)
+    remembered = lru_cache(maxsize=_KEPT)(original)
+
+    def kept(value: str, *args: str, **settings: str) -> Any:
+        return (remembered if len(value) <= _LONGEST else original)(value, *args, **settings)
+
     for module in (base, _utils):
         if getattr(module, "parse", None) is original:
             module.parse = kept  # type: ignore[attr-defined]

@@ -15,10 +15,8 @@ from mhrun.models.poisson_regression import dispersion_warnings
 _FEW = 10  # values of a feature up to which they may be labels
 _INFLATION = 100.0  # of the variance of a weight by other features, from which it is named: R^2 above 0.99
 _NAMED = 3  # features of a line
-_BULK, _NARROW = (
-    (0.01, 0.99),
-    0.1,
-)  # quantiles of a feature, and sd between them below which few values make the sd
+_BULK = (0.1, 0.9)  # quantiles of a feature
+_NARROW = 0.1  # sd between them, below which few values make the sd
 _WIDEST = 2_000  # features up to which their correlations are computed
 _ROWS = 100_000  # of which relations between columns are computed
 

@@ -27,7 +27,8 @@ _MOST_BAD = 0.2  # share of the cells of a column that are no numbers, above whi
 _WITH_COMMA = re.compile(r"\s*[+-]?\d*(,\d+(e[+-]?\d+)?|(,\d{3})+(\.\d*)?)\s*", re.IGNORECASE)
 
 
-_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}(?!\d)|\d{1,2}([./-])\d{1,2}\1(\d{4}|\d{2})(?!\d)")  # and a time
+_MONTH, _DAY = r"(0?[1-9]|1[0-2])", r"(0?[1-9]|[12]\d|3[01])"
+_DATE = re.compile(rf"(\d{{4}}-{_MONTH}-{_DAY}|{_DAY}[./-]{_DAY}[./-]\d{{4}})([ T].*)?")
 
 
 def check_decimals(column: Any, path: Path) -> None:
@@ -70,19 +71,16 @@ def numbers(column: Any, path: Path) -> Array:
                 f"{path.name}: column '{column.name}': {value!r} in data row {row + 1:,}{tail} "
                 f"({len(column) - len(bad):,} others are)."
             )
-        levels = sorted(set(map(str, text)))
-        if all(map(_DATE.match, levels)):
-            raise UserError(
-                f"{path.name}: column '{column.name}' holds dates ({few(levels)}), and a regression needs numbers: "
-                f"add a column such as the days since the first, and leave this one out with exclude=[{column.name}]."
-            )
+        levels = sorted(set(map(str, text or column.tolist())))
         roles = [] if is_label(len(levels), len(column)) else [f"set categorical=[{column.name}]"]
         if CLASSES < len(levels) <= len(column) / 2:
             roles.append(f"groups=[{column.name}] for a multilevel model")
         roles.append(f"leave it out with exclude=[{column.name}]")
-        raise UserError(
-            f"{path.name}: column '{column.name}' holds {few(levels)}, no numbers; {', or '.join(roles)}."
-        )
+        what = f"{few(levels)}, no numbers"
+        if levels and all(map(_DATE.fullmatch, levels)):
+            what = f"dates ({few(levels)}), no numbers"
+            roles.append("add a column of numbers for it, such as the days since the first")
+        raise UserError(f"{path.name}: column '{column.name}' holds {what}; {', or '.join(roles)}.")
     values: Array = column.to_numpy(np.float64)
     if not np.isfinite(values).all():
         row = column.index[int((~np.isfinite(values)).argmax())] + 1

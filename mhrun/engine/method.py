@@ -34,7 +34,7 @@ from mhrun.types.capabilities import HasBuffers, batch_norms_of, offers
 # Seconds that torch takes for an index without replacement, and from which the compiled generator pays.
 _PLAIN_INDEX, _NUMBERS_PAY = 1.2e-7, 1.0
 # Data on which starting points are evaluated before a run, and log-likelihoods of all chains together.
-_CHECKED: WeakSet[Target] = WeakSet()  # whose wide model has a prior at a start: methods share a target
+_CHECKED: WeakSet[Target] = WeakSet()  # whose module has a prior at a start: methods share a target
 _TRIED, _TRIED_IN_ALL = 256, 1 << 20
 
 
@@ -115,7 +115,9 @@ class Method:
         with torch.no_grad():
             # All starting points may need much memory.
             only_one = self.starts is None and self.target.dim >= MANY
-            if only_one and self.target in _CHECKED:
+            # The prior of a module is normal or flat, and that of its first point like that of any other.
+            is_module = only_one and isinstance(self.target.model, ModuleModel)
+            if is_module and self.target in _CHECKED:
                 return
             theta = self.first_points(1 if only_one else None)
             log_prior: Any = self.target.model.log_prior(theta)
@@ -132,7 +134,7 @@ class Method:
             raise Refusal(
                 f"chain {int(outside.nonzero()[0])} starts where the prior is 0; choose another start."
             )
-        if only_one:
+        if is_module:
             _CHECKED.add(self.target)
 
     def _refuses_buffers(self) -> str | None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.models.explained import validated
 from mhrun.target import Target
 from mhrun.types.capabilities import HasLogLikOfOne, offers
 
@@ -54,15 +55,17 @@ def check_support(target: Target, theta: Tensor) -> None:
     while start < len(index) and time.monotonic() - began < _SECONDS:
         part = index[start : start + size]
         try:
-            message = fault(part)
+            with validated():
+                message = fault(part)
         except (
             Exception
         ):  # the function cannot be called outside of vmap; any other error comes again in the run
             return
         if message is not None and (text := _describe_error(message)):
-            while len(part) > 1:
-                half = part[: len(part) // 2]
-                part = half if fault(half) is not None else part[len(part) // 2 :]
+            with validated():
+                while len(part) > 1:
+                    half = part[: len(part) // 2]
+                    part = half if fault(half) is not None else part[len(part) // 2 :]
             raise Refusal(text.format(row=f"{int(part[0]):,} (counted from 0)"))
         start, size = start + size, 2 * size
 

@@ -104,6 +104,17 @@ _inside, _validates, _lock = 0, True, threading.Lock()
 
 
 @contextmanager
+def validated() -> Iterator[None]:
+    """Switch on the validation of torch's distributions, which torch's compiler switches off when it is imported."""
+    kind = torch.distributions.Distribution
+    before, kind._validate_args = kind._validate_args, True
+    try:
+        yield
+    finally:
+        kind._validate_args = before
+
+
+@contextmanager
 def unvalidated() -> Iterator[None]:
     """Switch off the validation of torch's distributions, which reads values, and warnings of vmap's speed.
 

@@ -126,7 +126,7 @@ class PoissonRegression(Regression):
 
     def simulate(self, theta: Tensor, rows: Rows) -> dict[str, Tensor]:
         """Return new counts ``y`` (n,) for rows with ``x`` (n, D), at theta (D,)."""
-        return {"y": torch.poisson((rows["x"].double() @ theta + self.offset(rows)).exp())}
+        return {"y": torch.poisson((rows["x"].double() @ theta.double() + self.offset(rows)).exp())}
 
     def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
         """Return the bounds, see `mhrun.types.Bounds`; they hold everywhere."""

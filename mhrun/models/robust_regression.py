@@ -70,7 +70,7 @@ class RobustRegression(Regression):
 
     def simulate(self, theta: Tensor, rows: Rows) -> dict[str, Tensor]:
         """Return new outcomes ``y`` (n,) for rows with ``x`` (n, D), at theta (D,)."""
-        return {"y": StudentT(self.degrees, rows["x"].double() @ theta, self.scale).sample()}
+        return {"y": StudentT(self.degrees, rows["x"].double() @ theta.double(), self.scale).sample()}
 
     @property
     def derivative_bounds(self) -> Sequence[float]:

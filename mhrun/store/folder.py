@@ -155,7 +155,7 @@ class RunFolder:
         path.lstat()  # raises if it does not exist
         text = yaml_file.read(path, _MOST_BYTES)
         try:
-            yaml_file.check(text, str(path), _MOST_VALUES)
+            yaml_file.check(text, str(path), _MOST_VALUES, yaml_file.SAFE_LOADER)
             loaded = yaml.load(text, Loader=yaml_file.SAFE_LOADER)
         except (ValueError, RecursionError, yaml.YAMLError):
             loaded = None

@@ -241,6 +241,7 @@ def mistakes(outputs, *extra):
             "put each value in quotes: \"title='N(1.0, 2)','N(0.1, 2)'\"",
         ),
         ([*SMOKE, "title=N(1.0), N(0.1)"], "put the value in quotes: \"title='N(1.0), N(0.1)'\""),
+        ([*SMOKE, "title=a;b,c"], "put the value in quotes: \"title='a;b,c'\""),
         (["predict", "--help"], "'predict' is not a command, an experiment or KEY=VALUE."),
         ([*SMOKE, "title=${scale}ö"], "put the value in quotes: 'title=\"${scale}ö\"'"),
         ([*SMOKE, "+methods.mint.warmup=10"], "mint: warmup = 10 is too short to tune"),

@@ -27,7 +27,10 @@ def test_what_is_no_category_is_not_proposed_as_one(capsys):
     assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y"]) == 2
     err = capsys.readouterr().err
     assert "column 'when' holds dates ('2020-01-01', " in err
-    assert "leave this one out with exclude=[when]." in err
+    assert (
+        "no numbers; leave it out with exclude=[when], or add a column of numbers for it, such as the days"
+        in err
+    )
     assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y", "categorical=[when]"]) == 2
     assert "'when' has 60 values in 60 rows, too many for categories" in capsys.readouterr().err
     wide = pd.DataFrame(np.random.default_rng(2).normal(size=(300, 1_005))).add_prefix("x")
@@ -55,7 +58,17 @@ def test_what_is_no_category_is_not_proposed_as_one(capsys):
         (
             {"when": "3.4.2021 10:15", "y": flags},
             [],
-            "column 'when' holds dates ('3.4.2021 10:15'), and a regr",
+            "holds dates ('3.4.2021 10:15'), no numbers; set categorical=[when], or leave it out",
+        ),
+        (
+            {"host": "10.10.10.10", "y": flags},
+            [],
+            "column 'host' holds '10.10.10.10', no numbers; set categorical",
+        ),
+        (
+            {"m": lambda rng, rows: [10**24 + k for k in range(rows)], "y": flags},
+            [],
+            "column 'm' holds '100000",
         ),
         (
             {"y": [f"c{k}" for k in range(60)]},
@@ -147,14 +160,14 @@ def test_codes_of_missing_values_are_named(capsys):
     """They make the standard deviation; a rare category and a heavy tail are no such columns."""
     table(
         y=flags,
-        income=lambda rng, rows: np.where(np.arange(rows) == 7, -99_999, rng.normal(30, 5, rows)),
+        income=lambda rng, rows: np.where(np.arange(rows) % 60 == 7, -99_999, rng.normal(30, 5, rows)),
         rare=lambda rng, rows: (np.arange(rows) == 5) * 1.0,
         tail=lambda rng, rows: rng.lognormal(0, 1.5, rows),
         rows=300,
     )
     assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y"]) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "far from all others" in line)
-    assert line.strip().startswith("income has values far from all others, up to -99999, 17 sd from its mean")
+    assert line.strip().startswith("income has values far from all others, up to -99999, 8 sd from its mean")
 
 
 def test_numbers_in_a_small_unit_are_no_whole_numbers(capsys):

@@ -257,6 +257,13 @@ BROKEN = {  # what is wrong -> text after SMALL's eight lines, the line of the m
     "python tag": ("a: !!python/object/apply:os.system [touch ran]\n", 9, "!!python/object/apply:os.system"),
     "path tag": ("a: !!python/object/apply:pathlib.PosixPath [/etc]\n", 9, "!!python"),
     "binary": ("a: !!binary aGk=\n", 9, "!!binary"),
+    # libyaml, which does not load this, reads a quoted text from the mark on
+    "tag behind a mark": (
+        '\ufeff": 1\na: !!python/object/apply:pathlib.PosixPath [/etc]\n#"\n',
+        10,
+        "!!python",
+    ),
+    "tab behind a value": ("a: 1\t\n", 9, "a tab; indent with spaces"),
     "set": ("a: !!set {b}\n", 9, "!!set"),
     "two documents": ("a: 1\n---\nb: 2\n", 10, "a second document"),
     "control character": ("a: 1\nb: \x07\n", 10, "U+0007"),

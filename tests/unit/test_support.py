@@ -46,8 +46,11 @@ KERNEL = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metrop
 SETTINGS = {"step_size": 0.1, "steps": 20, "warmup": 0}
 
 
+@pytest.mark.parametrize("validated", [True, False])
 @pytest.mark.parametrize("name", CASES)
-def test_functions_are_refused(name):
+def test_functions_are_refused(name, validated, monkeypatch):
+    """Also where distributions are not validated, as after an import of torch's compiler."""
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", validated)
     distribution, y, words = CASES[name]
 
     def log_lik(theta, rows):
