@@ -41,5 +41,5 @@ def composed_part(group, name):
 
 
 def part(group, name):
-    """Build a part of its own for each test."""
+    """Return a part that is built anew for each test."""
     return build(deepcopy(composed_part(group, name)))

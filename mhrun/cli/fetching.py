@@ -5,24 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from mhrun.errors import UserError
+from mhrun.cli.places import folder_and_names
 
 
 def fetch(arguments: Sequence[str]) -> int:
     """Fetch the named data sets, or list all."""
     from mhrun.data.files import CATALOGUE, data_dir, ensure, state
 
-    folder = None
-    names = []
-    for argument in arguments:
-        if argument.startswith("runtime.data_dir="):
-            folder = argument.partition("=")[2]
-        elif argument.startswith("-") or "=" in argument:
-            raise UserError(
-                f"'{argument}' is not an option here; the only setting is runtime.data_dir=FOLDER."
-            )
-        else:
-            names.append(argument)
+    folder, names = folder_and_names("runtime.data_dir", arguments)
     place = data_dir(folder)
     if not names:
         print(f"data folder  {place}")

@@ -68,15 +68,23 @@ def outputs_of(arguments: Sequence[str]) -> tuple[Path, list[str]]:
     Raises:
         UserError: an option or a setting that these commands do not have.
     """
-    outputs = str(yaml_file.load(CONF / "config.yaml")["runtime"]["outputs"])
-    rest = []
+    outputs, rest = folder_and_names("runtime.outputs", arguments)
+    default = yaml_file.load(CONF / "config.yaml")["runtime"]["outputs"]
+    return Path(str(default if outputs is None else outputs)), rest
+
+
+def folder_and_names(key: str, arguments: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Return the value of the only setting of a command, a folder, or None, and the names that it is given.
+
+    Raises:
+        UserError: an option or another setting.
+    """
+    folder, names = None, []
     for argument in arguments:
-        if argument.startswith("runtime.outputs="):
-            outputs = argument.partition("=")[2]
+        if argument.startswith(f"{key}="):
+            folder = argument.partition("=")[2]
         elif argument.startswith("-") or "=" in argument:
-            raise UserError(
-                f"'{argument}' is not an option here; the only setting is runtime.outputs=FOLDER."
-            )
+            raise UserError(f"'{argument}' is not an option here; the only setting is {key}=FOLDER.")
         else:
-            rest.append(argument)
-    return Path(outputs), rest
+            names.append(argument)
+    return folder, names

@@ -21,7 +21,7 @@ BOUND, VMAPPED = "bound", "vmapped"
 
 
 class Evaluator(ABC):
-    """Evaluates a module at theta (C, D), with a buffer of its own for each chain.
+    """Evaluates a module at theta (C, D), with separate buffers for each chain.
 
     Args:
         prepared: the module.

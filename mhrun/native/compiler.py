@@ -99,7 +99,7 @@ def compiled(function: F) -> F:
     from numba.extending import overload, register_jitable
 
     # The key of numba's cache is a pickle, in which equal strings are one only if they are the same object. NumPy's
-    # name is an object of its own where torch was imported first: such a process would find nothing of the others'.
+    # name is another object where torch was imported first: such a process would find nothing of the others'.
     np.__name__ = sys.intern(np.__name__)
     # Inlined, because a call in a loop prevents vectorisation, which costs a factor of four.
     while _registered < len(_PIECES):

@@ -38,7 +38,7 @@ class FileOnPage(NamedTuple):
 
 
 _SHORT = re.compile(r'<td(?: class="(words)")?>([^<]{1,20})</td>')
-_LONG = 14  # rows from which on a table scrolls in a window of its own
+_LONG = 14  # rows from which on a table scrolls within the page
 _KINDS = {
     "csv": ("CSV", "text/csv"),
     "md": ("Markdown", "text/markdown"),
