@@ -264,6 +264,7 @@ def work(run: Run) -> Figure | str:
             else:
                 axis.plot(x, y, **line)
         axis.set(xlabel="minibatch size" if quantity == "share of steps" else "step", ylabel=quantity)
+        axis.locator_params(axis="x", nbins=4)  # step numbers are long
         if quantity == "acceptance":
             axis.set_ylim(0, 1)
         elif quantity == "step size":
