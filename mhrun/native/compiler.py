@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar
 
+from mhrun.native.processor import use_long_vectors
 from mhrun.paths import PACKAGE, cache_dir
 
 Piece = Callable[..., Any]
@@ -98,6 +99,7 @@ def compiled(function: F) -> F:
     import numpy as np
     from numba.extending import overload, register_jitable
 
+    use_long_vectors()
     # The key of numba's cache is a pickle, in which equal strings are one only if they are the same object. NumPy's
     # name is another object where torch was imported first: such a process would find nothing of the others'.
     np.__name__ = sys.intern(np.__name__)
