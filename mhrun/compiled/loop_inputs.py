@@ -109,13 +109,14 @@ class LoopInputs(NamedTuple):
 
     def run(self, body: Piece, threads: int, work: Workspaces) -> tuple[State, Record]:
         """Run all steps, with chains in parallel."""
-        loop = compiled_once(_over_all_steps, body)
-        over_chains(loop, len(self.stopped), threads, self.steps, self.arguments, own=work)
+        loop, steps = compiled_once(_alone, body), Range(0, self.steps)
+
+        def block(first: int, last: int, work: object) -> None:
+            loop(Range(first, last), steps, work, self.arguments)
+
+        over_chains(block, len(self.stopped), threads, own=work)
         return self.finish()
 
 
-def _over_all_steps(body: Piece) -> Piece:
-    def whole(first_chain: Any, last_chain: Any, work: Any, steps: Any, arguments: Any) -> None:
-        body(Range(first_chain, last_chain), Range(0, steps), work, arguments)
-
-    return whole
+def _alone(body: Piece) -> Piece:
+    return body
