@@ -90,8 +90,11 @@ LINEAR = {
 }
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.5])
-@pytest.mark.parametrize("name", LINEAR)
+@pytest.mark.parametrize(
+    ("name", "temperature"),
+    [(name, 1.0) for name in LINEAR]
+    + [pytest.param(name, 0.5, marks=() if "knows" in name else pytest.mark.slow) for name in LINEAR],
+)
 def test_the_variance_on_a_gaussian_is_that_of_the_recursion(name, temperature):
     dynamics, e, rough, variance = LINEAR[name]
     # At another temperature everything scales, the gradient's noise with it: V -> T V.
