@@ -25,9 +25,7 @@ class Likelihood(NamedTuple):
     distributions: str  # that the module imports
     density: str  # log-likelihood of the data from `mean`
     draw: str  # of new targets from `mean`
-    mean: (
-        str  # of the target, from the linear predictor `mean`; without it, new targets are what is predicted
-    )
+    mean: str  # of the outcome, from the linear predictor `mean`
     sd: float  # of the priors of intercept and weights
     extra: Mapping[str, str]  # further parameters
     spread: str  # prior of the standard deviation of a group's effects
@@ -40,7 +38,7 @@ _LIKELIHOODS = {
         "Normal",
         "Normal(mean, theta.scale).log_prob(rows.y)",
         "Normal(mean, theta.scale).sample()",
-        "",
+        "mean",
         1.0,
         {"scale": "HalfNormal(1.0)"},
         "HalfNormal(1.0)",
@@ -69,7 +67,11 @@ _LIKELIHOODS = {
     ),
 }
 
-_PREDICTED = {"logistic": "the probability of the positive outcome", "Poisson": "the expected count"}
+_PREDICTED = {
+    "linear": "the mean of the outcome",
+    "logistic": "the probability of the positive outcome",
+    "Poisson": "the expected count",
+}
 
 
 def multilevel(kind: str, name: str, target: str, data: Dataset, form: str | None = None) -> Fitted:
@@ -110,8 +112,8 @@ def multilevel(kind: str, name: str, target: str, data: Dataset, form: str | Non
     terms += ["rows.x @ theta.weights"] * bool(features)
     formula += ["x.weights"] * bool(features)
     parameters |= likelihood.extra
-    functions = {"log_lik": f"{name}_model.log_lik", "simulate": f"{name}_model.simulate"}
-    functions |= {"mean": f"{name}_model.mean_outcome"} if likelihood.mean else {}
+    functions = {part: f"{name}_model.{part}" for part in ("log_lik", "simulate")}
+    functions["mean"] = f"{name}_model.mean_outcome"
     functions |= {"log_prior": f"{name}_model.log_prior"} if centred else {}
     positive = data.facts.get("positive")
     equation = likelihood.equation.format(
@@ -130,8 +132,7 @@ def multilevel(kind: str, name: str, target: str, data: Dataset, form: str | Non
         density=likelihood.density.format(exposure=times),
         draw=likelihood.draw.format(exposure=times),
     )
-    if likelihood.mean:
-        module += _MEAN.format(what=_PREDICTED[kind], mean=likelihood.mean.format(exposure=times))
+    module += _MEAN.format(what=_PREDICTED[kind], mean=likelihood.mean.format(exposure=times))
     if centred:
         densities = " + ".join(
             f"Normal(0.0, theta.{sd}).log_prob(theta.{effects}).sum()" for effects, sd in centred.items()
@@ -143,7 +144,8 @@ def multilevel(kind: str, name: str, target: str, data: Dataset, form: str | Non
     }
     dim = 1 + len(features) + sum(1 + len(levels) for levels in groups.values()) + len(likelihood.extra)
     names = "intercept and weights" if features else "intercept"
-    prior = f"{names} {normal}, effects N(0, sd^2), sd {likelihood.spread}; in {place_of(name)}"
+    unit = ", for the standardised outcome" * (kind == "linear")
+    prior = f"{names} {normal}, effects N(0, sd^2), sd {likelihood.spread}{unit}; in {place_of(name)}"
     return Fitted(files, dim, prior, f"{target}, intercepts by {' and '.join(groups)}")
 
 

@@ -172,13 +172,14 @@ def _linear(name: str, target: str, data: Dataset, levels: Sequence[Any]) -> Fit
         "weights": {"prior": "Normal(0, 1)", "dims": {"feature": features}},
         "scale": "HalfNormal(1.0)",
     }
-    functions = {"log_lik": f"{name}_model.log_lik", "simulate": f"{name}_model.simulate"}
+    functions = {part: f"{name}_model.{part}" for part in ("log_lik", "simulate")}
+    functions["mean"] = f"{name}_model.mean_outcome"
     comment = f"{target} = intercept + x.weights + scale * N(0, 1); {target} is standardised."
     files = {
         f"{name}_model.py": _LINEAR,
         place_of(name): part_text([comment], "user_function", functions | {"parameters": parameters}),
     }
-    prior = "intercept and weights Normal(0, 1), scale HalfNormal(1), for the standardised target"
+    prior = "intercept and weights Normal(0, 1), scale HalfNormal(1), for the standardised outcome"
     return Fitted(files, len(features) + 2, prior, target)
 
 
@@ -195,12 +196,17 @@ _LINEAR = '''\
 from torch.distributions import Normal
 
 
+def mean_outcome(theta, rows):
+    """Return the mean of each outcome (m,), which run.predict averages over the draws."""
+    return theta.intercept + rows.x @ theta.weights
+
+
 def log_lik(theta, rows):
     """Return the log-likelihood of each datum (m,)."""
-    return Normal(theta.intercept + rows.x @ theta.weights, theta.scale).log_prob(rows.y)
+    return Normal(mean_outcome(theta, rows), theta.scale).log_prob(rows.y)
 
 
 def simulate(theta, rows):
-    """Return new targets for the same features."""
-    return {"y": Normal(theta.intercept + rows.x @ theta.weights, theta.scale).sample()}
+    """Return new outcomes for the same features."""
+    return {"y": Normal(mean_outcome(theta, rows), theta.scale).sample()}
 '''

@@ -47,7 +47,7 @@ class MixtureSample:
         if variance <= 0:
             raise Refusal(f"variance = {variance:g} must be positive.")
         if storage not in ("memory", "file"):
-            raise Refusal(f"storage = '{storage}' is unknown; choose memory or file.")
+            raise Refusal(f"storage = {storage!r} is unknown; choose memory or file.")
         if not means:
             raise Refusal("means = [] has no component; give at least one mean.")
         if seed < 0:

@@ -51,7 +51,7 @@ class MnistPair:
         components: int | None = None,
     ) -> None:
         if split not in _FILES:
-            raise Refusal(f"split = '{split}' is unknown; choose train or test.")
+            raise Refusal(f"split = {split!r} is unknown; choose train or test.")
         if len(set(digits)) != 2 or len(digits) != 2 or not set(digits) <= set(range(10)):
             raise Refusal(f"digits = {list(digits)} must be two different digits, such as [1, 7].")
         self.digits = tuple(int(digit) for digit in digits)

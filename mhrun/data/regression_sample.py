@@ -58,7 +58,7 @@ class RegressionSample:
         if n < 1 or dim < 1:
             raise Refusal(f"n = {n} and dim = {dim} must be at least 1.")
         if family not in _FAMILIES:
-            raise Refusal(f"family = '{family}' is unknown; choose {', '.join(_FAMILIES)}.")
+            raise Refusal(f"family = {family!r} is unknown; choose {', '.join(_FAMILIES)}.")
         if not -1 < correlation < 1:
             raise Refusal(f"correlation = {correlation:g} must lie strictly between -1 and 1.")
         if not (signal > 0 and degrees > 0 and classes >= 2):

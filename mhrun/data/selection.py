@@ -19,7 +19,7 @@ def check_split(split: str) -> None:
         Refusal: it is neither ``train`` nor ``test``.
     """
     if split not in SPLITS:
-        raise Refusal(f"split = '{split}' is unknown; choose {' or '.join(SPLITS)}.")
+        raise Refusal(f"split = {split!r} is unknown; choose {' or '.join(SPLITS)}.")
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class Statlog:
 
     def __init__(self, name: str, standardise: bool = True) -> None:
         if name not in _FILES:
-            raise Refusal(f"Statlog's set '{name}' is unknown.{nearest(name, _FILES)}")
+            raise Refusal(f"Statlog's set {name!r} is unknown.{nearest(name, _FILES)}")
         self.name = name
         self.standardise = standardise
         self.n = _FILES[name][1]

@@ -56,7 +56,7 @@ class Table:
         positive: the value of the target that is +1; None for the later of the two in sorted order.
         standardise: whether numerical features are standardised to mean 0 and standard deviation 1 (divisor n) on the
             training rows.
-        standardise_target: likewise for y; `facts` has its mean and standard deviation.
+        standardise_target: likewise for y; `facts` has its name, mean and standard deviation.
         intercept: whether the first column of x is 1.
         missing: if a row lacks a value, ``refuse`` the table or ``drop`` the row.
         test_share: share of the rows, drawn by `seed`, that are test data.
@@ -361,7 +361,7 @@ class Table:
             if not self.standardise_target:
                 return y, {}
             mean, sd = mean_and_sd(y, train, str(column.name), path)
-            return (y - mean) / sd, {"target_mean": mean, "target_sd": sd}
+            return (y - mean) / sd, {"target": str(column.name), "target_mean": mean, "target_sd": sd}
         levels = levels_of(column, path)
         if self.outcome == "class":
             codes = {level: code for code, level in enumerate(levels)}

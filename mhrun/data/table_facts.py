@@ -9,8 +9,13 @@ _LISTED = 12  # columns whose units a line has
 
 
 def describe_units(facts: Mapping[str, Any]) -> list[str]:
-    """Return lines on the units of a table's features: means and standard deviations, and baselines of categories."""
+    """Return lines on the units of a table: means and standard deviations, and baselines of categories."""
     lines = []
+    if "target_sd" in facts:
+        name, mean, sd = facts["target"], facts["target_mean"], facts["target_sd"]
+        lines.append(
+            f"outcome standardised: {name} (mean {mean:.4g}, sd {sd:.4g}); parameters are in units of one sd of {name}"
+        )
     if scales := facts.get("scales"):
         parts = [f"{name} (mean {mean:.4g}, sd {sd:.4g})" for name, (mean, sd) in scales.items()]
         rest = f" and {len(parts) - _LISTED:,} more" if len(parts) > _LISTED else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 import sys
 import warnings
@@ -76,7 +77,9 @@ def _text(path: Path, separator: str) -> Any:
         warnings.filterwarnings("error", "Length of header", pd.errors.ParserWarning)
         # Without a header: pandas renames a second y to y.1.
         first = pd.read_csv(path, header=None, nrows=1, dtype=str, **options)
-        _check_names([name for name in first.iloc[0].tolist() if isinstance(name, str)], path)
+        names = [name for name in first.iloc[0].tolist() if isinstance(name, str)]
+        _check_header(names, path)
+        _check_names(names, path)
         return pd.read_csv(path, **options)
 
 
@@ -152,8 +155,37 @@ def _check_text(path: Path) -> None:
         )
 
 
+def _check_header(names: Sequence[str], path: Path) -> None:
+    """Refuse a first line of data: half of its values are numbers with a fraction, which are no names of columns."""
+    fractions = [name for name in names if _is_fraction(name)]
+    if fractions and 2 * len(fractions) >= len(names):
+        raise UserError(
+            f"{path.name}: its first line has {fractions[0]} and other numbers, not the names of the columns; write a "
+            "line of names before it."
+        )
+
+
+def _is_fraction(text: str) -> bool:
+    """Return whether a text is a number with a decimal point or an exponent."""
+    try:
+        return math.isfinite(float(text)) and not text.strip().lstrip("+-").isdecimal()
+    except ValueError:
+        return False
+
+
 def _check_names(names: Sequence[str], path: Path) -> None:
     """Refuse two columns of the same name."""
     repeated = [name for name, times in Counter(names).items() if times > 1]
     if repeated:
-        raise UserError(f"{path.name} has several columns named '{repeated[0]}'; rename them.")
+        raise UserError(
+            f"{path.name} has several columns named '{repeated[0]}'; rename them{_of_data(repeated[0])}."
+        )
+
+
+def _of_data(name: str) -> str:
+    """Return what else a repeated name may mean: a number is one of the first row of data."""
+    try:
+        float(name)
+    except ValueError:
+        return ""
+    return ", or write a line of names first if the file has none"

@@ -91,7 +91,7 @@ def transforms(n: int, augment: str, permuted: float, side: int | None) -> Trans
         Refusal: an invalid setting.
     """
     if augment not in AUGMENTS:
-        raise Refusal(f"augment = '{augment}' is unknown; choose none or code.")
+        raise Refusal(f"augment = {augment!r} is unknown; choose none or code.")
     if not 0 <= permuted <= 1:
         raise Refusal(f"permuted = {permuted:g} is a share of the labels; it must lie between 0 and 1.")
     if augment == "code" and side is None:

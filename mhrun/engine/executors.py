@@ -62,7 +62,7 @@ def choose_executor(
         UserError: the run began with a compiled loop that is unavailable now.
     """
     if choice not in EXECUTORS:
-        raise Refusal(f"executor = '{choice}' is unknown; choose {', '.join(EXECUTORS)}.")
+        raise Refusal(f"executor = {choice!r} is unknown; choose {', '.join(EXECUTORS)}.")
     if begun_with == TORCH or (begun_with is None and choice == TORCH):
         return TorchExecutor(method, TORCH)
     if begun_with == GRAPH or (begun_with is None and choice == GRAPH):

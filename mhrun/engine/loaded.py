@@ -135,22 +135,32 @@ class LoadedRun:
             each: return f at each draw, not the mean.
             seed: of the random numbers of f.
             outcomes: whether f is a new outcome, by the `simulate` of a model function or of a regression, whose means
-                or probabilities are predicted otherwise.
+                or probabilities are predicted otherwise. Of a table with two outcomes it is 1 for the positive one and
+                0 for the other; of one with classes their place in ``data.facts["classes"]``, which needs `each`.
 
         Returns:
-            (datum, ...), with `each` (chain, draw, datum, ...).
+            (datum, ...), with `each` (chain, draw, datum, ...). The dimension ``class`` of a table's outcome has its
+            values as coordinates.
 
         Raises:
-            UserError: an unknown method, data that do not fit, or a model that predicts nothing.
+            UserError: an unknown method, data that do not fit, a model that predicts nothing, or the mean of classes.
         """
         target, trace = self.target(method), self.trace(method)
         rows = self.rows(new, method)
         with self._trusted():
+            facts = target.data.facts
+            if function is None and outcomes and not each and "classes" in facts:
+                raise UserError(
+                    "the mean of classes is no class; give each=True, or leave out outcomes=True."
+                )
             f = function if function is not None else _prediction(target.model, outcomes=outcomes)
             prediction = predict(trace, f, rows, every=every, each=each, seed=seed)
-            facts = target.data.facts
+        if function is None and outcomes and "positive" in facts:
+            prediction = (prediction + 1) / 2  # the model's outcomes are +1 and -1
         if original_units and "target_mean" in facts:
             prediction = prediction * facts["target_sd"] + facts["target_mean"]
+        if "class" in prediction.dims and prediction.sizes["class"] == len(facts.get("classes", ())):
+            prediction = prediction.assign_coords({"class": list(facts["classes"])})
         return prediction
 
     def _checked_method(self, method: str) -> str:

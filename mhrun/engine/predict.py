@@ -100,6 +100,11 @@ def predict(
     prediction: Array | None = None
     with _seeded(int(seed)):
         for start, values in _in_parts(quantity, chains * draws, trace, every):
+            if values.shape[1:2] != (data.n,):
+                raise UserError(
+                    f"a draw has predictions {values.shape[1:]} for {data.n:,} data; give one row per datum, x[None] "
+                    "if x is a single one."
+                )
             kept = valid.reshape(-1)[start : start + len(values)].reshape(-1, *[1] * (values.ndim - 1))
             values = np.where(kept, values, np.nan if each else 0.0)
             if each:

@@ -36,7 +36,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:
-            raise Refusal(f"executor = '{self.executor}' is unknown; choose {', '.join(EXECUTORS)}.")
+            raise Refusal(f"executor = {self.executor!r} is unknown; choose {', '.join(EXECUTORS)}.")
         if self.threads is not None:
             whole_number("runtime.threads", self.threads, least=1, other="null")
         if not is_number(self.block_seconds) or not self.block_seconds >= 0:  # NaN neither

@@ -107,7 +107,7 @@ class EquiEnergy(Kernel):
                 "EquiEnergy needs capacity and every of at least 1, and no negative stagger or burn."
             )
         if keep not in ("sample", "latest"):
-            raise Refusal(f"keep = '{keep}' is unknown; choose sample or latest.")
+            raise Refusal(f"keep = {keep!r} is unknown; choose sample or latest.")
         if rule.wants_terms:
             raise Refusal(
                 f"{type(rule).__name__} grows its minibatch, and a truncated energy is not a sum over data; "

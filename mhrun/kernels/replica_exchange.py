@@ -72,9 +72,9 @@ class ReplicaExchange(Kernel):
         if rungs < 2 or every < 1:
             raise Refusal("ReplicaExchange needs at least 2 rungs and every >= 1.")
         if order not in ("random", "alternate"):
-            raise Refusal(f"order = '{order}' is unknown; choose random or alternate.")
+            raise Refusal(f"order = {order!r} is unknown; choose random or alternate.")
         if sign not in ("right", "printed"):
-            raise Refusal(f"sign = '{sign}' is unknown; choose right or printed.")
+            raise Refusal(f"sign = {sign!r} is unknown; choose right or printed.")
         self.kernel = kernel
         self.pairing = pairing
         self.rule = rule

@@ -74,7 +74,7 @@ def norm_of(name: str, channels: int) -> nn.Module:
         return nn.GroupNorm(max(groups), channels)
     if name == "frn":
         return FRN(channels)
-    raise Refusal(f"norm = '{name}' is unknown; choose {', '.join(NORMS)}.{nearest(name, NORMS)}")
+    raise Refusal(f"norm = {name!r} is unknown; choose {', '.join(NORMS)}.{nearest(name, NORMS)}")
 
 
 def inputs_of(name: str | None) -> nn.Module:
@@ -86,7 +86,7 @@ def inputs_of(name: str | None) -> nn.Module:
     if name is None:
         return nn.Identity()
     if name not in CHANNELS:
-        raise Refusal(f"normalise = '{name}' is unknown; choose {', '.join(CHANNELS)} or null.")
+        raise Refusal(f"normalise = {name!r} is unknown; choose {', '.join(CHANNELS)} or null.")
     return Normalise(name)
 
 

@@ -68,7 +68,7 @@ class Logistic(Weights):
         if dim < 1:
             raise Refusal(f"dim = {dim} is not a valid number of weights; choose dim >= 1.")
         if start not in _STARTS:
-            raise Refusal(f"start = '{start}' is unknown; choose {', '.join(_STARTS)}.")
+            raise Refusal(f"start = {start!r} is unknown; choose {', '.join(_STARTS)}.")
         if (prior_variance is not None and prior_variance <= 0) or start_sd <= 0:
             raise Refusal(
                 "Logistic needs a positive prior_variance, or null for a flat prior, and start_sd > 0."

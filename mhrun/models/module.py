@@ -38,6 +38,10 @@ _Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 def categorical(outputs: Tensor, rows: Rows) -> Tensor:
     """Return log p_y, p the softmax of the outputs (m, K) and y (m,) the class."""
+    if "y" not in rows:
+        raise UserError(
+            f"the class of a datum is the field y, and the data have {', '.join(rows)}; rename it y."
+        )
     return torch.log_softmax(outputs, -1).gather(-1, rows["y"].long()[:, None])[:, 0]
 
 
@@ -105,7 +109,14 @@ class ModuleModel:
         if self._prepared.dropouts:
             warnings.warn(
                 f"dropout is off in layer {', '.join(self._prepared.dropouts)}: a likelihood cannot be random. Remove "
-                "dropout, or pass module.eval(), to silence this.",
+                "dropout, or put that layer alone into evaluation mode, layer.eval(), to silence this.",
+                UserWarning,
+                stacklevel=2,
+            )
+        if self._prepared.idle_norms:
+            warnings.warn(
+                f"BatchNorm is in evaluation mode in layer {', '.join(self._prepared.idle_norms)} and has seen no "
+                "data: with mean 0 and variance 1 it normalises nothing. Call its train(), or train the module first.",
                 UserWarning,
                 stacklevel=2,
             )

@@ -31,6 +31,7 @@ class Prepared(NamedTuple):
     trains: tuple[str, ...]  # names of the layers that a dynamics runs in training mode: they own the buffers
     buffers: tuple[Buffer, ...]  # of these layers
     batch_norms: tuple[str, ...]  # layers of torch that keep or use statistics of minibatches
+    idle_norms: tuple[str, ...]  # layers of torch in evaluation mode whose statistics are those of no data
     dropouts: tuple[str, ...]  # layers whose dropout was switched off
     tokens: bool  # whether whole numbers are passed on as they are, to an embedding
 
@@ -52,10 +53,11 @@ def prepared(module: nn.Module) -> Prepared:
     first = {id(b): Buffer(name, b.detach().clone()) for name, b in clone.named_buffers()}
     owned = [b for name in trains for b in layers[name]._buffers.values() if b is not None]
     norms = [name for name, part in layers.items() if _uses_minibatch(part, in_training=name in trains)]
+    idle = [name for name, part in layers.items() if name not in trains and _is_untouched(part)]
     _freeze_constants(clone)
     tokens = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in layers.values())
     buffers = tuple(first[id(b)] for b in owned)
-    return Prepared(clone, tuple(trains), buffers, tuple(norms), tuple(dropouts), tokens)
+    return Prepared(clone, tuple(trains), buffers, tuple(norms), tuple(idle), tuple(dropouts), tokens)
 
 
 def _check_parameters(module: nn.Module) -> None:
@@ -97,6 +99,13 @@ def _uses_minibatch(part: nn.Module, *, in_training: bool) -> bool:
     """Return whether a layer of torch keeps or uses statistics of minibatches."""
     without_statistics = isinstance(part, _BatchNorm) and part.running_mean is None
     return without_statistics or (isinstance(part, _NormBase) and in_training)
+
+
+def _is_untouched(part: nn.Module) -> bool:
+    """Return whether a layer keeps statistics of minibatches and has not been run on any."""
+    return (
+        isinstance(part, _NormBase) and part.num_batches_tracked is not None and not part.num_batches_tracked
+    )
 
 
 def _freeze_constants(module: nn.Module) -> None:

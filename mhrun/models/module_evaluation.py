@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mhrun.errors import UserError
 from mhrun.models.module_copy import Prepared
 from mhrun.types import Rows
 
@@ -57,6 +58,10 @@ class Evaluator(ABC):
             return self._likelihood(outputs.float(), fields)
 
     def _inputs(self, theta: Tensor, rows: Rows) -> Tensor:
+        if "x" not in rows:
+            raise UserError(
+                f"the module's inputs are the field x, and the data have {', '.join(rows)}; rename it x."
+            )
         x = rows["x"]
         if x.dtype == torch.uint8:
             return x.to(theta.dtype) / 255

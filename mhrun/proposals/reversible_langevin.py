@@ -48,7 +48,7 @@ class ReversibleLangevinProposal(Proposal):
         if not beta >= 1:
             raise Refusal(f"beta = {beta:g} must be at least 1.")
         if density not in _DENSITIES:
-            raise Refusal(f"density = '{density}' is unknown; choose {', '.join(_DENSITIES)}.")
+            raise Refusal(f"density = {density!r} is unknown; choose {', '.join(_DENSITIES)}.")
         self.beta = beta
         self.density = density
         self.keeps_balance = density == "normalised" or beta == 1

@@ -76,7 +76,7 @@ class Austere(Rule):
         trials: Sequence[Sequence[float]] | None = None,
     ) -> None:
         if design not in ("given", "conservative", "average", "per_step"):
-            raise Refusal(f"design = '{design}' is unknown; choose given, conservative, average or per_step.")
+            raise Refusal(f"design = {design!r} is unknown; choose given, conservative, average or per_step.")
         if (design == "average") != (trials is not None):
             raise Refusal(
                 "trials are for design = 'average', which needs them: moves of a trial run, (P, 2)."

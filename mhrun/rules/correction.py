@@ -68,7 +68,7 @@ def correction(
         Refusal: an unknown kind, or an invalid setting.
     """
     if kind not in _DEFAULTS:
-        raise Refusal(f"correction = '{kind}' is unknown; choose paper or nnls.{nearest(kind, _DEFAULTS)}")
+        raise Refusal(f"correction = {kind!r} is unknown; choose paper or nnls.{nearest(kind, _DEFAULTS)}")
     sigma = float(sigma)
     lam = _DEFAULTS[kind][0] if lam is None else float(lam)
     half = _DEFAULTS[kind][1] if half_width_steps is None else half_width_steps
@@ -167,7 +167,7 @@ def table(
     if density not in _DEFAULTS:
         choices = (*_DEFAULTS, "series")
         raise Refusal(
-            f"density = '{density}' is unknown; choose {', '.join(choices)}.{nearest(density, choices)}"
+            f"density = {density!r} is unknown; choose {', '.join(choices)}.{nearest(density, choices)}"
         )
     if terms is not None:
         raise Refusal(f"terms = {terms} needs density = 'series'; choose that one, or leave terms out.")

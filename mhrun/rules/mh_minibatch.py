@@ -109,7 +109,7 @@ class MHMinibatch(Rule):
             ("stop", stop, ("pilot", "sequential")),
         ):
             if value not in choices:
-                raise Refusal(f"{name} = '{value}' is unknown; choose {', '.join(choices)}.")
+                raise Refusal(f"{name} = {value!r} is unknown; choose {', '.join(choices)}.")
         if pilot is not None and pilot < 2:
             raise Refusal(f"pilot = {pilot} data have no variance; choose pilot >= 2.")
         if pilot is not None and stop != "pilot":

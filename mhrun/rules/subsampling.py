@@ -57,7 +57,7 @@ class MHSubLhd(Rule):
         released: bool = False,
     ) -> None:
         if bound not in _BOUNDS:
-            raise Refusal(f"bound = '{bound}' is unknown; choose {', '.join(_BOUNDS)}.")
+            raise Refusal(f"bound = {bound!r} is unknown; choose {', '.join(_BOUNDS)}.")
         if m < 1 or gamma <= 1 or not 0 < delta < 1 or p <= 1:
             raise Refusal(
                 f"MHSubLhd needs m >= 1, gamma > 1, 0 < delta < 1 and p > 1, not {m}, {gamma:g}, {delta:g}, {p:g}."

@@ -105,11 +105,11 @@ class Thinning(Rule):
     ) -> None:
         """Add the arrivals' part to the log-ratios of the chains `rows` (R,), and count the arrivals, in place."""
         since, start = torch.zeros_like(rate), 0
+        most = _FIRST if self.only_lowers else _HELD  # most rejections come with one of the first arrivals
         while len(rows):
             rate_left = max(0.0, float((rate - since)[rows].max()))
-            drawn = min(
-                1 << math.ceil(math.log2(rate_left + 4 * rate_left**0.5 + 1)), max(1, _HELD // len(rows))
-            )
+            wanted = 1 << math.ceil(math.log2(rate_left + 4 * rate_left**0.5 + 1))
+            drawn, most = min(wanted, max(1, min(most, _HELD // len(rows)))), 4 * most
             stop = start + max(_FIRST, drawn)
             events = supply.arrive(rows, since[rows], start, stop, rate[rows])
             in_time = events.time <= rate[rows, None]

@@ -19,12 +19,12 @@ from mhrun.target.target import Target
 def unavailable(device: str) -> str:
     """Return why a device cannot be used, and what to do."""
     if device.split(":")[0] != "cuda" or torch.cuda.is_available():
-        return f"device = '{device}' is not available; choose cpu{' or cuda' * torch.cuda.is_available()}."
+        return f"device = {device!r} is not available; choose cpu{' or cuda' * torch.cuda.is_available()}."
     if torch.version.cuda is None:
         reason = f"torch {torch.__version__} has no CUDA; install a build with CUDA (docs/install.md)"
     else:
         reason = f"torch {torch.__version__} finds no GPU; see whether nvidia-smi does"
-    return f"device = '{device}' is not available: {reason}, or choose cpu."
+    return f"device = {device!r} is not available: {reason}, or choose cpu."
 
 
 def _check_members(group: str, part: object, members: Sequence[str]) -> None:

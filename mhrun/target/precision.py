@@ -40,7 +40,7 @@ def check_precision(name: Any, device: torch.device, model: Any, surrogate: str)
     """
     if name not in PRECISIONS:
         raise Refusal(
-            f"precision = '{name}' is unknown; choose {', '.join(PRECISIONS)}.{nearest(str(name), PRECISIONS)}"
+            f"precision = {name!r} is unknown; choose {', '.join(PRECISIONS)}.{nearest(str(name), PRECISIONS)}"
         )
     if name == TF32 and device.type == "cpu":
         raise Refusal("precision = tf32 is a format of NVIDIA GPUs; on a CPU choose fp32 or bf16.")

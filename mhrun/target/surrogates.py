@@ -24,7 +24,7 @@ def surrogate_of(name: str, model: Model, read: Callable[[], Dataset]) -> Surrog
         Refusal: an unknown name, or a model without lower bounds.
     """
     if name not in SURROGATES:
-        raise Refusal(f"surrogate = '{name}' is unknown; choose {', '.join(SURROGATES)}.")
+        raise Refusal(f"surrogate = {name!r} is unknown; choose {', '.join(SURROGATES)}.")
     if name in _TAYLOR:
         return Surrogate(model, read, 1 + _TAYLOR.index(name))
     if name == "none":

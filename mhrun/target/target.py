@@ -118,7 +118,7 @@ class Target:
         precision: str = FP32,
     ) -> None:
         if temper not in ("posterior", "likelihood"):
-            raise Refusal(f"temper = '{temper}' is unknown; choose posterior or likelihood.")
+            raise Refusal(f"temper = {temper!r} is unknown; choose posterior or likelihood.")
         # of the data in minibatches
         self.transforms = data.transforms if isinstance(data, HasTransforms) else None
         if surrogate != "none" and self.transforms is not None:

@@ -61,8 +61,8 @@ def test_a_logistic_run_predicts_raw_rows(clean):
     assert probability.to_numpy() == pytest.approx((1 / (1 + np.exp(-theta @ x.T))).mean(0))
     assert found.predict("mcmc", {"age": 60.0, "city": "b"}, each=True).shape == (4, 30, 1)  # thin=2
     outcomes = found.predict("mcmc", new.iloc[[0] * 50], each=True, outcomes=True).to_numpy()
-    assert set(np.unique(outcomes)) == {-1.0, 1.0}
-    assert abs((outcomes == 1).mean() - float(probability[0])) < 4 * (0.25 / outcomes.size) ** 0.5
+    assert set(np.unique(outcomes)) == {0.0, 1.0}  # as in the table
+    assert abs(outcomes.mean() - float(probability[0])) < 4 * (0.25 / outcomes.size) ** 0.5
     assert os.environ["MHRUN_TRUST"] == os.environ["MHRUN_FOLDERS"] == ""  # nothing is trusted for longer
     for rows, message in (
         ({"age": 60.0}, "the new rows: there is no column 'city'"),
@@ -101,7 +101,8 @@ def test_a_function_model_is_trusted_by_its_project_only_and_predicts_in_the_uni
     assert found.predict("mcmc", new, mean).to_numpy() == pytest.approx(
         standard.to_numpy() * facts["target_sd"] + facts["target_mean"]
     )
-    outcomes = found.predict("mcmc", new, each=True, seed=1)
+    assert found.predict("mcmc", new, each=True).equals(found.predict("mcmc", new, mean, each=True))
+    outcomes = found.predict("mcmc", new, each=True, seed=1, outcomes=True)
     assert outcomes.shape == (4, 30, 2)
     assert outcomes.std() > found.predict("mcmc", new, mean, each=True).std("draw").max()
     assert torch.allclose(
@@ -113,6 +114,20 @@ def test_a_function_model_is_trusted_by_its_project_only_and_predicts_in_the_uni
     with pytest.raises(UserError, match="project"):
         assert mhrun.load(found.path).model
     assert "size_model" not in sys.modules  # no code of the project was executed
+
+
+def test_classes_of_a_table_have_its_values(clean):
+    table("kind.csv", lambda rng, f: rng.choice(["red", "blue", "green"], 80))
+    assert run(["init", "mine", "--data", "kind.csv", "features=[age]"]) == 0
+    assert run(["--project", "mine", "kind", *FEW, "~methods.sgld", "~methods.smh2", "~methods.mint"]) == 0
+    found, new = mhrun.load("outputs/kind/latest", project="mine"), {"age": [40.0, 60.0]}
+    method = found.methods[0]
+    chances = found.predict(method, new)
+    assert chances.dims == ("datum", "class")
+    assert list(chances["class"].values) == found.data.facts["classes"] == ["blue", "green", "red"]
+    assert set(np.unique(found.predict(method, new, outcomes=True, each=True))) <= {0, 1, 2}
+    with pytest.raises(UserError, match="the mean of classes is no class"):
+        found.predict(method, new, outcomes=True)
 
 
 def test_the_tables_own_rows_are_prepared_as_they_were(tmp_path):

@@ -89,11 +89,14 @@ def test_groups_give_a_multilevel_regression(capsys, outcome, arguments, rows, f
     )
     np.testing.assert_allclose(written["log_lik"](named, Named(fields)), expected, rtol=1e-9)
     assert written["simulate"](named, Named(fields))["y"].shape == rows["y"].shape
-    means = {"flag": lambda: scipy.special.expit(eta), "count": lambda: rows["exposure"] * np.exp(eta)}
-    assert model.get("mean") == ("my_rows_model.mean_outcome" if outcome in means else None)
-    if outcome in means:
-        found = written["mean_outcome"](named, Named(fields))
-        np.testing.assert_allclose(found, means[outcome](), rtol=1e-9)
+    means = {
+        "number": lambda: eta,
+        "flag": lambda: scipy.special.expit(eta),
+        "count": lambda: rows["exposure"] * np.exp(eta),
+    }
+    assert model["mean"] == "my_rows_model.mean_outcome"
+    found = written["mean_outcome"](named, Named(fields))
+    np.testing.assert_allclose(found, means[outcome](), rtol=1e-9)
 
 
 @pytest.mark.parametrize(

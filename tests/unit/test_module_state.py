@@ -210,6 +210,37 @@ def test_dropout_is_off_with_a_warning(name, layer):
         ModuleModel(MODULES[name]().eval())
 
 
+def test_a_new_batch_norm_in_evaluation_mode_is_reported():
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
+    with pytest.warns(UserWarning, match="evaluation mode in layer 1 and has seen no data"):
+        ModuleModel(copy.deepcopy(net).eval())
+    net[2].eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ModuleModel(net)  # which is in training mode
+        net(torch.randn(5, 3))
+        ModuleModel(net.eval())  # which has seen data
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            {"images": np.ones((4, 3)), "y": np.zeros(4, int)},
+            "inputs are the field x, and the data have images, y",
+        ),
+        (
+            {"x": np.ones((4, 3)), "labels": np.zeros(4, int)},
+            "class of a datum is the field y, and the data have x, labels",
+        ),
+    ],
+)
+def test_fields_of_other_names_are_reported(data, message):
+    model = ModuleModel(nn.Linear(3, 2))
+    with pytest.raises(UserError, match=message):
+        model.log_lik(torch.zeros(1, 8), Dataset.of(data).part(0, 4))
+
+
 def test_a_module_that_draws_random_numbers_is_reported(rng):
     class Noisy(nn.Linear):
         def forward(self, x):

@@ -138,6 +138,16 @@ def test_sgbd_goes_with_precisions_that_are_resampled():
     assert np.isfinite(trace["posterior"]["theta"].to_numpy()).all()
 
 
+def test_one_datum_is_predicted_as_a_row():
+    net, x = torch.nn.Linear(4, 2), torch.randn(30, 4)
+    data = {"x": x, "y": torch.arange(30) % 2}
+    kernel = mhrun.Unadjusted(mhrun.SGLD(), m=5)
+    trace = mhrun.sample(net, data, kernel, chains=1, steps=5, warmup=1, step_size=1e-3, seed=1)
+    assert mhrun.predict(trace, net, x[:1]).shape == (1, 2)
+    with pytest.raises(UserError, match=r"for 4 data; give one row per datum, x\[None\]"):
+        mhrun.predict(trace, net, x[0])
+
+
 def test_predictions_need_a_valid_draw():
     kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
     trace = short(kernel)

@@ -90,6 +90,27 @@ def test_the_reference_is_the_mode_and_its_metric_the_laplace_approximation(targ
     assert target.surrogate.n_grad >= N * 4
 
 
+@pytest.mark.parametrize("order", [1, 2])
+def test_terms_of_a_function_that_is_linear_in_parameters_or_ignores_them_are_exact(order):
+    def log_lik(theta, rows):
+        return rows["x"] @ theta[:2] - 0.5 * rows["y"] * theta[0] ** 2
+
+    prior = {"log_prior": lambda theta: -0.5 * theta.square().sum(), "start": [0.0] * 3}
+    rng = np.random.default_rng(2)
+    data = {"x": rng.normal(size=(9, 2)), "y": np.r_[np.zeros(4), np.ones(5)]}
+    surrogate = Target(
+        FunctionModel(log_lik, **prior), Dataset.of(data), surrogate=f"taylor{order}"
+    ).surrogate
+    reference, theta = surrogate.reference.theta, torch.from_numpy(rng.normal(size=(5, 3)))
+    found = surrogate.terms(theta, Dataset.of(data).part(0, 9))
+    step = theta - reference
+    y = torch.from_numpy(data["y"])
+    wanted = step[:, :2] @ torch.from_numpy(data["x"]).T - y * (reference[0] * step[:, :1])
+    wanted = wanted - (0.5 * y * step[:, :1] ** 2 if order == 2 else 0.0)
+    assert torch.allclose(found, wanted, atol=1e-12)
+    assert not found.requires_grad
+
+
 def test_the_known_sum_is_that_of_the_terms(target):
     theta = points(target)
     rows = target.data.part(0, N)

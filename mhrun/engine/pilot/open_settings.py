@@ -53,7 +53,7 @@ def refusal(method: Method) -> Refusal | None:
 
 def _reason(method: Method) -> str | None:
     if method.precondition is not None and method.precondition not in SCALES:
-        return f"precondition = '{method.precondition}' is unknown; choose {', '.join(SCALES)}."
+        return f"precondition = {method.precondition!r} is unknown; choose {', '.join(SCALES)}."
     if not is_open(method):
         return None
     kernel = method.kernel.of_a_chain
