@@ -132,6 +132,7 @@ class Subject:
         step_size: of all checks; None to search for one.
         surrogate: of all targets, see `mhrun.target.Target`.
         kind: what is checked: rule, pairing, proposal, dynamics or kernel. The other parts are the plainest.
+        notes: lines on what is checked, for the reader of the verdicts.
     """
 
     name: str
@@ -144,6 +145,7 @@ class Subject:
     step_size: float | None = None
     surrogate: str = "none"
     kind: str = "kernel"
+    notes: tuple[str, ...] = ()
     _steps: dict[str, float] = field(default_factory=dict)
     _limits: dict[str, float] = field(default_factory=dict)
     _periods: dict[int, int] = field(default_factory=dict)

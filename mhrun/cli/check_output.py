@@ -43,7 +43,8 @@ def show_table(verdicts: Sequence[CheckResult], subject: Subject, seconds: float
         widths = [max(len(row[k]) for row in rows) for k in range(2)]
         for check, outcome, detail in rows:
             print(f"{check:<{widths[0]}}  {outcome:<{widths[1]}}  {detail}")
-    for line in (*_conclusion(verdicts, subject, seconds), *_not_run(subject), *denials(subject, verdicts)):
+    conclusion = _conclusion(verdicts, subject, seconds)
+    for line in (*conclusion, *subject.notes, *_not_run(subject), *denials(subject, verdicts)):
         console.print(line, highlight=False)
     if _biased(verdicts, subject) and subject.kind != "dynamics":
         has_rule = subject.make(subject.n, subject.m).rule is not None

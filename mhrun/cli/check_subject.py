@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from mhrun.parts import Kernel
 
 
+_UNUSED = (
+    "These checks are without the method's target.surrogate={chosen}: their targets have no bounds on the remainders "
+    "of an expansion. Compare its draws with those of hmc or mcmc, too (mhrun compare)."
+)
 _LOWER_BOUND = "lower_bound"  # how the names of these surrogates begin
 _LEAST = {"seed": 0, "chains": 200, "n": 1, "m": 1, "effective": 1}  # fewer chains cannot show a distribution
 
@@ -59,25 +63,29 @@ def subject_of(config: DictConfig, name: str) -> Subject:
         ),
         "kernel",
     ).replace("method", "kernel")
-    surrogate = _surrogate(config, kernel, settings["n"])
-    return Subject(name, make, step_size=size, surrogate=surrogate, kind=kind, **settings)
+    chosen = str(OmegaConf.select(config, "method.target.surrogate", default="none"))
+    surrogate = _surrogate(chosen, kernel, settings["n"])
+    notes = (_UNUSED.format(chosen=chosen),) if surrogate != chosen else ()
+    return Subject(name, make, step_size=size, surrogate=surrogate, kind=kind, notes=notes, **settings)
 
 
-def _surrogate(config: DictConfig, kernel: Kernel, n: int) -> str:
-    """Return the surrogate of the checks' targets: that of gradients, a lower bound if the kernel needs one, or none.
+def _surrogate(surrogate: str, kernel: Kernel, n: int) -> str:
+    """Return the surrogate of the checks' targets: the method's own, a lower bound if the kernel needs one, or none.
 
-    Bounds on terms are of log-likelihoods and not of the remainders of a Taylor polynomial, so that methods with an
-    acceptance test and such a surrogate are checked without it. The gradients of a dynamics need no bounds.
+    Bounds on terms are of log-likelihoods and not of the remainders of a Taylor polynomial, so that methods that need
+    both are checked without the polynomial. The gradients of a dynamics need no bounds.
 
     Raises:
-        UserError: the kernel does not run without it.
+        UserError: there is no such surrogate, or the kernel does not run without it.
     """
     from mhrun.check.targets import gaussian_mean
+    from mhrun.parts import ARRIVALS
     from mhrun.types import BOUND_KINDS
 
     gaussian = gaussian_mean(n)
-    surrogate = str(OmegaConf.select(config, "method.target.surrogate", default="none"))
-    if kernel.dynamics is not None:
+    with_surrogate = gaussian.target(surrogate)
+    thins = kernel.rule is not None and kernel.rule.wants == ARRIVALS
+    if kernel.dynamics is not None or (not thins and kernel.refuses(with_surrogate) is None):
         return surrogate
     if kernel.refuses(gaussian.target()) is None:
         return "none"

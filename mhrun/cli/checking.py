@@ -93,6 +93,8 @@ def _composed(overrides: list[str], folders: Sequence[Path]) -> DictConfig:
         settings = {key: value for key, _, value in (override.partition("=") for override in overrides)}
         given = {key: _read(key, value) for key, value in settings.items() if key in takes and key != "m"}
         arguments = ({"m": "${m}"} if "m" in takes else {}) | given
+        if "m" in takes and "m" not in settings:
+            print(f"mhrun: {name} has the m of the checks, 100; m=VALUE chooses another.", file=sys.stderr)
         overrides = [override for override in overrides if override.partition("=")[0] not in given]
     try:
         config = composed(overrides, folders, "check")

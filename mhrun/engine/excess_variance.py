@@ -19,6 +19,7 @@ from mhrun.engine.method import Method
 from mhrun.engine.surface import Surface
 from mhrun.kernels import Unadjusted
 from mhrun.kernels.preconditioned import PreconditionedDynamics, Scale
+from mhrun.parts import Kernel
 from mhrun.target.function_space import is_network
 
 _WIDEST = 20_000  # parameters up to which it is estimated
@@ -32,12 +33,14 @@ class Excess(NamedTuple):
 
 
 def excess_variance(method: Method, theta: Tensor) -> float | None:
-    """Return the largest `excess_of_noise`; None also if a pilot has judged the noise, by the scale that it found."""
-    kernel = method.kernel.of_a_chain
-    if isinstance(kernel, Unadjusted) and isinstance(kernel.dynamics, PreconditionedDynamics):
-        return None
-    excess = excess_of_noise(method, theta)
+    """Return the largest `excess_of_noise`, in the coordinates in which the method's dynamics moves."""
+    excess = excess_of_noise(method, theta, scale_of(method.kernel.of_a_chain))
     return None if excess is None else excess.largest
+
+
+def scale_of(kernel: Kernel) -> Scale | None:
+    """Return the scale of the coordinates in which a dynamics moves, if it has one."""
+    return kernel.dynamics.scale if isinstance(kernel.dynamics, PreconditionedDynamics) else None
 
 
 def excess_of_noise(method: Method, theta: Tensor, scale: Scale | None = None) -> Excess | None:

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from mhrun.diagnostics.chains import diagnosis, some_coordinates
-from mhrun.engine.excess_variance import excess_of_noise
+from mhrun.engine.excess_variance import excess_of_noise, scale_of
 from mhrun.engine.method import Method
 from mhrun.errors import Refusal
 from mhrun.kernels import Unadjusted
-from mhrun.kernels.preconditioned import PreconditionedDynamics, Scale
 from mhrun.models.parameters import coordinate_names, parameters_of
 from mhrun.store.netcdf import flat_draws, open_trace
 from mhrun.target import Target
@@ -165,7 +164,7 @@ def mean_bias(method: Method, folder: Path) -> MeanBias | None:
     temperature = float(temperatures.min())
     points = draws.reshape(-1, target.dim).to(device=target.device, dtype=method.dtype)
     height, grad = on_all_data(target, points, temperature)
-    scale = _scale_of(kernel)
+    scale = scale_of(kernel)
     size = float(step_size.mean(0)[cold].median())
     excess = excess_of_noise(method, points[:: len(points) // len(draws)], scale)
     of_noise = 0.0 if excess is None else excess.mean
@@ -187,11 +186,6 @@ def mean_bias(method: Method, folder: Path) -> MeanBias | None:
         if not float(of_part) / bias > _OF_HALF:
             return None
     return MeanBias(bias, coordinate_names(target.model)[place])
-
-
-def _scale_of(kernel: Unadjusted) -> Scale | None:
-    """Return the scale of a dynamics, or None if it moves in the coordinates of theta."""
-    return kernel.dynamics.scale if isinstance(kernel.dynamics, PreconditionedDynamics) else None
 
 
 def _some_draws(method: Method, folder: Path, chains: np.ndarray, count: int) -> Tensor | None:

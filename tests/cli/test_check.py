@@ -65,6 +65,19 @@ def test_the_command_prints_verdicts_and_returns_a_status(capsys, tmp_path, monk
     # Gradients with a control variate need no bounds.
     assert run(["check", "method=sgld_cv", "checks=[costs]"]) == 0
     assert "no check fails" in capsys.readouterr().out
+    for method, note in (
+        ("smh1", "without the method's target.surrogate=taylor1"),
+        ("mcmc", "no check fails"),
+    ):
+        assert run(["check", f"method={method}", "checks=[costs]"]) == 0
+        assert note in capsys.readouterr().out
+    exact = ["method=mint", "+method.target.surrogate=taylor2", "checks=[costs,minibatches]"]
+    assert run(["check", *exact]) == 0  # the expansion of a normal log-likelihood has no error, and no noise
+    found = capsys.readouterr().out
+    assert "no bias seen" in found
+    assert "are without" not in found
+    assert run(["check", "method=mcmc", "+method.target.surrogate=banana"]) == 2
+    assert "surrogate = 'banana' is unknown" in capsys.readouterr().err
     assert run(["check", "method=zig_zag"]) == 2
     assert "needs target.surrogate=taylor2, and the checks have no targets" in capsys.readouterr().err
 

@@ -14,6 +14,7 @@ from mhrun.engine.excess_variance import excess_variance
 from mhrun.engine.method import Method
 from mhrun.errors import Refusal
 from mhrun.kernels import Unadjusted
+from mhrun.kernels.preconditioned import PreconditionedDynamics, Scale
 from mhrun.models.gaussian_location import GaussianLocation
 from mhrun.parts import Bias
 from mhrun.schedules.fixed import Fixed
@@ -45,6 +46,16 @@ def test_the_excess_is_that_of_the_largest_direction(dynamics, gain, temperature
     expected = 0.5 * gain * 2e-4 * largest / temperature
     found = excess(Unadjusted(dynamics, M), temperature=temperature, replacement=replacement)
     assert found == pytest.approx(expected, rel=1e-6)  # of all 400 data
+
+
+@pytest.mark.parametrize("factor", [torch.tensor([0.5, 2.0]), torch.tensor([[0.5, 0.0], [-1.0, 2.0]])])
+def test_the_excess_in_scaled_coordinates_is_that_of_the_noise_in_them(factor):
+    """phi moves by S' grad, whose noise has the covariance S' V S."""
+    dynamics = PreconditionedDynamics(mhrun.SGLD(), Scale(torch.zeros(2), factor))
+    matrix = (torch.diag(factor) if factor.dim() == 1 else factor).numpy()
+    noise = matrix.T @ np.cov(X.T) @ matrix * N**2 / M * (1 - M / N)
+    found = excess(Unadjusted(dynamics, M))
+    assert found == pytest.approx(0.5 * 2e-4 * np.linalg.eigvalsh(noise).max(), rel=1e-6)
 
 
 def test_the_excess_of_a_ladder_is_that_of_its_coldest_rungs():
