@@ -84,8 +84,8 @@ def _surrogate(surrogate: str, kernel: Kernel, n: int) -> str:
 
     gaussian = gaussian_mean(n)
     with_surrogate = gaussian.target(surrogate)
-    thins = kernel.rule is not None and kernel.rule.wants == ARRIVALS
-    if kernel.dynamics is not None or (not thins and kernel.refuses(with_surrogate) is None):
+    needs_no_bounds = kernel.rule is not None and kernel.rule.wants != ARRIVALS
+    if kernel.dynamics is not None or (needs_no_bounds and kernel.refuses(with_surrogate) is None):
         return surrogate
     if kernel.refuses(gaussian.target()) is None:
         return "none"
