@@ -34,6 +34,7 @@ LEAST_DRAWS = 10
 """Draws of each chain without which R-hat and effective sample sizes are undefined: of fewer, the estimate of the
 autocorrelation has no lags, and the effective sample size would be N log10 N whatever the N draws are."""
 
+EXCESS = 0.25  # relative excess of a variance by gradient noise, above which draws are too wide
 RHAT, ESS = 1.01, 400.0
 """Above this R-hat, and below this effective sample size, a run warns (Vehtari et al. 2021)."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mhrun.diagnostics.chains import EXCESS
 from mhrun.engine.batch_sizes import batch_sizes
 from mhrun.engine.method import Method
 from mhrun.kernels import Unadjusted
@@ -19,7 +20,6 @@ from mhrun.target.function_space import is_network
 
 _MOST_SHOWN = 1000  # per cent that a standard deviation is too large, above which the number says nothing
 _OF_KEPT = 1.0  # noise of a log-ratio of points that keep their minibatches above which a run warns
-_EXCESS = 0.25  # relative excess of a variance by gradient noise above which a run warns
 _SHIFT = 0.3  # bias of a mean in posterior standard deviations, likewise
 _ERROR = 0.01  # mean error of the acceptance probability above which a run warns
 
@@ -111,7 +111,7 @@ def excess_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
             "bias = mhrun.Bias(noise=...), or compare the draws with those of hmc."
         )
     excess = summary.get("excess_variance")
-    if excess is None or not excess > _EXCESS:
+    if excess is None or not excess > EXCESS:
         return
     remedy = "Lower the step size, raise m, or take control variates (sgld_cv)."
     if method.target.gradient_noise:
@@ -153,7 +153,7 @@ def _is_undeclared(kernel: Unadjusted, target: Target) -> bool:
 def kinetic_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line if the momenta of a network have a higher temperature than the noise gives them."""
     kinetic = summary.get(KINETIC)
-    if kinetic is not None and kinetic > 1 + _EXCESS:
+    if kinetic is not None and kinetic > 1 + EXCESS:
         yield (
             f"{method.name}: the kinetic temperature of its momenta is {rounded(kinetic)} times that of the noise it "
             "adds, by minibatch noise of the gradients or by too large a step, and draws are of a higher temperature. "

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from mhrun.diagnostics.chains import EXCESS
 from mhrun.diagnostics.grid import Estimate
 from mhrun.kernels.stationary import APPROXIMATE, DECLARED, EXACT, OPTIMISER
 from mhrun.report.check_commands import check_commands
@@ -294,9 +295,28 @@ def default_finding(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> s
     """Return a sentence for any run: the most efficient converged method, or that none has converged.
 
     It is an exact method, if one has converged; approximate ones are named. Methods that have not converged and have
-    more effective draws are named with their R-hat.
+    more effective draws are named with their R-hat, and those whose draws gradient noise makes too wide are left out.
     """
     sizes = {m: diagnosis["ess"] for m, diagnosis in diagnostics.items() if _is_there(diagnosis.get("ess"))}
+    if not sizes:
+        return ""
+    wide = {m: excess for m in sizes if (excess := run.methods[m].get("excess_variance") or 0.0) > EXCESS}
+    right = _default_finding(run, diagnostics, {m: size for m, size in sizes.items() if m not in wide})
+    return " ".join(filter(None, (right, _too_wide(run, wide))))
+
+
+def _too_wide(run: Run, wide: Mapping[str, float]) -> str:
+    """Return a sentence on the methods whose variances are too large by a relative excess, if there are any."""
+    if not wide:
+        return ""
+    names = [f"{quoted(run.label(m))} (up to {shown(1 + excess)} times)" for m, excess in wide.items()]
+    return f"Minibatch noise makes variances too large: {', '.join(names)}."
+
+
+def _default_finding(
+    run: Run, diagnostics: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, float]
+) -> str:
+    """Return `default_finding` for the methods of `sizes`: their effective draws."""
     if not sizes:
         return ""
     rhats = {m: float(diagnostics[m]["rhat"]) for m in sizes if _is_there(diagnostics[m].get("rhat"))}

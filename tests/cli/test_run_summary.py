@@ -62,6 +62,17 @@ def test_the_sentence_prefers_exact_methods_and_names_the_others():
     )
 
 
+def test_a_method_whose_draws_are_too_wide_is_not_the_best():
+    run = FakeRun("a", "b", a={"m": 5, "excess_variance": 54.5}, b={"m": 5, "excess_variance": 0.1})
+    diagnostics = {"a": about(900, rate=2800), "b": about(900, rate=300)}
+    assert default_finding(run, diagnostics) == (
+        "B has 900 effective draws and an R-hat of 1. Minibatch noise makes variances too large: A (up to 55.5 times)."
+    )
+    assert default_finding(FakeRun("a", a={"excess_variance": 54.5}), {"a": about(900)}).startswith(
+        "Minibatch noise"
+    )
+
+
 def test_a_method_that_is_exact_by_declaration_is_called_so():
     run = FakeRun("a", "b", "c", "d", b={"declared": True}, c={"m": 5}, d={"m": 5, "declared": True})
     diagnostics = {name: about(1000 + 100 * k, rate=k) for k, name in enumerate("abcd")}
