@@ -31,6 +31,7 @@ from mhrun.report.sweep_table import (
     meanings_of,
     rendered_sweep,
     sweep_table,
+    unknown_metrics,
 )
 from mhrun.report.sweep_text import SEED, over_seeds, sweep_finding, sweep_warnings
 from mhrun.report.tables import rendered, write_table
@@ -126,7 +127,9 @@ def _page(place: Path, jobs: Sequence[Job], metrics: _Metrics, additions: Additi
         scale=_in_one_line(config, jobs),
         command=" ".join(["mhrun -m", *map(str, overrides)]) if isinstance(overrides, list) else "",
         finding=metrics.finding,
-        warnings=[] if metrics.frame.empty else sweep_warnings(metrics.frame, _warnings(jobs)),
+        warnings=[]
+        if metrics.frame.empty
+        else [*unknown_metrics(jobs), *sweep_warnings(metrics.frame, _warnings(jobs))],
         means=TableOnPage(MEANS, _OVER_SEEDS, metrics.means, metrics.explained) if is_over_seeds else None,
         is_over_seeds=is_over_seeds and len(metrics.keys) > 1,
         table=TableOnPage("sweep", "", metrics.table, metrics.explained),
@@ -161,9 +164,11 @@ def sweep_summary(place: Path) -> SweepSummary | None:
     measure = measure_of(config)
     named = ((config.get("report") or {}).get("sweep") or [])[:NAMED]
     metrics = named if measure is None else [measure.metric, measure.floor]
-    columns = [*keys, "method", *(name for name in (*metrics, "ess", "rhat") if name in frame)]
+    numbers = dict.fromkeys(name for name in (*metrics, "ess", "rhat") if name in frame)
+    columns = list(dict.fromkeys([*keys, "method", *numbers]))
     table = frame.assign(method=marked(frame))[columns].rename(columns=headings_of(config, frame))
-    warnings = [f"{where}: {line}" for where, lines in _warnings(jobs) for line in lines]
+    warnings = unknown_metrics(jobs)
+    warnings += [f"{where}: {line}" for where, lines in _warnings(jobs) for line in lines]
     return SweepSummary(sweep_finding(config, frame, keys), keys, table, is_over_seeds, warnings)
 
 

@@ -8,13 +8,21 @@ from typing import Any
 import pandas as pd
 
 from mhrun.diagnostics.grid import Estimate
+from mhrun.errors import nearest
 from mhrun.report.declared import column_headings, column_meanings, measure_of
 from mhrun.report.efficiency import unconverged
 from mhrun.report.run import labels
 from mhrun.report.summary import FLOOR, FOOTNOTE, MARK
 from mhrun.report.sweep_text import BESIDES, SEEDS, SHORT
-from mhrun.report.tables import rendered
+from mhrun.report.tables import quoted, rendered
 from mhrun.store.sweep import Job
+
+_OF_ROWS = ("method", "run", SHORT, SEEDS)  # columns that no metric may have the name of
+_BUILT_IN = (
+    "ess",
+    "rhat",
+    *BESIDES,
+)  # numbers that every table has, unless the experiment's metrics have them
 
 
 def sweep_table(jobs: Sequence[Job]) -> pd.DataFrame:
@@ -42,6 +50,26 @@ def sweep_table(jobs: Sequence[Job]) -> pd.DataFrame:
 def jobs_config(jobs: Sequence[Job]) -> dict[str, Any]:
     """Return the configuration of the first job whose run exists; without any, an empty one."""
     return next((job.folder.config() for job in jobs if job.has_run), {})
+
+
+def unknown_metrics(jobs: Sequence[Job]) -> list[str]:
+    """Return a line for each metric that the experiment names for sweeps and no run of this one has.
+
+    Without any while the metrics of the experiment are still missing, as with runtime.report=false.
+    """
+    spec = jobs_config(jobs).get("report") or {}
+    known, has_metrics = {*_BUILT_IN, *_OF_ROWS}, not spec.get("metrics")
+    for job in jobs:
+        summary = (job.folder.summary() if job.has_run else None) or {}
+        metrics = summary.get("metrics") or {}
+        has_metrics = (has_metrics and "report" in summary) or bool(metrics)
+        known |= {name.partition(".")[2] for name in metrics}
+        known |= {key for results in (summary.get("methods") or {}).values() for key in results}
+    return [
+        f"report.sweep names {quoted(name)}, a metric that no run of this sweep has.{nearest(name, known)}"
+        for name in dict.fromkeys(map(str, spec.get("sweep") or []))
+        if has_metrics and name not in known
+    ]
 
 
 def keys_of(frame: pd.DataFrame) -> list[str]:
@@ -108,21 +136,23 @@ def _rows(job: Job) -> Iterator[dict[str, Any]]:
         results = summary["methods"][name]
         row: dict[str, Any] = {"method": label}
         row |= {key: _metric(summary, name, key) for key in metrics}
-        row |= {key: diagnosis.get(key) for key in ("ess", "rhat") if key not in metrics}
-        row |= {
+        built_in = {
+            "ess": diagnosis.get("ess"),
+            "rhat": diagnosis.get("rhat"),
             "draws_temperature": (results.get("samples") or {}).get("temperature"),
             "data_per_step": results.get("minibatch_size_mean"),
             "per_million": None if short else diagnosis.get("per_million"),
             "per_second": None if short else diagnosis.get("per_second"),
-            "run": job.folder.digest,
-            SHORT: short,
         }
+        row |= {key: value for key, value in built_in.items() if row.get(key) is None}
+        row |= {"run": job.folder.digest, SHORT: short}
         yield _setting_columns(job.swept, (*row, SEEDS)) | row
 
 
 def _wanted(config: Mapping[str, Any]) -> list[str]:
     """Return the metrics that the experiment names for sweeps; the measure's noise floor follows the measure."""
-    metrics = list((config.get("report") or {}).get("sweep") or ["accept_rate"])
+    named = dict.fromkeys(map(str, (config.get("report") or {}).get("sweep") or ["accept_rate"]))
+    metrics = [name for name in named if name not in _OF_ROWS]
     measure = measure_of(config)
     if measure is not None and measure.floor and measure.metric in metrics and measure.floor not in metrics:
         metrics.insert(metrics.index(measure.metric) + 1, measure.floor)

@@ -248,3 +248,21 @@ def test_a_sweep_over_a_setting_whose_name_begins_like_hydras_has_its_own_folder
     assert digest_of(["lam=1,2", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]) == digest_of(
         ["lam=1,2"]
     )
+
+
+def test_built_in_columns_stand_once_and_a_metric_that_no_run_has_is_named(tmp_path, capsys):
+    arguments = [*OVERRIDES, *QUICK, "~report.metrics", "~report.tables", "~report.notes", "lam=0.2,0.3"]
+    assert run([*arguments, "report.sweep=[ess,rhat,acept_rate,ess]"]) == 0
+    line = (
+        "report.sweep names acept_rate, a metric that no run of this sweep has. Did you mean 'accept_rate'?"
+    )
+    out = capsys.readouterr().out
+    assert line in " ".join(out.split())
+    (head,) = (text for text in out.splitlines() if text.lstrip().startswith("lam "))
+    assert (head.count("ESS"), head.count("R-hat")) == (1, 1)
+    place = the_sweep(tmp_path)
+    assert line.replace("'", "&#39;") in (place / "index.html").read_text()
+    frame = pd.read_csv(place / "sweep.csv")
+    assert frame["ess"].notna().all()
+    assert frame["rhat"].notna().all()
+    assert [name for name in frame.columns if name.startswith("ess")] == ["ess"]
