@@ -37,6 +37,10 @@ _ALWAYS_RUNTIME = ("threads", "jobs", "block_seconds")
 OF_A_METHOD = (
     "label", "kernel", "schedules", "starts", "precondition", "monitor", "data", "model", "target", *COUNTS
 )  # fmt: skip
+OF_A_REPORT = (
+    "paper", "metrics", "figures", "tables", "notes", "finding",
+    "sweep", "sweep_metrics", "sweep_figures", "sweep_tables", "sweep_notes",
+)  # fmt: skip
 _OF_RUNTIME = (*_ALWAYS_RUNTIME, "outputs", "data_dir", "force", "report", "departures")
 
 
@@ -59,7 +63,7 @@ def check_settings(config: Any, *, is_resolved: bool = True) -> None:
 
 
 def check_known(written: Any) -> None:
-    """Refuse settings of a method and of the runtime that nothing reads.
+    """Refuse settings of a method, of the report and of the runtime that nothing reads.
 
     Args:
         written: the configuration, not resolved: a setting that a ${...} refers to is read.
@@ -68,8 +72,11 @@ def check_known(written: Any) -> None:
         UserError: there is one.
     """
     text = str(written)
-    nodes = [(f"methods.{name}", node, OF_A_METHOD) for name, node in written["methods"].items()]
-    for where, node, allowed in [*nodes, ("runtime", written["runtime"], _OF_RUNTIME)]:
+    nodes: list[tuple[str, Any, tuple[str, ...]]] = [
+        (f"methods.{name}", node, OF_A_METHOD) for name, node in written["methods"].items()
+    ]
+    nodes += [("report", written["report"], OF_A_REPORT), ("runtime", written["runtime"], _OF_RUNTIME)]
+    for where, node, allowed in nodes:
         for key in map(str, node):
             refers = (
                 rf"\$\{{[^}}]*(?<!\w)(?:{re.escape(where)})?\.{re.escape(key)}\b"  # ${where.key} or ${.key}

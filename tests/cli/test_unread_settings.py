@@ -56,6 +56,18 @@ def test_a_setting_that_nothing_reads_is_refused(override, message):
             "+methods.mint.stepz=3",
             "methods.mint.stepz is a setting that nothing reads. Did you mean 'steps'?",
         ),
+        *(
+            (
+                f"+report.{wrong}={{}}",
+                f"report.{wrong} is a setting that nothing reads. Did you mean '{right}'?",
+            )
+            for wrong, right in {
+                "figurs": "figures",
+                "metricss": "metrics",
+                "table": "tables",
+                "sweeps": "sweep",
+            }.items()
+        ),
         ("+runtime.job=1", "runtime.job is a setting that nothing reads. Did you mean 'jobs'?"),
         (
             "+methods.mint.epoch=5",
