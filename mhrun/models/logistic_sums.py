@@ -48,26 +48,33 @@ def sums(theta: Tensor, x: Tensor, y: Tensor, scale: float) -> Tensor:
 def _product_fours(x: Any, start: Any, m: Any, w: Any, zero: Any, out: Any) -> None:
     """out[c, j] = w[c] . x[start + j] for four chains c and j < m.
 
-    Two rows at a time, so that each weight is loaded once for two rows and each row once for four chains.
+    Three rows at a time, so that each weight is loaded once for three rows and each row once for four chains: twelve
+    sums and their factors fit into sixteen registers.
     """
     w0, w1, w2, w3 = w[0], w[1], w[2], w[3]
-    even = m // 2 * 2
-    for j in range(0, even, 2):
-        p, q = x[start + j], x[start + j + 1]
-        a, b, c, d = zero[0], zero[0], zero[0], zero[0]
-        e, f, g, h = zero[0], zero[0], zero[0], zero[0]
+    whole = m // 3 * 3
+    for j in range(0, whole, 3):
+        p, q, r = x[start + j], x[start + j + 1], x[start + j + 2]
+        p0, p1, p2, p3 = zero[0], zero[0], zero[0], zero[0]
+        q0, q1, q2, q3 = zero[0], zero[0], zero[0], zero[0]
+        r0, r1, r2, r3 = zero[0], zero[0], zero[0], zero[0]
         for k in range(len(w0)):
-            a += w0[k] * p[k]
-            e += w0[k] * q[k]
-            b += w1[k] * p[k]
-            f += w1[k] * q[k]
-            c += w2[k] * p[k]
-            g += w2[k] * q[k]
-            d += w3[k] * p[k]
-            h += w3[k] * q[k]
-        out[0, j], out[1, j], out[2, j], out[3, j] = a, b, c, d
-        out[0, j + 1], out[1, j + 1], out[2, j + 1], out[3, j + 1] = e, f, g, h
-    for j in range(even, m):
+            p0 += w0[k] * p[k]
+            q0 += w0[k] * q[k]
+            r0 += w0[k] * r[k]
+            p1 += w1[k] * p[k]
+            q1 += w1[k] * q[k]
+            r1 += w1[k] * r[k]
+            p2 += w2[k] * p[k]
+            q2 += w2[k] * q[k]
+            r2 += w2[k] * r[k]
+            p3 += w3[k] * p[k]
+            q3 += w3[k] * q[k]
+            r3 += w3[k] * r[k]
+        out[0, j], out[1, j], out[2, j], out[3, j] = p0, p1, p2, p3
+        out[0, j + 1], out[1, j + 1], out[2, j + 1], out[3, j + 1] = q0, q1, q2, q3
+        out[0, j + 2], out[1, j + 2], out[2, j + 2], out[3, j + 2] = r0, r1, r2, r3
+    for j in range(whole, m):
         p = x[start + j]
         a, b, c, d = zero[0], zero[0], zero[0], zero[0]
         for k in range(len(w0)):
