@@ -14,6 +14,7 @@ from rich.table import Table
 
 from mhrun.cli.compose import compose_config
 from mhrun.cli.overrides import sweep_jobs
+from mhrun.cli.reported_functions import check_report
 from mhrun.data.memory import in_bytes
 from mhrun.durations import describe_duration
 from mhrun.errors import UserError
@@ -53,6 +54,7 @@ def plan(overrides: Sequence[str], folders: Sequence[Path], multirun: bool) -> i
     """
     if not multirun:
         config = compose_config(overrides, folders, compare=False, check=True)
+        check_report(config)
         width = None if sys.stdout.isatty() else 120  # a pipe has no width
         _of_run(config, Console(width=width))
         return 0
@@ -120,6 +122,7 @@ def _of_sweep(jobs: Sequence[tuple[list[str], list[str]]], folders: Sequence[Pat
     for job, swept in jobs:
         try:
             config = compose_config(job, folders, compare=False, check=True)
+            check_report(config)
             folder = RunFolder.of(config)
             if folder.path in paths or _is_done(config, folder):
                 existing += 1

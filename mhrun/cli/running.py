@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mhrun.cli.compose import compose_config
 from mhrun.cli.replaced import with_replaced_parts
+from mhrun.cli.reported_functions import check_report
 from mhrun.durations import describe_duration
 from mhrun.store.folder import RunFolder
 
@@ -25,6 +26,7 @@ def run_once(overrides: Sequence[str], folders: Sequence[Path]) -> int:
     """Run a command line, print what was found and the paths, and return 1 if a part of the report failed."""
     start, spent = time.monotonic(), dict[str, float]()
     config = with_replaced_parts(compose_config(overrides, folders, check=True), overrides)
+    check_report(config)
     folder = compute(config, result_follows=True, spent=spent)
     is_complete = True
     if config["runtime"]["report"]:

@@ -32,6 +32,7 @@ from mhrun.cli.hydra_settings import is_of_hydra
 from mhrun.cli.loader import Loader
 from mhrun.cli.overrides import parsed, sweep_jobs
 from mhrun.cli.replaced import with_replaced_parts
+from mhrun.cli.reported_functions import check_report
 from mhrun.cli.resolvers import register_resolvers
 from mhrun.cli.running import compute
 from mhrun.cores import CORES, usable_cores
@@ -58,6 +59,7 @@ def sweep(overrides: Sequence[str], folders: Sequence[Path]) -> int:
     # Overrides that Hydra cannot compose stop the sweep before its first job; a job with invalid settings
     # fails by itself, and is named before.
     config = _checked(jobs, folders)
+    check_report(config)
     _check_all_jobs(overrides, folders)
     name, outputs = str(config["experiment"]), Path(config["runtime"]["outputs"])
     # Settings of where and how jobs are computed do not change the digest.

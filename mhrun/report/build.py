@@ -75,7 +75,7 @@ def build_report(
         again: whether to rebuild a page that is current.
 
     Raises:
-        UserError: the run is incomplete or damaged, or its report names something that does not exist.
+        UserError: the run is incomplete or damaged, or the name of a table or figure is not one of a file.
     """
     _check_complete(folder)
     with folder.held(waiting):
@@ -96,7 +96,7 @@ def _check_complete(folder: RunFolder) -> None:
 
 def _build(folder: RunFolder) -> Built:
     run, guard, mark = Run(folder), Guard(folder.log), page_digest(folder)
-    parts = report_parts(run.config.get("report") or {})
+    parts = report_parts(run.config.get("report") or {}, find=found_or_failing)
     place = folder.path / ".report.partial"
     remove(place)
     place.mkdir()
@@ -220,16 +220,33 @@ def claims_table(judged: list[Judged]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def report_parts(spec: Mapping[str, Any], prefix: str = "") -> Parts:
+def check_functions(spec: Mapping[str, Any]) -> None:
+    """Find all functions that the report of a run, and that of a sweep, name.
+
+    Args:
+        spec: the node ``report`` of a configuration.
+
+    Raises:
+        UserError: one does not exist, or cannot be imported.
+    """
+    for prefix in ("", "sweep_"):
+        report_parts(spec, prefix)
+
+
+def report_parts(
+    spec: Mapping[str, Any], prefix: str = "", find: Callable[[Any], Callable[[Any], Any]] | None = None
+) -> Parts:
     """Return the functions that a report names, after checking that all exist.
 
     Args:
         spec: the node ``report`` of a configuration.
         prefix: of the keys to read: ``sweep_`` for the report of a sweep.
+        find: returns the function of a name; `found_or_failing` to leave missing ones to the parts that need them.
 
     Raises:
-        UserError: a named function does not exist.
+        UserError: a named function does not exist, or a name is not one of a file.
     """
+    find = find or _function
     groups: dict[str, dict[str, Callable[[Any], Any]]] = {}
     for group in ("tables", "figures"):
         key = prefix + group
@@ -238,10 +255,23 @@ def report_parts(spec: Mapping[str, Any], prefix: str = "") -> Parts:
             raise UserError(f"report.{key} = {named!r} must be a group of settings, NAME: FUNCTION.")
         for name in named:
             checked_name(name, f"report.{key}:")  # it becomes a file name
-        groups[group] = {str(name): _function(path) for name, path in named.items()}
+        groups[group] = {str(name): find(path) for name, path in named.items()}
     names = (spec.get(prefix + key) for key in ("metrics", "notes"))
-    metrics, notes = (_function(path) if path else None for path in names)
+    metrics, notes = (find(path) if path else None for path in names)
     return Parts(metrics, notes, groups["tables"], groups["figures"])
+
+
+def found_or_failing(path: Any) -> Callable[[Any], Any]:
+    """Return a report function, or in place of one that does not exist a function that raises the error."""
+    try:
+        return _function(path)
+    except UserError as error:
+        missing = error
+
+    def failing(_: Any) -> Any:
+        raise missing
+
+    return failing
 
 
 def _function(path: Any) -> Callable[[Any], Any]:

@@ -10,7 +10,15 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from mhrun.report.build import PAGE, Parts, caption_of, draw, report_parts, write_drawn
+from mhrun.report.build import (
+    PAGE,
+    Parts,
+    caption_of,
+    draw,
+    found_or_failing,
+    report_parts,
+    write_drawn,
+)
 from mhrun.report.claims import Judged, judge_sweep
 from mhrun.report.declared import measure_of
 from mhrun.report.evidence import evidence_of
@@ -276,7 +284,7 @@ def _additions(place: Path, jobs: Sequence[Job], guard: Guard) -> Additions:
 
 def _parts(runs: Sequence[Run]) -> Parts:
     spec = (runs[0].config.get("report") or {}) if runs else {}
-    return report_parts(spec, "sweep_")
+    return report_parts(spec, "sweep_", found_or_failing)
 
 
 def _metrics(parts: Parts, runs: Sequence[Run]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import html
 import json
 import re
 import shutil
+import sys
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -393,10 +394,30 @@ def test_a_part_that_fails_leaves_a_line(author, capsys, part, function, line, i
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("wrong", ["figures", "metrics"])
-def test_a_function_that_is_not_there_is_a_mistake(author, capsys, wrong):
-    assert run([*SMALLEST, *of(author, **{wrong: "fgure"})]) == 2
-    assert f"there is no '{author}.fgure'" in capsys.readouterr().err
+@pytest.mark.parametrize("wrong", ["figures", "metrics", "tables", "notes"])
+@pytest.mark.parametrize("form", [(), ("--dry-run",), ("-m", "seed=1,2")])
+def test_a_function_that_is_not_there_is_a_mistake_before_anything_is_computed(author, capsys, wrong, form):
+    assert run([*form, *SMALLEST, *of(author, **{wrong: "fgure"})]) == 2
+    err = capsys.readouterr().err
+    assert f"there is no '{author}.fgure'. Did you mean 'figure'?" in err
+    assert err.count("\n") == 1
+    assert not Path("outputs").exists()
+
+
+@pytest.mark.parametrize("gone", ["figure", "table", "notes", "metrics"])
+def test_a_function_that_has_gone_leaves_a_line_when_the_report_is_made_again(
+    author, capsys, monkeypatch, gone
+):
+    assert run([*SMALLEST, *of(author)]) == 0
+    monkeypatch.delattr(sys.modules[author], gone)
+    assert run(["report"]) == 1
+    assert f"there is no '{author}.{gone}'" in capsys.readouterr().err
+    folder = runs(Path("outputs"))[0]
+    page = html.unescape((folder.report / "index.html").read_text())
+    assert f"UserError: report: there is no '{author}.{gone}'" in page
+    assert own_figures(page) == (gone != "figure")
+    assert (folder.report / "ours.csv").exists() == (gone != "table")
+    assert ("A note of ours." in page) == (gone != "notes")
 
 
 def test_names_of_parts_are_names_of_files(outputs):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
+from pathlib import Path
 
 import matplotlib.image
 import pandas as pd
@@ -167,13 +169,20 @@ def test_metrics_of_a_sweep_that_fail_are_reported_in_their_place(tmp_path, caps
     assert judged(the_sweep(tmp_path)) == []
 
 
-def test_a_sweep_whose_report_names_nothing_there_is_reported(tmp_path, capsys):
+def test_a_sweep_whose_report_names_nothing_there_is_refused(capsys):
     overrides = [*OVERRIDES, *BARE, "lam=0.3,0.2", "+report.sweep_metrics=mint.figure1.nothing"]
-    assert run(overrides) == 1
-    err = capsys.readouterr().err
-    assert (
-        "The experiment's part of this page could not be made: UserError: report: there is no 'mint.figure1.nothing'"
-        in err
+    assert run(overrides) == 2
+    assert "report: there is no 'mint.figure1.nothing'" in capsys.readouterr().err
+    assert not Path("outputs").exists()
+
+
+def test_a_function_of_a_sweep_that_has_gone_leaves_a_line(tmp_path, capsys, of_its_own, monkeypatch):
+    assert run([*OVERRIDES, *BARE, "lam=0.3,0.2", *OWN]) == 0
+    monkeypatch.delattr(sys.modules["sweepreport"], "rates")
+    assert run(["report"]) == 1
+    assert "This figure could not be drawn: UserError: report: there is no 'sweepreport.rates'" in (
+        capsys.readouterr().err
     )
     page = (the_sweep(tmp_path) / "index.html").read_text()
-    assert page.count("<figure>") == 1  # the table and the figure of every sweep are there
+    assert "2 runs &amp; no more" in page
+    assert page.count("<figure>") == 1  # the figure of every sweep is there

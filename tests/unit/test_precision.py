@@ -221,7 +221,7 @@ def test_a_step_needs_deterministic_products_where_it_has_a_ratio():
     ("settings", "message"),
     [
         ({"precision": "bf61"}, "precision = 'bf61' is unknown; choose fp32, tf32, bf16. Did you mean 'bf16'"),
-        ({"precision": None}, "precision = 'None' is unknown"),
+        ({"precision": None}, "precision = None is unknown"),
         ({"precision": "tf32"}, "a format of NVIDIA GPUs; on a CPU choose fp32 or bf16"),
         ({"precision": "bf16", "model": Perceptron([SIDE**2, CLASSES])}, "Perceptron computes its gradient itself"),
         ({"precision": "bf16", "dtype": torch.float64}, "choose dtype=float32, or precision=fp32"),
