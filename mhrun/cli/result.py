@@ -45,10 +45,11 @@ def show_result(folder: RunFolder, width: int | None = None) -> None:
     console = Console(file=sys.stdout, width=width or (None if sys.stdout.isatty() else _PIPE))
 
     status = summary.status
-    verdicts = f"For verdicts: {status.command}" if status.command else ""
-    for line in (summary.finding, " ".join(filter(None, (status.text, status.recorded))), verdicts):
+    for line in (summary.finding, " ".join(filter(None, (status.text, status.recorded)))):
         if line:
             _say(line, console)
+    if status.command:  # it is copied: a terminal folds it, without line breaks
+        print(f"For verdicts: {status.command}")
     methods = marked(summary._replace(methods=_with_acceptance(run, summary.methods)))
     if len(methods) and len(methods.columns):
         print()

@@ -1,4 +1,4 @@
-"""The ``mhrun check`` commands that test the user's parts of a run."""
+"""Commands that a report shows: with the project that they need, and those that test the user's parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from mhrun.paths import user_folders
+from mhrun.build import trusted
+from mhrun.paths import CONF, user_folders
 
 _MOST = 2000  # the data of `mhrun check`, and the largest minibatch that it can test
 
@@ -48,8 +49,32 @@ def _where(module: str) -> list[str]:
     """Return the option by which a command finds a module: the project that has it, or the package if installed."""
     for folder in user_folders():
         if (folder / f"{module}.py").is_file() or (folder / module).is_dir():
-            is_near = folder.resolve().is_relative_to(Path.cwd())
-            return ["--project", os.path.relpath(folder) if is_near else str(folder)]
+            return _project(folder)
     if importlib.util.find_spec(module) is not None:
         return ["--trust", module]
     return ["--project", "DIR"]  # of a report that is read elsewhere
+
+
+def project_of(experiment: str) -> list[str]:
+    """Return the option by which a command finds an experiment: none for a bundled one, else ``--project FOLDER``.
+
+    The project is a folder or an installed package; ``DIR`` where a report is read without it.
+    """
+    file = Path("experiment", f"{experiment}.yaml")
+    if (CONF / file).is_file():
+        return []
+    for folder in user_folders():
+        if any((place / file).is_file() for place in (folder / "conf", folder)):
+            return _project(folder)
+    for package in trusted()[1:]:
+        spec = importlib.util.find_spec(package) if package.isidentifier() else None
+        places = (spec.submodule_search_locations if spec else None) or ()
+        if any((Path(place) / "conf" / file).is_file() for place in places):
+            return ["--project", package]
+    return ["--project", "DIR"]
+
+
+def _project(folder: Path) -> list[str]:
+    """Return the option that names a project's folder, as seen from the working directory."""
+    is_near = folder.resolve().is_relative_to(Path.cwd())
+    return ["--project", os.path.relpath(folder) if is_near else str(folder)]

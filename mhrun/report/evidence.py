@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from mhrun.paths import CONF
+from mhrun.report.check_commands import project_of
 from mhrun.report.claims import Judged
 from mhrun.report.recorded import recorded_results
 from mhrun.report.verdicts import COUNTED, JUDGED, NOT_REPRODUCED, count
@@ -35,7 +37,8 @@ def evidence_of(config: Mapping[str, Any], judged: Sequence[Judged], kind: str =
         return _of_verdicts(counted)
     experiment, scale = str(config["experiment"]), str(config["scale"])
     # The claims of a sweep contain the paper's values.
-    command = f"mhrun experiment={experiment} scale=paper" if kind == "experiments" else ""
+    words = ["mhrun", *project_of(experiment), f"experiment={experiment}", "scale=paper"]
+    command = shlex.join(words) if kind == "experiments" else ""
     departures = (config.get("runtime") or {}).get("departures")
     if not counted:
         if not _is_below_paper(config):

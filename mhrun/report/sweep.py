@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -19,6 +20,7 @@ from mhrun.report.build import (
     report_parts,
     write_drawn,
 )
+from mhrun.report.check_commands import project_of
 from mhrun.report.claims import Judged, judge_sweep
 from mhrun.report.declared import measure_of
 from mhrun.report.evidence import evidence_of
@@ -129,11 +131,12 @@ def _page(place: Path, jobs: Sequence[Job], metrics: _Metrics, additions: Additi
     config = jobs_config(jobs) or {"experiment": place.parent.parent.name, "scale": ""}
     sweep = read_json(place / "sweep.json") or {}
     overrides = sweep.get("overrides")
+    words = ["mhrun", *project_of(str(config["experiment"])), "-m"]
     is_over_seeds = SEED in metrics.keys
     return template("sweep.html.j2").render(
         title=config.get("title") or sweep.get("experiment", ""),
         scale=_in_one_line(config, jobs),
-        command=" ".join(["mhrun -m", *map(str, overrides)]) if isinstance(overrides, list) else "",
+        command=" ".join([shlex.join(words), *map(str, overrides)]) if isinstance(overrides, list) else "",
         finding=metrics.finding,
         warnings=[]
         if metrics.frame.empty

@@ -66,3 +66,20 @@ def test_a_paper_without_claims_is_refused_before_the_run(project, tmp_path, cap
     assert "report.paper = 'mnt' has no claims: write experiments/mnt/claims.yaml" in error
     assert "Did you mean 'mint'" in error
     assert not (tmp_path / "outputs").exists()
+
+
+def test_the_command_for_verdicts_names_the_project(project, tmp_path, capsys):
+    assert run(["--project", project, "thing", "scale=smoke"]) == 0
+    line = "mhrun --project mine experiment=thing scale=paper"
+    assert f"For verdicts: {line}\n" in capsys.readouterr().out
+    page = tmp_path / "outputs" / "thing" / "latest" / "report" / "index.html"
+    assert f"<code>{line}</code>" in page.read_text()
+    assert run(line.split()[1:]) == 0
+    assert "1 of 2 claims reproduced" in capsys.readouterr().out
+
+
+def test_the_page_of_a_sweep_shows_its_command_with_the_project(project, tmp_path):
+    words = ["experiment=thing", "scale=smoke", "seed=1,2", "runtime.report=false"]
+    assert run(["--project", project, "-m", *words]) == 0
+    (page,) = (tmp_path / "outputs" / "thing" / "sweeps").glob("*/index.html")
+    assert f"<code>mhrun --project mine -m {' '.join(words)}</code>" in page.read_text()

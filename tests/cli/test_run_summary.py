@@ -299,7 +299,7 @@ def test_a_status_is_a_preview_a_verdict_or_neither(tmp_path, monkeypatch):
     found = evidence.evidence_of(smoke, some)
     assert (found.kind, found.recorded) == ("preview", "")
     assert found.text == "Preview: 1 of 2 checks hold; no verdict at smoke scale."
-    assert found.command == "mhrun experiment=e scale=paper"
+    assert found.command == "mhrun --project DIR experiment=e scale=paper"
     assert found.departures == ["scale = smoke", "n = 5 (paper: 50)"]
 
     verdicts = [{"id": "a", "verdict": REPRODUCED}, {"id": "b", "verdict": "not judged"}]
