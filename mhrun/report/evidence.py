@@ -12,6 +12,8 @@ from mhrun.report.claims import Judged
 from mhrun.report.recorded import recorded_results
 from mhrun.report.verdicts import COUNTED, JUDGED, NOT_REPRODUCED, count
 
+_NAMED = 3  # claims without a number that are named; the rest are counted
+
 
 class Evidence(NamedTuple):
     """The status of a run as evidence; "" is a run without claims, and of nothing smaller than the paper's."""
@@ -64,9 +66,17 @@ def _of_verdicts(counted: Sequence[Judged]) -> Evidence:
     """Return the status of a run of whose claims some have a verdict."""
     reproduced, total = count(claim.verdict for claim in counted)
     failed = [f"{claim.quantity} ({claim.id})" for claim in counted if claim.verdict == NOT_REPRODUCED]
-    missing = total - reproduced - len(failed)
-    rest = f" {missing} have no number in this run." if missing else ""
+    rest = _without_number([claim for claim in counted if claim.verdict not in JUDGED])
     return Evidence("verdict", f"{reproduced} of {total} claims reproduced.{rest}", failed=failed)
+
+
+def _without_number(claims: Sequence[Judged]) -> str:
+    """Return a sentence on claims that a run at the paper's settings has no number for, the first with metrics."""
+    if not claims:
+        return ""
+    named = "; ".join(f"{claim.id} ({claim.why})" for claim in claims[:_NAMED])
+    rest = f"; and {len(claims) - _NAMED} more" if len(claims) > _NAMED else ""
+    return f" {len(claims)} {'has' if len(claims) == 1 else 'have'} no number: {named}{rest}."
 
 
 def _is_below_paper(config: Mapping[str, Any]) -> bool:

@@ -83,3 +83,11 @@ def test_the_page_of_a_sweep_shows_its_command_with_the_project(project, tmp_pat
     assert run(["--project", project, "-m", *words]) == 0
     (page,) = (tmp_path / "outputs" / "thing" / "sweeps").glob("*/index.html")
     assert f"<code>mhrun --project mine -m {' '.join(words)}</code>" in page.read_text()
+
+
+def test_a_claim_whose_metric_no_run_has_is_named_with_it(project, tmp_path, capsys):
+    path = tmp_path / "mine" / "experiments" / "mine_2026" / "claims.yaml"
+    path.write_text(path.read_text().replace("9, metric: mcmc.mean", "9, metric: mcmc.maen"))
+    assert run(["--project", project, "thing", "scale=paper"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "1 of 2 claims reproduced. 1 has no number: large (this run has no mcmc.maen)." in out
