@@ -43,14 +43,13 @@ def plain(subject: Subject) -> Known:
 def costs(subject: Subject) -> Iterator[CheckResult]:
     """The reported numbers of evaluations are the actual ones.
 
-    Those of an acceptance test without an expansion of the log-likelihood, whose terms count as log-likelihoods and are
-    made by its derivatives.
+    An acceptance test is counted without a Taylor surrogate: its terms are reported as log-likelihoods, and the model
+    sees derivatives.
     """
     known = plain(subject)
     model = Counting(known.model)
-    expands = subject.surrogate in BOUND_KINDS
-    decides = subject.make(subject.n, subject.m).decides
-    target = known._replace(model=model).target("none" if expands and decides else subject.surrogate)
+    is_taylor_of_test = subject.surrogate in BOUND_KINDS and subject.make(subject.n, subject.m).decides
+    target = known._replace(model=model).target("none" if is_taylor_of_test else subject.surrogate)
     kernel, step, temperature, theta = _case(subject, known, target, 6)
     streams = Streams(derive_key(subject.seed, "check"), len(theta))
     first = kernel.start(target, torch.from_numpy(theta.copy()), Draws(streams, 0))

@@ -146,6 +146,7 @@ def show_json(verdicts: Sequence[CheckResult], subject: Subject, seconds: float)
         "seconds": round(seconds, 1),
         "fails": sum(verdict.outcome == "fails" for verdict in verdicts),
         "periods_not_judged": list(subject.unseen_periods),
+        "notes": list(subject.notes),
         "no_power": sum(verdict.outcome == NO_POWER for verdict in verdicts),
         "checks": [{key: finite(value) for key, value in verdict._asdict().items()} for verdict in verdicts],
     }

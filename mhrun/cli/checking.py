@@ -82,7 +82,7 @@ def _composed(overrides: list[str], folders: Sequence[Path]) -> DictConfig:
     """Return the settings of a check; a dotted name becomes a part of its kind."""
     register_resolvers()
     name: str | None = None
-    kind, arguments, of_class = "", dict[str, Any](), ""
+    kind, arguments, settings, of_class = "", dict[str, Any](), dict[str, str](), ""
     if any(override.partition("=")[0].partition("@")[0] == "schedule" for override in overrides):
         raise UserError(_OF_SCHEDULES)
     if "=" not in overrides[0]:
@@ -93,8 +93,6 @@ def _composed(overrides: list[str], folders: Sequence[Path]) -> DictConfig:
         settings = {key: value for key, _, value in (override.partition("=") for override in overrides)}
         given = {key: _read(key, value) for key, value in settings.items() if key in takes and key != "m"}
         arguments = ({"m": "${m}"} if "m" in takes else {}) | given
-        if "m" in takes and "m" not in settings:
-            print(f"mhrun: {name} has the m of the checks, 100; m=VALUE chooses another.", file=sys.stderr)
         overrides = [override for override in overrides if override.partition("=")[0] not in given]
     try:
         config = composed(overrides, folders, "check")
@@ -103,6 +101,11 @@ def _composed(overrides: list[str], folders: Sequence[Path]) -> DictConfig:
     if name is not None:
         OmegaConf.set_struct(config, False)
         config[kind] = {"_target_": name, **arguments}
+        if "m" in arguments and "m" not in settings:
+            print(
+                f"mhrun: {name} is checked with m = {config.m}; m=VALUE gives it another one.",
+                file=sys.stderr,
+            )
     check_overrides_read(overrides, config, of_class)
     return config
 

@@ -146,7 +146,7 @@ chains hardly move.
   chains=8000     chains of the checks that are judged by draws; more see smaller errors
   step_size=      of all checks; if not given, the largest with a fair acceptance, or stable
   checks=[...]    only these
-  n=2000, m=100   data, and data in a minibatch, of the checks with minibatches
+  n=2000, m=100   data, and data in a minibatch, of the checks with minibatches; m is also that of a class by name
   seed=0
   --json          print the verdicts as JSON
 

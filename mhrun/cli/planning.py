@@ -14,7 +14,7 @@ from rich.table import Table
 
 from mhrun.cli.compose import compose_config
 from mhrun.cli.overrides import sweep_jobs
-from mhrun.cli.reported_functions import check_report
+from mhrun.cli.report_functions import check_report
 from mhrun.data.memory import in_bytes
 from mhrun.durations import describe_duration
 from mhrun.errors import UserError

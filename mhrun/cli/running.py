@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mhrun.cli.compose import compose_config
 from mhrun.cli.replaced import with_replaced_parts
-from mhrun.cli.reported_functions import check_report
+from mhrun.cli.report_functions import check_report
 from mhrun.durations import describe_duration
 from mhrun.store.folder import RunFolder
 

@@ -21,6 +21,7 @@ _KINDS: dict[str, tuple[type | UnionType, str]] = {
     "monitor": (dict, "a group of settings; choose one, such as monitor=predictive"),
     "scales": (dict, "a group of scales, each a group of settings"),
     "report": (dict, "a group of settings"),
+    "report.sweep": (list | None, "a list of metrics, such as [accept_rate]"),
     "runtime": (dict, "a group of settings"),
     "runtime.outputs": (str, "a folder"),
     "runtime.force": (bool, "true or false"),
@@ -76,7 +77,7 @@ def check_known(written: Any) -> None:
         (f"methods.{name}", node, OF_A_METHOD) for name, node in written["methods"].items()
     ]
     nodes += [
-        ("report", written.get("report") or {}, OF_A_REPORT),
+        ("report", written["report"], OF_A_REPORT),
         ("runtime", written["runtime"], _OF_RUNTIME),
     ]
     for where, node, allowed in nodes:
@@ -116,7 +117,7 @@ def _check_kinds(config: Mapping[str, Any], is_resolved: bool) -> None:
         node: Any = config
         for key in path.split("."):
             node = node.get(key)
-        if kind is int and not is_resolved and _refers(node):
+        if not is_resolved and _refers(node):
             continue
         if not isinstance(node, kind) or (kind is int and isinstance(node, bool)):
             raise UserError(f"{path} = {_short(node)} must be {description}.")

@@ -32,7 +32,7 @@ from mhrun.cli.hydra_settings import is_of_hydra
 from mhrun.cli.loader import Loader
 from mhrun.cli.overrides import parsed, sweep_jobs
 from mhrun.cli.replaced import with_replaced_parts
-from mhrun.cli.reported_functions import check_report
+from mhrun.cli.report_functions import check_report
 from mhrun.cli.resolvers import register_resolvers
 from mhrun.cli.running import compute
 from mhrun.cores import CORES, usable_cores

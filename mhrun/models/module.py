@@ -18,7 +18,7 @@ from mhrun.errors import Refusal, UserError, nearest
 from mhrun.models.block_priors import block_variances, describe_variances, precisions
 from mhrun.models.explained import unvalidated
 from mhrun.models.module_bound import Bound
-from mhrun.models.module_copy import initialised, prepared, reset
+from mhrun.models.module_copy import initialised, prepared, reset, warn_of_layers
 from mhrun.models.module_evaluation import BOUND, VMAPPED, Evaluator, Likelihood
 from mhrun.models.module_vmapped import Vmapped
 from mhrun.native.vectors import square_sum
@@ -106,20 +106,7 @@ class ModuleModel:
         drawn = self._prepared.module.parameters() if self._make else initialised(self._prepared.module)
         for parameter in drawn:
             parameter.detach().zero_()
-        if self._prepared.dropouts:
-            warnings.warn(
-                f"dropout is off in layer {', '.join(self._prepared.dropouts)}: a likelihood cannot be random. Remove "
-                "dropout, or put that layer alone into evaluation mode, layer.eval(), to silence this.",
-                UserWarning,
-                stacklevel=2,
-            )
-        if self._prepared.idle_norms:
-            warnings.warn(
-                f"BatchNorm is in evaluation mode in layer {', '.join(self._prepared.idle_norms)} and has seen no "
-                "data: with mean 0 and variance 1 it normalises nothing. Call its train(), or train the module first.",
-                UserWarning,
-                stacklevel=2,
-            )
+        warn_of_layers(self._prepared)
         self._likelihood: Likelihood = categorical if isinstance(likelihood, str) else likelihood
         self.is_classifier = isinstance(likelihood, str)
         self.evaluation = evaluation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -58,6 +59,24 @@ def prepared(module: nn.Module) -> Prepared:
     tokens = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in layers.values())
     buffers = tuple(first[id(b)] for b in owned)
     return Prepared(clone, tuple(trains), buffers, tuple(norms), tuple(idle), tuple(dropouts), tokens)
+
+
+def warn_of_layers(copied: Prepared) -> None:
+    """Warn of layers whose dropout was switched off, and of BatchNorm with the statistics of no data."""
+    if copied.dropouts:
+        warnings.warn(
+            f"dropout is off in layer {', '.join(copied.dropouts)}: a likelihood cannot be random. Remove "
+            "dropout, or put that layer alone into evaluation mode, layer.eval(), to silence this.",
+            UserWarning,
+            stacklevel=3,
+        )
+    if copied.idle_norms:
+        warnings.warn(
+            f"BatchNorm is in evaluation mode in layer {', '.join(copied.idle_norms)} and has seen no "
+            "data: with mean 0 and variance 1 it normalises nothing. Call its train(), or train the module first.",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def _check_parameters(module: nn.Module) -> None:

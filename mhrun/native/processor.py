@@ -1,11 +1,11 @@
-"""What numba assumes of the processor that loops are compiled for."""
+"""The processor features that numba compiles for."""
 
 from __future__ import annotations
 
 from functools import cache
 
 # LLVM prefers vectors of 256 bits on all of Intel's processors that have longer ones, as the first of these lowered
-# their clock for long vectors. These hardly do, and loops took 10 to 28 % less time (Emerald Rapids).
+# their clock for long vectors. These hardly do, and loops took 1 to 28 % less time (Emerald Rapids).
 _KEEP_THEIR_CLOCK = frozenset({"sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d"})
 
 

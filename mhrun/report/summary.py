@@ -301,7 +301,7 @@ def default_finding(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> s
     if not sizes:
         return ""
     wide = {m: excess for m in sizes if (excess := run.methods[m].get("excess_variance") or 0.0) > EXCESS}
-    right = _default_finding(run, diagnostics, {m: size for m, size in sizes.items() if m not in wide})
+    right = _best_of(run, diagnostics, {m: size for m, size in sizes.items() if m not in wide})
     return " ".join(filter(None, (right, _too_wide(run, wide))))
 
 
@@ -313,10 +313,8 @@ def _too_wide(run: Run, wide: Mapping[str, float]) -> str:
     return f"Minibatch noise makes variances too large: {', '.join(names)}."
 
 
-def _default_finding(
-    run: Run, diagnostics: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, float]
-) -> str:
-    """Return `default_finding` for the methods of `sizes`: their effective draws."""
+def _best_of(run: Run, diagnostics: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, float]) -> str:
+    """Return the sentence on the methods of `sizes`, which has their effective draws."""
     if not sizes:
         return ""
     rhats = {m: float(diagnostics[m]["rhat"]) for m in sizes if _is_there(diagnostics[m].get("rhat"))}

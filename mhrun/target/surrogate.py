@@ -140,18 +140,18 @@ class Surrogate:
         return grad
 
     def _by_autodiff(self, theta: Tensor, rows: Rows) -> Tensor:
-        # Directional derivatives by reverse mode: with g(u) the gradient of sum_i u_i l_i, d (g(u).step) / du_i is that
-        # of l_i. Forward mode takes several times as long, as torch decomposes operations in Python for it.
+        # Directional derivatives by reverse mode twice: sum_i u_i l_i has the directional derivative sum_i u_i l_i',
+        # whose derivative with respect to u_i is l_i'. Forward mode takes several times as long in torch.
         at = self.reference.theta.repeat(len(theta), 1).requires_grad_()
         step = theta - at.detach()
         with torch.enable_grad():
             log_lik = self._model.log_lik(at, rows).double()
             u = torch.zeros_like(log_lik, requires_grad=True)
-            slope = (_derivative((log_lik * u).sum(), at) * step).sum()
-            terms = _derivative(slope, u)
+            first = (_derivative((log_lik * u).sum(), at) * step).sum()
+            terms = _derivative(first, u)
             if self.order == 2:
-                bend = (_derivative(slope, at) * step).sum()
-                terms = terms + 0.5 * _derivative(bend, u)
+                second = (_derivative(first, at) * step).sum()
+                terms = terms + 0.5 * _derivative(second, u)
         return terms if theta.requires_grad else terms.detach()
 
 

@@ -76,6 +76,9 @@ def test_the_command_prints_verdicts_and_returns_a_status(capsys, tmp_path, monk
     found = capsys.readouterr().out
     assert "no bias seen" in found
     assert "are without" not in found
+    for given in ([], ["m=50"]):
+        assert run(["check", "mhrun.rules.mh_minibatch.MHMinibatch", "checks=[costs]", *given]) == 0
+        assert ("MHMinibatch is checked with m = 100; m=VALUE" in capsys.readouterr().err) == (not given)
     assert run(["check", "method=mcmc", "+method.target.surrogate=banana"]) == 2
     assert "surrogate = 'banana' is unknown" in capsys.readouterr().err
     assert run(["check", "method=zig_zag"]) == 2

@@ -206,6 +206,10 @@ def mistakes(outputs, *extra):
         ([*SMOKE, "runtime.force=no"], "runtime.force = 'no' must be true or false"),
         ([*SMOKE, "runtime.report=no"], "runtime.report = 'no' must be true or false"),
         ([*SMOKE, "target.replacement=no"], "replacement = 'no' must be true or false"),
+        (
+            [*SMOKE, "report.sweep=ess"],
+            "report.sweep = 'ess' must be a list of metrics, such as [accept_rate]",
+        ),
         ([*SMOKE, "m=100.5"], "m = 100.5 must be a whole number"),
         ([*SMOKE, "methods.mint.kernel.pairing.m=abc"], "m = 'abc' must be a whole number"),
         ([*SMOKE, "temperature=abc"], "temperature = 'abc' must be a number, or one for each chain"),

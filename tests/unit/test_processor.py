@@ -1,4 +1,4 @@
-"""What numba is told about the processor."""
+"""The processor features that numba compiles for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Target:
 
 
 @pytest.mark.parametrize(
-    ("cpu", "chosen", "is_told"),
+    ("cpu", "chosen", "is_set"),
     [
         ("emeraldrapids", None, True),
         ("skylake-avx512", None, False),
@@ -33,7 +33,7 @@ class _Target:
     ],
 )
 def test_long_vectors_where_they_pay_and_nobody_has_chosen(
-    monkeypatch: pytest.MonkeyPatch, cpu: str, chosen: str | None, is_told: bool
+    monkeypatch: pytest.MonkeyPatch, cpu: str, chosen: str | None, is_set: bool
 ) -> None:
     """Numba's target is made with the feature, which does not stay in numba's settings."""
     target = _Target()
@@ -41,7 +41,7 @@ def test_long_vectors_where_they_pay_and_nobody_has_chosen(
     monkeypatch.setattr(registry, "cpu_target", target)
     monkeypatch.setattr(numba.config, "CPU_FEATURES", chosen)
     use_long_vectors.__wrapped__()
-    told = [str(features).endswith(",-prefer-256-bit") for features in target.features]
-    assert told == [True] * is_told
+    has_feature = [str(features).endswith(",-prefer-256-bit") for features in target.features]
+    assert has_feature == [True] * is_set
     kept = numba.config.CPU_FEATURES
     assert kept == chosen
