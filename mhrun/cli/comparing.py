@@ -162,7 +162,7 @@ def _options(arguments: Sequence[str]) -> _Options:
             found = found._replace(evaluations=_evaluations(value) if equals else _LEAST)
         elif argument.startswith("-"):
             raise UserError(
-                f"There is no option '{argument}' here; compare has --reference, --tolerance, --equal-cost, --explain, "
+                f"There is no option {argument!r} here; compare has --reference, --tolerance, --equal-cost, --explain, "
                 "--json and --csv."
             )
         else:

@@ -64,8 +64,14 @@ def _kept(halt: Halt) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text with control characters escaped, because it may quote user input or a file."""
-    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+    """Return a text with control characters escaped, because it may quote user input or a file.
+
+    Indented lines stay lines: a message lists what is missing in them.
+    """
+    return "".join(
+        c if c.isprintable() or (c == "\n" and text[k + 1 : k + 3] == "  ") else repr(c)[1:-1]
+        for k, c in enumerate(text)
+    )
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -29,16 +29,16 @@ def found_run(argument: str, outputs: Path) -> tuple[RunFolder, str | None]:
     for text in (argument, argument.rpartition(":")[0]):
         if text and (Path(text) / TRACE).is_file():
             raise UserError(
-                f"'{text}' holds a trace of mhrun.sample, not a run; compare it from Python, by mhrun.compare."
+                f"{text!r} holds a trace of mhrun.sample, not a run; compare it from Python, by mhrun.compare."
             )
         if text and Path(text).is_dir():
             raise UserError(
-                f"'{text}' is not a run: it has no config.yaml. If it was one, the command of the run makes it again."
+                f"{text!r} is not a run: it has no config.yaml. If it was one, the command of the run makes it again."
             )
     names = {folder.experiment for folder in runs(outputs)}
     name = argument.partition(":")[0]
     raise UserError(
-        f"'{argument}' is not a run: no folder, no experiment that has run, no beginning of a digest in {outputs}."
+        f"{argument!r} is not a run: no folder, no experiment that has run, no beginning of a digest in {outputs}."
         f"{nearest(name, names)} mhrun list shows the runs."
     )
 
@@ -66,7 +66,7 @@ def run_at(text: str, outputs: Path) -> RunFolder | None:
         return None
     if len(matches) > 1:
         raise UserError(
-            f"'{text}' is the beginning of several runs: {', '.join(str(r.path) for r in matches)}."
+            f"{text!r} is the beginning of several runs: {', '.join(str(r.path) for r in matches)}."
         )
     return matches[0]
 

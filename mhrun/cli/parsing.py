@@ -172,12 +172,12 @@ def _experiment(argument: str, folders: Sequence[Path]) -> str:
         return f"experiment={argument}"
     if argument in COMMANDS:
         raise UserError(
-            f"'{argument}' is a command, which comes first: mhrun [--project FOLDER] {argument} ..."
+            f"{argument!r} is a command, which comes first: mhrun [--project FOLDER] {argument} ..."
         )
     hint = nearest(argument, [*COMMANDS, *paths])
     if argument in ("smoke", "quick", "long", "paper"):
         hint = f" Did you mean 'scale={argument}'?"
     raise UserError(
-        f"'{argument}' is not a command, an experiment or KEY=VALUE.{hint} mhrun list shows the experiments, "
+        f"{argument!r} is not a command, an experiment or KEY=VALUE.{hint} mhrun list shows the experiments, "
         "mhrun --help the commands; an experiment of a project needs --project FOLDER."
     )

@@ -84,7 +84,7 @@ def folder_and_names(key: str, arguments: Sequence[str]) -> tuple[str | None, li
         if argument.startswith(f"{key}="):
             folder = argument.partition("=")[2]
         elif argument.startswith("-") or "=" in argument:
-            raise UserError(f"'{argument}' is not an option here; the only setting is {key}=FOLDER.")
+            raise UserError(f"{argument!r} is not an option here; the only setting is {key}=FOLDER.")
         else:
             names.append(argument)
     return folder, names

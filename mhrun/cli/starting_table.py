@@ -217,7 +217,7 @@ def _table_settings(settings: Sequence[str]) -> dict[str, Any]:
                     " An offset is the logarithm of an exposure: write exposure=COLUMN, a column of its exp."
                 )
             raise UserError(
-                f"'{setting}' is not a setting of the table here.{hint} There are: {', '.join(sorted(names))}."
+                f"{setting!r} is not a setting of the table here.{hint} There are: {', '.join(sorted(names))}."
             )
         check_plain_name(value, key)
         if key == "baselines":

@@ -55,7 +55,7 @@ def check_class_overrides(name: str, kind: str, takes: Sequence[str], overrides:
             )
         if group == kind:
             raise UserError(
-                f"{override} sets '{setting}', which nothing reads.{nearest(setting, takes)} {its_settings}"
+                f"{override} sets {setting!r}, which nothing reads.{nearest(setting, takes)} {its_settings}"
                 f"{f', given bare: {takes[0]}=VALUE' if takes else ''}."
             )
         known = (*takes, *SETTINGS)
