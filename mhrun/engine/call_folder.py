@@ -8,12 +8,32 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mhrun.engine.longer import reason_to_begin_anew
+from mhrun.engine.method import Method
 from mhrun.errors import UserError
 from mhrun.store.files import read_json, write_json
 from mhrun.store.fingerprint import fingerprint
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import FORMAT, RESULTS_VERSION
+from mhrun.store.longer import STEPS, begin_longer, steps_of
 from mhrun.store.netcdf import TRACE
+
+
+def _go_on(folder: Path, method: Method, steps: int) -> None:
+    """Make what a folder has of a method with fewer steps the beginning of it.
+
+    Raises:
+        UserError: it is not its beginning, or is damaged.
+    """
+    total = method.shape.warmup + steps
+    reason = reason_to_begin_anew(method, steps)
+    if reason is None and (folder / TRACE).exists() and not begin_longer(folder, folder, total):
+        reason = f"it is damaged, or does not have the state after step {total:,}"
+    if reason is not None:
+        raise UserError(
+            f"'{folder}' holds the trace of this call with {STEPS}={steps}, which cannot go on: {reason}. Choose "
+            "another folder."
+        )
 
 
 @contextmanager
@@ -28,14 +48,21 @@ def locked(folder: str | Path) -> Iterator[Path]:
         yield place.path
 
 
-def check_call(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse a folder that holds the trace of another call, and name the settings that differ."""
+def check_call(folder: Path, settings: Mapping[str, Any], method: Method) -> None:
+    """Refuse a folder that holds the trace of another call, and name the settings that differ.
+
+    A call that differs in more steps only goes on from what is there.
+
+    Raises:
+        UserError: it is the trace of another call, or one that cannot go on.
+    """
     note = folder / "call.json"
     version = fingerprint(FORMAT, RESULTS_VERSION)
     digests = {name: fingerprint(value) for name, value in settings.items()}
     recorded = read_json(note)
+    record = {"version": version, STEPS: method.shape.steps, "settings": digests}
     if recorded is None and not any((folder / name).exists() for name in ("blocks", TRACE)):
-        write_json(note, {"version": version, "settings": digests})
+        write_json(note, record)
         return
     before = (recorded or {}).get("settings")
     if before is None or (recorded or {}).get("version") != version:
@@ -43,7 +70,11 @@ def check_call(folder: Path, settings: Mapping[str, Any]) -> None:
             f"'{folder}' holds the trace of another call, or of this one by another version of mhrun; choose "
             "another folder."
         )
-    if differing := [name for name, digest in digests.items() if before.get(name) != digest]:
+    differing = [name for name, digest in digests.items() if before.get(name) != digest]
+    if differing == [STEPS] and 0 < steps_of(recorded) < method.shape.steps:
+        _go_on(folder, method, steps_of(recorded))
+        write_json(note, record)
+    elif differing:
         raise UserError(
             f"'{folder}' holds the trace of another call, with other values of: {', '.join(differing)}. Choose "
             "another folder."

@@ -23,6 +23,8 @@ from mhrun.native import available
 from mhrun.parts import Kernel
 from mhrun.random import MANY, Draws, Streams, derive_key
 from mhrun.schedules import Plan
+from mhrun.store.identity import method_digest
+from mhrun.store.longer import ANY_STEPS_DIGEST
 from mhrun.store.netcdf import FIELDS, KIND, LAYERS, N_DATA, SEPARATE, TEMPERATURE, Shape
 from mhrun.store.sharing import DIGEST
 from mhrun.target import Target
@@ -278,5 +280,6 @@ def trace_attributes(config: Mapping[str, Any], run: str, method: Method, digest
         "method": method.name,
         "digest": run,
         DIGEST: digest,
+        ANY_STEPS_DIGEST: method_digest(config, method.name, any_steps=True),
     }
     return attributes | model_attributes(method.target)

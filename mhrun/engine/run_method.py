@@ -30,6 +30,7 @@ from mhrun.kernels import ReplicaExchange
 from mhrun.random import MANY
 from mhrun.store.blocks import TraceWriter, clear, damage, done
 from mhrun.store.files import remove
+from mhrun.store.longer import ANY_STEPS_DIGEST, STEPS, forget_shorter, steps_of
 from mhrun.store.netcdf import KINETIC, STEP_SIZE, TRACE
 from mhrun.store.reference import prepare_reference
 from mhrun.store.sharing import DIGEST
@@ -75,8 +76,7 @@ def run_method(
         watcher.begin(method.name, position.step, method.shape.total, executor.name)
         position = _to_the_end(method, position, executor, writer, settings, watcher, stop)
         facts = _facts(method, position, executor)
-        if DIGEST in attributes:
-            facts[DIGEST] = attributes[DIGEST]
+        facts |= {name: attributes[name] for name in (DIGEST, ANY_STEPS_DIGEST) if name in attributes}
         attributes = {**attributes, **target_attributes(method), STEP_SIZE: facts["step_size"]}
         attributes |= {name: facts[name] for name in (KINETIC,) if name in facts}
         attributes |= _of_ladder(method, writer.totals)
@@ -91,6 +91,7 @@ def _facts(method: Method, position: Position, executor: Executor) -> dict[str, 
     """Return the facts of a method's summary other than its totals."""
     last = method.plan.controls(position.memory, position.step, 1)
     facts: dict[str, Any] = {
+        STEPS: method.shape.steps,
         "executor": executor.name,
         "step_size": last.step_size[0].tolist(),
         "temperature": last.temperature[0].tolist(),
@@ -216,6 +217,9 @@ def _finished(method: Method, folder: Path, watcher: Watcher) -> dict[str, Any] 
     Damaged results are removed, and the watcher learns of it.
     """
     summary = done(folder)
+    if steps_of(summary) not in (0, method.shape.steps):  # its beginning, see `mhrun.store.longer`
+        forget_shorter(folder)
+        return None
     if summary is None and not (folder / TRACE).is_dir():
         return None
     if (reason := damage(folder)) is None and summary is not None:

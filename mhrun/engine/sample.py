@@ -123,8 +123,8 @@ def sample(
         monitor: computes metrics while the chains run, such as `Predictive`: group ``monitor`` of the trace.
         threads: of torch and of compiled loops; None: all cores for compiled loops, and for torch one, or all where a
             long step is measured to be faster with them.
-        folder: where to keep the trace; the same call resumes what is there, another is refused.
-            None keeps it in memory.
+        folder: where to keep the trace; the same call resumes what is there, and one with more `steps` goes on from
+            it; another is refused. None keeps it in memory.
         progress: print a line every ten seconds to stderr, with the steps that are done and the seconds that are left.
 
     Returns:
@@ -215,12 +215,12 @@ def sample(
             "thin": (method.shape.thin, method.shape.thin_stats),
             "seed": method.seed,
             "dtype": str(dtype),
-            "monitor": method.monitor,
+            "monitor": monitor,
             # Devices round differently, and a GPU has many normals from another generator (`Streams.many_normals`).
             "device": target.device.type,
         }
         with locked(folder) as place:
-            check_call(place, call)
+            check_call(place, call, method)
             method, summary = _run(method, place, place, settings, attributes, progress)
             trace = open_trace(place)
     warn_of_trace(method, summary, trace)

@@ -1,4 +1,7 @@
-"""Methods that an earlier part of a run, or another run, has computed or is computing; see `mhrun.store.sharing`."""
+"""Methods that an earlier part of a run, or another run, has computed or is computing; see `mhrun.store.sharing`.
+
+Of another run with fewer steps a method is the beginning (`mhrun.store.longer`).
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,14 @@ import time
 from collections.abc import Iterator, Sequence
 
 from mhrun.engine.log import log
+from mhrun.engine.longer import reason_to_begin_anew
 from mhrun.engine.method import Method
 from mhrun.engine.run_context import RunContext
 from mhrun.errors import Interrupted
 from mhrun.store.blocks import done
-from mhrun.store.sharing import claimed, take
+from mhrun.store.identity import method_digest
+from mhrun.store.longer import begin_longer, shorter_runs
+from mhrun.store.sharing import claimed, has_begun, take
 
 _WAIT = 0.5  # seconds between two looks at whether another run has computed a method
 
@@ -22,8 +28,8 @@ def reuse(run: RunContext, methods: Sequence[Method]) -> None:
         run.watcher.note(f"{', '.join(finished)}: finished by an earlier part of this run")
     if not run.config["runtime"]["force"]:
         for method in methods:
-            if method.name not in finished:
-                _take(run, method.name)
+            if method.name not in finished and not _take(run, method.name):
+                _go_on(run, method)
 
 
 def each_claimed(run: RunContext, methods: Sequence[Method]) -> Iterator[Method]:
@@ -54,9 +60,28 @@ def each_claimed(run: RunContext, methods: Sequence[Method]) -> Iterator[Method]
         waiting = still_waiting
 
 
-def _take(run: RunContext, name: str) -> None:
-    """Use what another run has computed of a method, where one has."""
+def _take(run: RunContext, name: str) -> bool:
+    """Use what another run has computed of a method, and return whether one has."""
     if (source := take(run.folder, name, run.digests[name])) is not None:
-        line = f"{name}: taken from run {source}, which has it with the same settings"
-        run.watcher.note(line)
-        log.info(line)
+        _note(run, f"{name}: taken from run {source}, which has it with the same settings")
+    return source is not None
+
+
+def _go_on(run: RunContext, method: Method) -> None:
+    """Begin a method with the steps of a finished run that has fewer of them, where there is one."""
+    target = run.folder.method(method.name)
+    if has_begun(target):
+        return
+    digest = method_digest(run.config, method.name, any_steps=True)
+    for shorter in shorter_runs(run.folder, method.name, digest, method.shape.steps):
+        if reason_to_begin_anew(method, shorter.steps) is None:
+            total = method.shape.warmup + shorter.steps
+            if begin_longer(target, shorter.folder, total):
+                source = shorter.folder.parent.parent.name
+                _note(run, f"{method.name}: goes on after step {total:,}, where run {source} ended")
+                return
+
+
+def _note(run: RunContext, line: str) -> None:
+    run.watcher.note(line)
+    log.info(line)

@@ -33,6 +33,13 @@ from mhrun.store.trace_file import PartialTrace
 Array = npt.NDArray[Any]
 
 DONE = "done.json"
+LAST = "last.npz"
+"""The state after the last step of a finished method, and its totals (`mhrun.store.longer`)."""
+SHORTER = "shorter.nc"
+"""Among the blocks: the trace of a run with fewer steps, which has the draws of the first block."""
+SHORTER_DIGEST = "shorter_digest"
+"""In that block: the SHA-256 of this trace."""
+_MOST_KEPT = 1 << 26  # bytes of a state that is kept
 _NAME = re.compile(r"\d{1,18}-\d{1,18}\.npz")
 # Bytes of a state above which only the last blocks keep it: that of a network would fill the disk
 _LARGE = 1 << 20
@@ -96,6 +103,8 @@ class TraceWriter:
         for i, path in enumerate(paths):
             first, stop = _span(path)
             content = load_block(path) if first == next_step else None
+            if content is not None and SHORTER_DIGEST in content and not self._has_shorter(content):
+                content = None
             if content is None:
                 warn(
                     f"{path.name} is damaged or out of place; continuing from step {next_step - 1:,} before it."
@@ -116,6 +125,14 @@ class TraceWriter:
         self.wall_s, self.warmup_wall_s = float(last["wall"]), float(last["warmup_wall"])
         self._pending_from = next_step
         return Checkpoint(next_step - 1, {key: value for key, value in last.items() if _of_state(key)})
+
+    def _has_shorter(self, block: Mapping[str, Array]) -> bool:
+        """Return whether the trace that has the draws of a block is there, and unchanged."""
+        path = self._blocks / SHORTER
+        try:
+            return path.is_file() and file_digest(path) == bytes(block[SHORTER_DIGEST]).hex()
+        except OSError as error:
+            raise unreadable(error, path) from error
 
     def start_clock(self) -> None:
         """Restart the clock for the next steps."""
@@ -162,7 +179,7 @@ class TraceWriter:
             content[f"metrics/{name}"] = np.stack([row[name] for row in self._monitored])
         content["wall"], content["warmup_wall"] = np.asarray(self.wall_s), np.asarray(self.warmup_wall_s)
         stop = checkpoint.step + 1
-        path = self._blocks / f"{self._pending_from:012d}-{stop:012d}.npz"
+        path = self._blocks / block_name(self._pending_from, stop)
         write_whole(path, lambda file: np.savez(file, **content))  # type: ignore[arg-type]
         self._pending, self._monitored, self._pending_from, self._bytes = [], [], stop, 0
         if sum(array.nbytes for array in checkpoint.arrays.values()) > _LARGE:
@@ -195,7 +212,11 @@ class TraceWriter:
             trace = self._trace = PartialTrace(self.folder, self.shape, self.info)
         try:
             for path in self._sorted()[trace.blocks :]:
-                trace.append(load_block(path))
+                block = load_block(path)
+                if block is not None and SHORTER_DIGEST in block:
+                    trace.append_trace(self._blocks / SHORTER)
+                else:
+                    trace.append(block)
         except BaseException:
             self._trace = None
             trace.abandon()
@@ -229,6 +250,7 @@ class TraceWriter:
             self._append_blocks().finish(attributes)
         finally:
             self._abandon_trace()
+        self._keep_last()
         totals = {key: value.tolist() for key, value in self.totals.items()}
         summary = plain(
             {
@@ -245,6 +267,14 @@ class TraceWriter:
             raise explain(error, self.folder / TRACE) from error
         write_json(self.folder / DONE, sealed(summary, {TRACE: digest}))
         remove(self._blocks)
+
+    def _keep_last(self) -> None:
+        """Keep the state after the last step, unless it is large, for a run with more steps."""
+        last = load_block(self._sorted()[-1]) or {}
+        state = {key: value for key, value in last.items() if not key.startswith(("draw/", "metrics/"))}
+        if last and _LIGHT not in last and sum(value.nbytes for value in state.values()) <= _MOST_KEPT:
+            state.pop(SHORTER_DIGEST, None)
+            write_whole(self.folder / LAST, lambda file: np.savez(file, **state))  # type: ignore[arg-type]
 
     def _sorted(self) -> list[Path]:
         return _blocks_of(self._blocks)
@@ -281,7 +311,7 @@ def clear(folder: Path) -> None:
     Raises:
         UserError: they cannot be removed.
     """
-    for name in (DONE, TRACE, "blocks"):
+    for name in (DONE, TRACE, LAST, "blocks"):
         remove(folder / name)
 
 
@@ -309,6 +339,11 @@ def load_block(path: Path) -> dict[str, Array] | None:
         zlib.error,
     ):
         return None
+
+
+def block_name(first: int, stop: int) -> str:
+    """Return the name of the block with the steps from `first` on, up to and without `stop`."""
+    return f"{first:012d}-{stop:012d}.npz"
 
 
 def _blocks_of(folder: Path) -> list[Path]:

@@ -73,8 +73,10 @@ def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def method_digest(config: Mapping[str, Any], name: str) -> str:
+def method_digest(config: Mapping[str, Any], name: str, *, any_steps: bool = False) -> str:
     """Return the digest of a method's computation: twelve hexadecimal digits.
+
+    With `any_steps` it does not depend on the number of steps after burn-in.
 
     Two runs in which it is the same have the same trace of that method, to the bit: its name (which its random numbers
     depend on), kernel, schedules, starts and counts, its model, data, target and monitor, seed, number type, device,
@@ -88,6 +90,8 @@ def method_digest(config: Mapping[str, Any], name: str) -> str:
     content |= {key: settings.get(key) for key in _SHARED}
     content["sources"] = _sources_of(settings, name)
     content["method"] = {key: value for key, value in node.items() if key not in content}
+    if any_steps:
+        del content["steps"]
     return _digest({"name": name, **content})
 
 

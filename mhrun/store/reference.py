@@ -10,9 +10,8 @@ import torch
 
 from mhrun.store.blocks import load_block
 from mhrun.store.files import write_whole
+from mhrun.store.sharing import REFERENCE
 from mhrun.target import Target
-
-FILE = "reference.npz"
 
 
 def prepare_reference(target: Target, folder: Path) -> dict[str, Any]:
@@ -30,7 +29,7 @@ def prepare_reference(target: Target, folder: Path) -> dict[str, Any]:
     surrogate = target.surrogate
     if surrogate is None:
         return {}
-    path = folder / FILE
+    path = folder / REFERENCE
     stored = load_block(path)
     if stored is not None:
         target.use_reference(

@@ -16,7 +16,7 @@ from pathlib import Path
 import filelock
 
 from mhrun.errors import UserError
-from mhrun.store.blocks import DONE, damage, done
+from mhrun.store.blocks import DONE, LAST, damage, done
 from mhrun.store.files import remove
 from mhrun.store.folder import RunFolder
 from mhrun.store.netcdf import TRACE
@@ -26,6 +26,8 @@ DIGEST = "method_digest"
 EXECUTOR = "executor.json"
 PILOT = "pilot.npz"
 """What a pilot found, see `mhrun.engine.pilot`."""
+REFERENCE = "reference.npz"
+"""The point about which a surrogate expands, see `mhrun.store.reference`."""
 
 
 def found(folder: RunFolder, name: str, digest: str) -> Path | None:
@@ -36,18 +38,23 @@ def found(folder: RunFolder, name: str, digest: str) -> Path | None:
         name: the method's name.
         digest: its digest.
     """
-    target = folder.method(name)
-    for record in sorted(folder.path.parent.glob(f"*/methods/{name}/{DONE}")):
-        source = record.parent
-        if source == target or any(
-            path.is_symlink() for path in (source, source.parent, source.parent.parent)
-        ):
-            continue
+    for source in others(folder, name):
         with suppress(UserError):  # one that cannot be read is of no use
             summary = done(source)
             if summary is not None and summary.get(DIGEST) == digest and damage(source) is None:
                 return source
     return None
+
+
+def others(folder: RunFolder, name: str) -> Iterator[Path]:
+    """Yield the folders in which other runs of the same experiment have finished a method of this name."""
+    target = folder.method(name)
+    for record in sorted(folder.path.parent.glob(f"*/methods/{name}/{DONE}")):
+        source = record.parent
+        if source != target and not any(
+            path.is_symlink() for path in (source, source.parent, source.parent.parent)
+        ):
+            yield source
 
 
 def take(folder: RunFolder, name: str, digest: str) -> str | None:
@@ -57,7 +64,7 @@ def take(folder: RunFolder, name: str, digest: str) -> str | None:
     once; a kill leaves a hidden folder that the next attempt removes.
     """
     target = folder.method(name)
-    if any((target / part).exists() for part in (TRACE, DONE, "blocks")):
+    if has_begun(target):
         return None
     source = found(folder, name, digest)
     if source is None:
@@ -67,9 +74,10 @@ def take(folder: RunFolder, name: str, digest: str) -> str | None:
         remove(partial)
         partial.mkdir(parents=True)
         for part in (TRACE, EXECUTOR, DONE):
-            _link(source / part, partial / part)
-        if (source / PILOT).is_file():
-            _link(source / PILOT, partial / PILOT)
+            link(source / part, partial / part)
+        for part in (PILOT, LAST, REFERENCE):
+            if (source / part).is_file():
+                link(source / part, partial / part)
         if damage(partial) is not None:  # replaced, or gone, meanwhile
             return None
         remove(target)  # it may have the record of an executor
@@ -82,7 +90,12 @@ def take(folder: RunFolder, name: str, digest: str) -> str | None:
     return source.parent.parent.name
 
 
-def _link(source: Path, target: Path) -> None:
+def link(source: Path, target: Path) -> None:
+    """Link a file, or copy it where the disk has no hard links.
+
+    Raises:
+        OSError: it cannot be read or written.
+    """
     try:
         os.link(source, target)
     except OSError:  # no hard links here
@@ -90,6 +103,11 @@ def _link(source: Path, target: Path) -> None:
             shutil.copyfileobj(original, duplicate, 1 << 20)
             duplicate.flush()
             os.fsync(duplicate.fileno())
+
+
+def has_begun(folder: Path) -> bool:
+    """Return whether the folder of a method has results."""
+    return any((folder / part).exists() for part in (TRACE, DONE, "blocks"))
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -25,6 +26,7 @@ Array = npt.NDArray[Any]
 
 _KINDS = ("posterior", "sample_stats")
 _LONGEST_ATTRIBUTE = 32_000  # characters; HDF5 has 64 KiB for all of an object
+_COPIED = 1 << 22  # numbers that are copied at once
 _CHUNK = 1 << 17  # numbers in an HDF5 chunk, about a megabyte
 _REJECTED = 0.1  # share of rejections from which theta repeats often enough to be worth compressing
 
@@ -72,10 +74,7 @@ class PartialTrace:
         try:
             if not self.blocks:
                 accepted = block["draw/accepted"]
-                repeats = not accepted.size or float(accepted.mean()) < 1 - _REJECTED
-                for kind, spans in self._spans.items():
-                    for prefix, low, high in spans:
-                        _group(self._file, prefix, kind, self._shape, self._info, high - low, repeats)
+                self._begin(not accepted.size or float(accepted.mean()) < 1 - _REJECTED)
             self._write(block)
         except OSError as error:
             raise explain(error, self._target) from error
@@ -83,6 +82,35 @@ class PartialTrace:
             if key.startswith("metrics/"):
                 self._monitored.setdefault(key.removeprefix("metrics/"), []).append(values)
         self.blocks += 1
+
+    def append_trace(self, path: Path) -> None:
+        """Append the first block, whose draws are the trace of a run with fewer steps.
+
+        Raises:
+            UserError: the trace is damaged, or the disk is full.
+        """
+        try:
+            with h5py.File(path, "r") as shorter:
+                draws = [shorter[name] for name in ("warmup_posterior", "posterior") if name in shorter]
+                columns = [v for group in draws for v in group.values() if v.ndim > 1]
+                self._begin(any(column.compression for column in columns))
+                for kind, spans in self._spans.items():
+                    for prefix, _, _ in spans:
+                        if prefix + kind in shorter:
+                            group = self._file.groups[prefix + kind]
+                            self._done[kind] += _copy(shorter[prefix + kind], group)
+                for name, values in shorter.get("monitor", {}).items():
+                    if name not in ("chain", "monitor_run"):
+                        self._monitored[name] = [np.ascontiguousarray(values[()].T)]
+        except OSError as error:
+            raise explain(error, self._target) from error
+        self.blocks += 1
+
+    def _begin(self, repeats: bool) -> None:
+        """Create the groups; `repeats`: whether theta repeats often, after rejections."""
+        for kind, spans in self._spans.items():
+            for prefix, low, high in spans:
+                _group(self._file, prefix, kind, self._shape, self._info, high - low, repeats)
 
     def finish(self, attributes: Mapping[str, Any]) -> None:
         """Put the trace in its place, with attributes.
@@ -137,6 +165,22 @@ class PartialTrace:
                     values = np.broadcast_to(block[f"draw/{name}"], (shape.chains, count))[:, block_rows]
                     variables[name][:, file_rows] = values.astype("int8") if info[name] == "bool" else values
             self._done[kind] += count
+
+
+def _copy(source: h5py.Group, group: Group) -> int:
+    """Copy the rows of all variables to the beginning of a longer group, and return how many there are."""
+    rows = len(source["draw"])
+    for name, variable in group.variables.items():
+        if name in group.dimensions:
+            continue
+        before = source[name]
+        axis = (slice(None),) * (before.ndim > 1)  # wall_s and step have draws only
+        width = max(1, before.size // max(1, rows))
+        at_once = max(1, _COPIED // width)
+        for low in range(0, rows, at_once):
+            part = (*axis, slice(low, min(rows, low + at_once)))
+            variable[part] = before[part]
+    return rows
 
 
 def _write_monitor(file: NetcdfFile, shape: Shape, monitored: Mapping[str, Array]) -> None:

@@ -144,7 +144,7 @@ def described(tmp_path, monkeypatch):
     """Return the settings that a folder is compared by as a function of those of a call, without its run."""
     found = []
 
-    def kept(folder, settings):
+    def kept(folder, settings, method):
         found.append(settings)
         raise InterruptedError
 

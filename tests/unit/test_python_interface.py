@@ -100,7 +100,7 @@ def test_a_folder_is_of_one_call(tmp_path, rng):
         ("kernel", x, metropolis(mhrun.Shared(21)), {}),
         ("kernel", x, metropolis(mhrun.Stored(20)), {}),
         ("seed", x, metropolis(mhrun.Shared(20)), {"seed": 1}),
-        ("steps", x, metropolis(mhrun.Shared(20)), {"steps": 90}),
+        ("steps", x, metropolis(mhrun.Shared(20)), {"steps": 30}),
         ("step_size/acceptance", x, metropolis(mhrun.Shared(20)), {"step_size": 0.2}),
         ("temperature, seed", x, metropolis(mhrun.Shared(20)), {"temperature": 2.0, "seed": 2}),
     ):
