@@ -13,7 +13,8 @@ import yaml
 from parts import ROOT
 
 from mhrun.diagnostics.grid import Estimate
-from mhrun.report.claims import CLOSE, claims_of, describe_rule, is_close, without_run
+from mhrun.report.claim_rules import CLOSE, describe_rule, is_close
+from mhrun.report.claims import claims_of, without_run
 from mhrun.report.tables import shown
 from mhrun.report.verdicts import (
     CLASSES,

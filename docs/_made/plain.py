@@ -17,7 +17,7 @@ import parts
 from values import MISSING, quoted
 
 from mhrun.diagnostics.grid import Estimate
-from mhrun.report.claims import CLOSE
+from mhrun.report.claim_rules import CLOSE
 from mhrun.report.tables import shown
 from mhrun.report.verdicts import NOT_AT_SCALE
 

@@ -126,30 +126,36 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
             raise
         if user_error is not None:
             raise user_error from error
-        empty = isinstance(unresolved, dict) and unresolved.get("scale") in (None, "")
-        if empty and ("'scales." in str(error) or "${scale}" in str(error)):
-            raise UserError(f"scale is empty; choose {', '.join(plain.scales) or 'none'}.") from error
-        if found := re.search(r"Interpolation key 'scales\.([^'.]+)", str(error)):
-            raise UserError(
-                f"There is no scale '{found[1]}'; choose {', '.join(plain.scales) or 'none'}."
-                f"{nearest(found[1], map(str, plain.scales))}"
-            ) from error
-        if found := re.search(r"Interpolation key '([\w.]+)' not found", str(error)):
-            by = re.search(r"full_key: ([\w.]+)", str(error))
-            if by and found[1] == "data.n":
-                raise UserError(
-                    f"{by[1]} is computed from data.n, and the number of these data is no setting; give {by[1]} a "
-                    "value."
-                ) from error
-            raise UserError(
-                f"'{found[1]}'{f', which {by[1]} takes,' if by else ''} is not given; add +{found[1]}=VALUE."
-            ) from error
-        if "Recursive interpolation" in str(error):
-            key = getattr(error, "full_key", None)
-            raise UserError(f"{key}: its ${{...}} leads back to itself.") from error
-        raise UserError(reason(error)) from error
+        raise UserError(_of_a_reference(str(error), plain) or reason(error)) from error
     digests = sources(settings)
     return settings | {"sources": digests} if digests else settings
+
+
+def _of_a_reference(text: str, config: DictConfig) -> str | None:
+    """Return which ``${...}`` names nothing, from the text of an error of OmegaConf, or None."""
+    by = found[1] if (found := re.search(r"full_key: ([\w.]+)", text)) else ""
+    if "Recursive interpolation" in text:
+        return f"{by}: its ${{...}} leads back to itself."
+    scales = [str(name) for name in config.get("scales") or ()]
+    unresolved: Any = OmegaConf.to_container(config, resolve=False)
+    if unresolved.get("scale") in (None, "") and ("'scales." in text or "${scale}" in text):
+        return f"scale is empty; choose {', '.join(scales) or 'none'}."
+    if found := re.search(r"Interpolation key 'scales\.([^'.]+)(?:\.([^'.]+))?", text):
+        scale, setting = found[1], found[2]
+        if scale not in scales:
+            return (
+                f"There is no scale '{scale}'; choose {', '.join(scales) or 'none'}.{nearest(scale, scales)}"
+            )
+        settings = [str(name) for name in config.scales[scale] or ()]
+        return (
+            f"{by} is scales.{scale}.{setting}, which is not given; scales.{scale} has "
+            f"{', '.join(settings) or 'no setting'}.{nearest(setting, settings)}"
+        )
+    if found := re.search(r"Interpolation key '([\w.]+)' not found", text):
+        if by and found[1] == "data.n":
+            return f"{by} is computed from data.n, and the number of these data is no setting; give {by} a value."
+        return f"'{found[1]}'{f', which {by} takes,' if by else ''} is not given; add +{found[1]}=VALUE."
+    return None
 
 
 def _has_missing(node: Any) -> bool:

@@ -109,6 +109,17 @@ def _starting(overrides: Sequence[str], start: str) -> str | None:
     return next((override for override in overrides if override.startswith(start)), None)
 
 
+def _of_an_override_in_a_file(failure: _Failure) -> str | None:
+    """Return which ``override`` in the defaults of a file changes nothing, or None."""
+    found = re.search(r"In '([^']+)': Could not override '([^']+)'", failure.text)
+    if found is None:
+        return None
+    return (
+        f"{found[1]}.yaml: 'override /{found[2]}' has nothing to override: nothing that its defaults name has this "
+        "group. Correct it, or leave out the word override."
+    )
+
+
 def _of_a_choice(failure: _Failure) -> str | None:
     """Return that a group has no such choice, or None."""
     if (found := re.search(r"Could not find '([^']+)'", failure.text)) is None:
@@ -179,6 +190,7 @@ _EXPLANATIONS = (
     _of_a_reference,
     _of_an_experiment,
     _of_something_added_twice,
+    _of_an_override_in_a_file,
     _of_a_choice,
     _of_a_value,
     _of_a_key,

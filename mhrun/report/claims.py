@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from mhrun import yaml_file
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError, nearest, reason
 from mhrun.paths import CONF, EXPERIMENTS, claims_path, user_folders
+from mhrun.report.claim_rules import check_rule, describe_rule, is_close, is_noisy, satisfied
 from mhrun.report.metrics import Metric, short_address
 from mhrun.report.verdicts import (
     FAILED,
@@ -27,7 +27,6 @@ from mhrun.report.verdicts import (
     UNCHECKED,
 )
 
-_ROUNDING = 8 * sys.float_info.epsilon  # relative difference of numbers that are taken as equal
 _NAMED = 3  # settings that are named; the rest are counted
 _REQUIRED = {"id", "artefact", "quantity", "paper", "metric", "rule"}
 _OPTIONAL = {"note", "self_check", "revised", "not_judged"}
@@ -90,7 +89,7 @@ def claims_of(node: Mapping[str, Any]) -> list[dict[str, Any]]:
       same key beside ``claims`` holds for all of them.
 
     Raises:
-        UserError: a key is missing or unknown.
+        UserError: a key is missing or unknown, or a rule is invalid.
     """
     checked_claims = []
     claims = node.get("claims") or []
@@ -102,6 +101,7 @@ def claims_of(node: Mapping[str, Any]) -> list[dict[str, Any]]:
             raise UserError(f"claim {name}: '{missing[0]}' is missing.")
         for key in sorted(set(claim) - _REQUIRED - _OPTIONAL):
             raise UserError(f"claim {name}: there is no key '{key}'.{nearest(key, _REQUIRED | _OPTIONAL)}")
+        check_rule(claim["rule"], name)
         checked_claims.append({"not_judged": node.get("not_judged", "")} | claim)
     return checked_claims
 
@@ -217,7 +217,7 @@ def _judge(claim: Mapping[str, Any], departure: str, metrics: Mapping[str, Metri
     se = metric.se if isinstance(metric, Estimate) else None
     finite = value is not None and math.isfinite(value)
     # NaN satisfies no rule; a missing number is not judged.
-    holds = None if value is None else finite and satisfied(claim["rule"], value, se, claim["id"])
+    holds = None if value is None else finite and satisfied(claim["rule"], value, se)
     infinite = "" if finite else f"{name} is not a finite number"
     verdict = without_run(claim)
     if claim.get("not_judged"):
@@ -243,87 +243,3 @@ def _judge(claim: Mapping[str, Any], departure: str, metrics: Mapping[str, Metri
         noisy=is_noisy(claim["rule"], se),
         close=verdict in JUDGED and is_close(claim["rule"], value, se),
     )
-
-
-def satisfied(rule: Mapping[str, Any], value: float, se: float | None, where: str = "") -> bool:
-    """Return whether a value with its standard error satisfies all conditions of a rule.
-
-    - ``equals: x``, ``below: x``, ``above: x``, ``between: [low, high]``
-    - ``near: x`` with ``at_most: d`` (absolute difference) and/or ``standard_errors: k``
-
-    Numbers that differ by rounding, at most 8 units in the last place of the largest that a condition has, are equal:
-    1.4 is within 0.4 of 1.8, though 1.8 - 1.4 > 0.4 in floating point, and is not below 1.4.
-
-    Raises:
-        UserError: an unknown rule.
-    """
-    conditions = {"equals", "below", "above", "between", "near", "at_most", "standard_errors"}
-    for key in rule:
-        if key not in conditions:
-            raise UserError(f"claim {where}: there is no rule '{key}'.{nearest(key, conditions)}")
-    if not conditions - {"at_most", "standard_errors"} & set(rule) or (
-        "near" in rule and not {"at_most", "standard_errors"} & set(rule)
-    ):
-        raise UserError(f"claim {where}: a rule needs equals, below, above, between, or near with at_most.")
-    checks = []
-    if "equals" in rule:
-        checks.append(_nearly_equal(value, rule["equals"]))
-    if "below" in rule:
-        checks.append(value < rule["below"] and not _nearly_equal(value, rule["below"]))
-    if "above" in rule:
-        checks.append(value > rule["above"] and not _nearly_equal(value, rule["above"]))
-    if "between" in rule:
-        low, high = rule["between"]
-        checks.append(low <= value <= high or _nearly_equal(value, low) or _nearly_equal(value, high))
-    if "near" in rule:
-        distance = abs(value - rule["near"])
-        largest = max(abs(value), abs(rule["near"]))
-        if "at_most" in rule:
-            checks.append(distance <= rule["at_most"] or _nearly_equal(distance, rule["at_most"], largest))
-        if "standard_errors" in rule:
-            limit = math.nan if se is None else rule["standard_errors"] * se
-            checks.append(distance <= limit or _nearly_equal(distance, limit, largest))
-    return all(checks)
-
-
-def is_noisy(rule: Mapping[str, Any], se: float | None) -> bool:
-    """Return whether a standard error exceeds the tolerance of a rule: `at_most`, or half the width of `between`."""
-    low, high = rule.get("between", (-math.inf, math.inf))
-    return se is not None and se > min(rule.get("at_most", math.inf), (high - low) / 2)
-
-
-CLOSE = "within a standard error of the limit"
-"""What a verdict is called whose number might as well be on the other side, see `is_close`."""
-
-
-def is_close(rule: Mapping[str, Any], value: float | None, se: float | None) -> bool:
-    """Return whether a number is less than a standard error from a limit of a rule, so that chance decides."""
-    if value is None or not se:
-        return False
-    limits = [rule[key] for key in ("below", "above") if key in rule] + list(rule.get("between", ()))
-    if "near" in rule and "at_most" in rule:
-        limits += [rule["near"] - rule["at_most"], rule["near"] + rule["at_most"]]
-    return any(abs(value - limit) < se for limit in limits)
-
-
-def _nearly_equal(one: float, two: float, largest: float = 0.0) -> bool:
-    """Return whether two numbers differ by no more than rounding of numbers as large as `largest` or themselves."""
-    gap = abs(one - two)
-    return math.isfinite(gap) and gap <= _ROUNDING * max(abs(one), abs(two), largest)
-
-
-def describe_rule(rule: Mapping[str, Any]) -> str:
-    """Return a rule in words."""
-    parts = []
-    for key, value in rule.items():
-        if key == "between":
-            parts.append(f"between {value[0]:g} and {value[1]:g}")
-        elif key == "near":
-            parts.append(f"{value:g}")
-        elif key == "at_most":
-            parts.append(f"within {value:g}")
-        elif key == "standard_errors":
-            parts.append(f"within {value:g} standard errors")
-        else:
-            parts.append(f"{key} {value:g}" if key != "equals" else f"exactly {value:g}")
-    return ", ".join(parts)

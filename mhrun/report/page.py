@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import jinja2
 import yaml
 
-from mhrun.report.claims import CLOSE, Judged
+from mhrun.report.claim_rules import CLOSE
+from mhrun.report.claims import Judged
 from mhrun.report.evidence import Evidence
 from mhrun.report.picture import lighter
 from mhrun.report.run import Run

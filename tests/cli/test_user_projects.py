@@ -540,6 +540,44 @@ def test_a_method_needs_its_name_only_or_gets_one_line(tmp_path):
             assert compose_config([*arguments, f"+method@methods.a={name}"])["methods"]["a"], name
 
 
+EXPERIMENT = """# @package _global_
+defaults:
+  - /data: gaussian
+  - /model: gaussian_mean
+  - /method@methods.walk: mcmc
+  - override /schedule@methods.walk.schedules.step_size: fixed
+  - _self_
+steps: ${scales.${scale}.steps}
+scales:
+  smoke: {warmup: 10, steps: 30}
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "message"),
+    [
+        (
+            "{scale}.steps",
+            "{scale}.stps",
+            "steps is scales.smoke.stps, which is not given; scales.smoke has warmup, steps. Did you mean 'steps'?",
+        ),
+        (
+            "override /schedule@methods.walk.",
+            "override /schedule@methods.wlk.",
+            "experiment/mine.yaml: 'override /schedule@methods.wlk.schedules.step_size' has nothing to override: "
+            "nothing that its defaults name has this group. Correct it, or leave out the word override.",
+        ),
+    ],
+)
+def test_names_in_a_file_that_lead_nowhere_are_named(tmp_path, written, instead, message):
+    text = EXPERIMENT.replace(written, instead)
+    assert text != EXPERIMENT
+    write(tmp_path, {"conf/experiment/mine.yaml": text})
+    with pytest.raises(UserError) as caught:
+        compose_config(["experiment=mine", "scale=smoke"], [tmp_path / "conf"])
+    assert str(caught.value) == message
+
+
 def test_a_value_computed_from_an_unknown_number_of_data_must_be_given(tmp_path):
     """A table's number of rows is no setting, so that adding data.n would be refused."""
     write(tmp_path, {"rows.csv": "x\n" + "1\n2\n"})

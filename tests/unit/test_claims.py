@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
 from mhrun.paths import EXPERIMENTS
-from mhrun.report.claims import (
-    claims_of,
-    describe_rule,
-    is_close,
-    is_noisy,
-    judge_all,
-    read_claims,
-    satisfied,
-)
+from mhrun.report.claim_rules import check_rule, describe_rule, is_close, is_noisy, satisfied
+from mhrun.report.claims import claims_of, judge_all, read_claims
 from mhrun.report.verdicts import JUDGED, NOT_AT_SCALE, count
 
 
@@ -74,10 +69,30 @@ def test_a_number_within_a_standard_error_of_a_limit_is_close():
     assert not is_close({"above": 0.99}, None, None)
 
 
-@pytest.mark.parametrize("rule", [{}, {"bellow": 1}, {"near": 1}, {"at_most": 1}])
-def test_rules_that_say_nothing_are_refused(rule):
-    with pytest.raises(UserError, match="claim x"):
-        satisfied(rule, 1.0, None, "x")
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({}, "a rule needs equals"),
+        ({"near": 1}, "a rule needs equals"),
+        ({"at_most": 1}, "a rule needs equals"),
+        ({"below": 1, "at_most": 1}, "at_most goes with near"),
+        ({"bellow": 1}, "there is no rule 'bellow'. Did you mean 'below'?"),
+        ({"below": [0.1]}, "below = [0.1] must be a number"),
+        ({"above": "1"}, "above = '1' must be a number"),
+        ({"equals": True}, "equals = True must be a number"),
+        ({"between": 3}, "between = 3 must be [low, high]"),
+        ({"between": [1, 2, 3]}, "between = [1, 2, 3] must be [low, high]"),
+        ("below 1", "the rule must be a group of conditions"),
+        ({"above": 2, "below": 1}, "no number satisfies above 2, below 1"),
+        ({"above": 1, "below": 1}, "no number satisfies"),
+        ({"between": [0.6, 0.4]}, "no number satisfies between 0.6 and 0.4"),
+        ({"near": 1, "at_most": -0.1}, "no number satisfies 1, within -0.1"),
+        ({"near": 1, "at_most": 0.1, "above": 1.2}, "no number satisfies"),
+    ],
+)
+def test_rules_that_say_nothing_or_cannot_hold_are_refused(rule, message):
+    with pytest.raises(UserError, match=re.escape(f"claim x: {message}")):
+        check_rule(rule, "x")
 
 
 PAPER = {
@@ -246,7 +261,7 @@ def test_the_claims_of_every_paper_can_be_read(path):
         for name, node in (declared.get(group) or {}).items():
             claims = claims_of(node)
             for claim in claims:
-                satisfied(claim["rule"], 0.0, 1.0, claim["id"])
+                check_rule(claim["rule"], claim["id"])
             assert len({claim["id"] for claim in claims}) == len(claims), f"{group}.{name}"
 
 
