@@ -130,7 +130,7 @@ def _logistic(name: str, target: str, data: Dataset, levels: Sequence[Any]) -> F
     return _built_in(name, "logistic", comment, data, outcome, start="zeros")
 
 
-def _softmax(name: str, target: str, data: Dataset, levels: Sequence[Any]) -> Fitted:
+def _softmax(name: str, target: str, data: Dataset, _levels: Sequence[Any]) -> Fitted:
     classes, weights = [str(level) for level in data.facts["classes"]], weight_names(data.facts)
     comments = [
         f"P({target} = k) is proportional to exp(x.w_k); the first column of x is 1.",
@@ -152,7 +152,7 @@ def _softmax(name: str, target: str, data: Dataset, levels: Sequence[Any]) -> Fi
     )
 
 
-def _poisson(name: str, target: str, data: Dataset, levels: Sequence[Any]) -> Fitted:
+def _poisson(name: str, target: str, data: Dataset, _levels: Sequence[Any]) -> Fitted:
     y = data.fields["y"]
     if not bool((y >= 0).all() and (y == y.round()).all()):
         raise UserError(f"model=poisson is for counts 0, 1, 2, ..., and '{target}' holds other numbers.")
@@ -165,7 +165,7 @@ def _poisson(name: str, target: str, data: Dataset, levels: Sequence[Any]) -> Fi
     return _built_in(name, "poisson_regression", comment, data, outcome)
 
 
-def _linear(name: str, target: str, data: Dataset, levels: Sequence[Any]) -> Fitted:
+def _linear(name: str, target: str, data: Dataset, _levels: Sequence[Any]) -> Fitted:
     features = features_of(data.facts)
     parameters = {
         "intercept": "Normal(0, 1)",

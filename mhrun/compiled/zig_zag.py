@@ -176,10 +176,10 @@ def _loop(slope: Piece, remainder: Piece) -> Piece:
         scratch = np.empty(dim)
         for c in range(first_chain, last_chain):
             v = velocity[c]
-            _whiten(reference, root, theta[c], phi)
             for k in range(steps):
                 if wide[c, 0] > 0:
                     break
+                _whiten(reference, root, theta[c], phi)  # theta, not phi, goes on from block to block
                 draw = Draw(key, first_step + u64(k), u64(c))
                 beta = scale[k, c] / np.float64(n)
                 _matrix(curvature, prior_curvature, beta, prior_power[k, c], matrix)

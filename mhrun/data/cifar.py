@@ -150,7 +150,7 @@ def _zip() -> Path:
     return path
 
 
-def _decoded(name: str, split: str, chosen: npt.NDArray[np.int64]) -> tuple[Bytes, Bytes]:
+def _decoded(_name: str, split: str, chosen: npt.NDArray[np.int64]) -> tuple[Bytes, Bytes]:
     """Return classes (n,) and pixels (n, 3072) from the JPEG copy: ``SPLIT/CLASS/NUMBER.jpg`` in a zip file."""
     from PIL import Image
 

@@ -25,8 +25,9 @@ class TACTHMC(Dynamics):
         w += h l' (mean U - U) / T + l' sqrt(2 b h) z - l'^2 y w;  v = (1 - l^2 s) v + e l g + l sqrt(2 a e T) z
         x += w, turned back at the ends;  theta += v
 
-    with e the step size, and mean U the mean over the previous steps with |x| in the same bin. This follows the
-    authors' public code, except that w is reflected at the ends, which the code omits.
+    with e the step size, and mean U the mean over the steps with |x| in the same bin, this one included, so that the
+    first step in a bin has no force. This follows the authors' public code, except that w is reflected at the ends,
+    which the code omits, and that the code adds U to the mean after the step.
 
     Args:
         friction: a, the initial s.

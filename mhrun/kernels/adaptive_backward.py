@@ -91,6 +91,11 @@ class AdaptiveBackward(MetropolisHastings):
             raise Refusal(
                 "AdaptiveBackward needs start >= 1, epoch and trials >= 1, and change and most within (0, 1)."
             )
+        if not (0 <= lower < upper <= 1 and forward < 1):
+            raise Refusal(
+                f"AdaptiveBackward needs 0 <= lower < upper <= 1 and forward < 1, not lower = {lower:g}, "
+                f"upper = {upper:g} and forward = {forward:g}."
+            )
         if rule.probability(torch.zeros(1)) is None:
             raise Refusal(
                 f"AdaptiveBackward needs an acceptance probability that the log-ratio determines, and "
@@ -113,10 +118,14 @@ class AdaptiveBackward(MetropolisHastings):
         proposal.beta = self.first
         return MetropolisHastings(proposal, self.pairing, self.rule)
 
+    @property
+    def _most_tests(self) -> int:
+        """The number of times that beta can be lowered in an adjustment."""
+        return int(self.most / self.change + 1e-9)
+
     def extra(self, steps: int) -> tuple[int, int]:
         """Return the least and the most trials in `steps` steps; a trial costs about as much as a step."""
-        tests = int(self.most / self.change + 1e-9)
-        return self.trials, -(-steps // self.epoch) * tests * self.trials
+        return self.trials, -(-steps // self.epoch) * self._most_tests * self.trials
 
     def steps_until_extra(self, step: int) -> int:
         """Return how many steps from `step` on are before the next adaptation."""
@@ -161,7 +170,7 @@ class AdaptiveBackward(MetropolisHastings):
         """Return beta (C,) after adjusting the chains in `begin` (C,), and the evaluations spent (C,)."""
         beta, spent = beta.clone(), torch.zeros_like(begin, dtype=torch.int64)
         rows, first = begin.nonzero()[:, 0], beta.clone()
-        for lowered in range(1, int(self.most / self.change + 1e-9) + 1):
+        for lowered in range(1, self._most_tests + 1):
             # One test costs about half an epoch, so the synchronisation with the device is negligible.
             rows = rows[beta[rows] - self.change * first[rows] > _MARGIN]
             if len(rows) == 0:
@@ -186,7 +195,7 @@ class AdaptiveBackward(MetropolisHastings):
         trial_controls = controls._replace(backward=beta.to(controls.step_size.dtype)).each(lambda c: c[rows])
         # Each trial of each test uses two separate sets of numbers: one minibatch for the current point, one for the
         # candidate.
-        first, count = test * 2 * self.trials, round(self.most / self.change + 1) * 2 * self.trials
+        first, count = test * 2 * self.trials, (self._most_tests + 1) * 2 * self.trials
         always = torch.ones(len(rows), dtype=torch.bool, device=theta.device)
         total = torch.zeros(len(rows), dtype=torch.float64, device=theta.device)
         cost = 0

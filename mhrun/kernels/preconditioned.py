@@ -226,6 +226,10 @@ class PreconditionedDynamics(Dynamics):
         """Whether the dynamics is undefined at a noise temperature of 0."""
         return self.dynamics.needs_noise
 
+    def largest_step(self, dim: int, temperature: float) -> float:
+        """Return that of the dynamics, which moves phi."""
+        return self.dynamics.largest_step(dim, temperature)
+
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
         """Return the initial `aux` of the dynamics."""
         return self.dynamics.start(self.scale.to_phi(theta), draws)

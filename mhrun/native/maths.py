@@ -24,7 +24,7 @@ LN2_HIGH_64, LN2_LOW_64 = 0.6931471803691238, 1.9082149292705877e-10
 
 @piece
 def exp_negative_32(x: Any) -> Any:
-    """exp(x) for float32 x <= 0; zero below -87."""
+    """exp(x) for float32 x <= 0; exp(-87) below -87."""
     x = max(x, f32(-87.0))
     k = i32(x * f32(LOG2E) - f32(0.5))
     r = x - f32(k) * LN2_HIGH_32 - f32(k) * LN2_LOW_32  # |r| <= log(2)/2
@@ -56,7 +56,7 @@ def log_of_ratio_32(e: Any, d: Any) -> Any:
 
 @piece
 def exp_negative_64(x: Any) -> Any:
-    """exp(x) for float64 x <= 0; zero below -700."""
+    """exp(x) for float64 x <= 0; exp(-700) below -700."""
     x = max(x, -700.0)
     k = i64(x * LOG2E - 0.5)
     r = x - f64(k) * LN2_HIGH_64 - f64(k) * LN2_LOW_64

@@ -24,10 +24,9 @@ class Growing(Rescoring):
 
     def refuses(self, target: Target) -> str | None:
         """Return why the target is incompatible, or None: with replacement, a test could never have read all data."""
-        return (
-            "a growing minibatch is drawn without replacement: replacement=false." * target.replacement
-            or None
-        )
+        if target.replacement:
+            return "a growing minibatch is drawn without replacement: replacement=false."
+        return None
 
     def reads(self, target: Target) -> int:
         """Return a guess; the tests read between hundreds and tens of thousands of data."""

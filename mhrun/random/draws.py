@@ -35,7 +35,7 @@ class Draws:
         self._kept: dict[Hashable, tuple[int, Tensor]] = {}
         self._drawn: set[Hashable] = set()
         self._permutations = Permutations(streams)
-        self._children: dict[str, Draws] = {}
+        self._children: dict[tuple[str, str], Draws] = {}  # by kind and name
         self._coins: dict[str, tuple[int, bool]] = {}
         self._root: Draws = self  # the numbers of the whole step, if these are those of a part
         self.step = step
@@ -70,10 +70,11 @@ class Draws:
     def coin(self, name: str, every: int) -> bool:
         """Return one fair coin toss common to all chains, for the `every` steps that end with this one."""
         step = self.step // every
-        if name not in self._children:  # generated on the host, without device synchronisation
-            self._children[name] = Draws(Streams(derive_key(self.streams.key, name), 1), 0, self._ahead)
+        key = ("coin", name)
+        if key not in self._children:  # generated on the host, without device synchronisation
+            self._children[key] = Draws(Streams(derive_key(self.streams.key, name), 1), 0, self._ahead)
         if self._coins.get(name, (None, False))[0] != step:  # a second call in a step returns the same
-            child = self._children[name]
+            child = self._children[key]
             child.step = step
             self._coins[name] = (step, bool(child.uniform(Purpose.EXCHANGE)[0] < 0.5))
         return self._coins[name][1]
@@ -103,11 +104,12 @@ class Draws:
 
         On a GPU a name stands for the same rows in all steps; comparing them would wait for the device.
         """
-        known, step = self._children.get(name), self.step // every
+        key, step = ("part", name), self.step // every
+        known = self._children.get(key)
         if known is None or (
             self.on_host and not torch.equal(known.streams.numbers, self.streams.numbers[rows])
         ):
-            self._children[name] = known = self._derived(self.streams.of(name, rows), step, self._ahead)
+            self._children[key] = known = self._derived(self.streams.of(name, rows), step, self._ahead)
         elif known.step != step:  # else what it drew in this step counts as drawn
             known.step = step
         return known
@@ -167,13 +169,13 @@ class Draws:
             return normals_of(self.streams.words(purpose, first, steps, blocks, use))[..., :count]
 
         self._check_unused((purpose, use))
-        return self._take((purpose, use, count), 4 * blocks, make).to(dtype)
+        return self._take(("normal", purpose, use, count), 4 * blocks, make).to(dtype)
 
     def uniform(self, purpose: Purpose, use: int = 0) -> Tensor:
         """Return uniforms (C,), float64, in (0, 1] with 53 random bits; 1, by rounding, has a probability of 2^-53."""
         self._check_unused((purpose, use))
         return self._take(
-            (purpose, use),
+            ("uniform", purpose, use),
             4,
             lambda first, steps: uniforms_of(self.streams.words(purpose, first, steps, 1, use)),
         )
@@ -189,7 +191,7 @@ class Draws:
 
         if count >= MANY:
             return make(self.step, 1)[0]
-        return self._take((purpose, use, count), 4 * blocks, make)
+        return self._take(("uniforms", purpose, use, count), 4 * blocks, make)
 
     def index(
         self,
@@ -232,7 +234,7 @@ class Draws:
         if rows is not None and not common:
             return make(self.step, 1)[0]
         size = m if replacement or self.streams.compiled or m > n // 2 else enough(n, m)
-        return self._take((n, m, replacement, use, start, common), size, make, len(chains))
+        return self._take(("index", n, m, replacement, use, start, common), size, make, len(chains))
 
     def arrivals(self, n: int, start: int, stop: int, rows: Tensor | None = None) -> Marks:
         """Return the random numbers of arrivals start..stop of a Poisson process for chains `rows` (R,); None for all.

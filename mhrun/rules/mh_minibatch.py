@@ -55,7 +55,7 @@ class MHMinibatch(Rule):
 
     Args:
         m: first minibatch size and increment; with a pilot, the smallest b.
-        sigma: total standard deviation of the noise of D + X_nc, below pi / sqrt(3).
+        sigma: total standard deviation of the noise of D + X_nc, below pi / sqrt(3); None: 1, or that of `variance`.
         density: density of X_corr: ``nnls`` (cdf error 4e-6), ``paper`` (9e-4) or ``series`` (Luo et al. 2020,
             equation 9; see `mhrun.rules.series` for its errors).
         lam: lambda of the paper's regularised least squares (None: 10), or bandwidth of the series (None: infinity).
@@ -69,7 +69,7 @@ class MHMinibatch(Rule):
         prior: False drops the contest's offset (prior and proposal densities) from D, so that the stationary
             distribution has a flat prior, as in the authors' code, whose proposal is symmetric.
         terms: number of terms of the series; None for 3.
-        variance: sigma^2, as an alternative to sigma, which is then ignored.
+        variance: sigma^2, in place of sigma.
         stop: the design, ``pilot`` or ``sequential``.
         pilot: size of the pilot minibatch; None for m.
         noise_share: expected s^2 as a share of v, in (0, 1); with a pilot.
@@ -86,7 +86,7 @@ class MHMinibatch(Rule):
     def __init__(
         self,
         m: int,
-        sigma: float = 1.0,
+        sigma: float | None = None,
         density: Literal["paper", "nnls", "series"] = "nnls",
         lam: float | None = None,
         half_width_steps: int | None = None,
@@ -121,6 +121,11 @@ class MHMinibatch(Rule):
         if not 0 < noise_share < 1:
             raise Refusal(f"noise_share = {noise_share:g} must lie between 0 and 1.")
         self.m = m
+        if sigma is not None and variance is not None:
+            raise Refusal(
+                f"sigma = {sigma:g} and variance = {variance:g} both set the noise; leave one out, or set it to null."
+            )
+        sigma = 1.0 if sigma is None else sigma
         self.variance = math.copysign(sigma**2, sigma) if variance is None else variance
         self.five_sd = five_sd
         self.finite = finite

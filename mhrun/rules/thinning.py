@@ -83,7 +83,7 @@ class Thinning(Rule):
         undecided = possible & ~reads_all & (rate > 0)
         if self.only_lowers:
             undecided = undecided & (log_u < log_ratio)
-        self._thin(supply, undecided.nonzero()[:, 0], beta, a, rate, log_u, log_ratio, size)
+        self._thin(supply, undecided.nonzero()[:, 0], beta, a, rate, log_ratio, size)
         unknown = torch.full_like(log_ratio, torch.nan)
         return Verdict(log_u < log_ratio, log_ratio, torch.where(reads_all, 0.0, unknown), size)
 
@@ -99,7 +99,6 @@ class Thinning(Rule):
         beta: Tensor,
         a: Tensor,
         rate: Tensor,
-        log_u: Tensor,
         log_ratio: Tensor,
         size: Tensor,
     ) -> None:

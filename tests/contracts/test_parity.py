@@ -24,6 +24,7 @@ from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
 from mhrun.engine.executors import choose_executor
 from mhrun.engine.method import Method
+from mhrun.engine.position import Position, position_after
 from mhrun.errors import Refusal
 from mhrun.kernels import Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
@@ -129,8 +130,11 @@ CASES = {  # target, minibatch size, chains, temperatures, step size
 }
 
 
-def ran(name, case, wish):
-    """Return the record and the last state of a few steps; None if the parts and the target do not go together."""
+def ran(name, case, wish, blocks=(5, 3)):
+    """Return the record and the last state of a few steps; None if the parts and the target do not go together.
+
+    After each block the state is written and read, as by a run that is stopped there.
+    """
     make, m, chains, lowest, step_size = CASES[case]
     target = make()
     try:
@@ -152,15 +156,19 @@ def ran(name, case, wish):
         return None
     whole = temperature.expand(STEPS, chains).contiguous()
     controls = Controls(torch.full_like(whole, step_size), whole, whole)
-    state, record = method.first_state(), {}
+    state, records, first = method.first_state(), [], 0
     executor = choose_executor(method, wish, None, 1)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        for first, last in ((0, 5), (5, STEPS)):  # a block may end anywhere
-            part = controls.each(lambda c, a=first, b=last: c[a:b].contiguous())
+        for count in blocks:
+            part = controls.each(lambda c, a=first, b=first + count: c[a:b].contiguous())
             state, found = executor.advance(state, first + 1, part)
-            record |= {f"{field} after {first}": value for field, value in found.items()}
-    assert {key.split(" ")[0] for key in record} == set(INFO_DTYPES) | {"theta"}
+            records.append({field: np.array(value) for field, value in found.items()})
+            first += count
+            state = position_after(method, Position(first, state, {}, None).checkpoint()).state
+    assert first == STEPS
+    assert set(records[0]) == set(INFO_DTYPES) | {"theta"}
+    record = {field: np.concatenate([part[field] for part in records], 1) for field in records[0]}
     kept = state.evaluation._asdict().items()
     fields = {f"evaluation.{key}": value for key, value in kept if isinstance(value, torch.Tensor)}
     going = ~state.aux["stopped"] if "stopped" in state.aux else slice(None)
@@ -187,3 +195,25 @@ def test_torch_and_compiled_agree_in_every_field(name, interpreted):
             close = np.allclose(value, fast[field], rtol=2e-6, atol=absolute, equal_nan=True)
             assert close, (case, field, value, fast[field])
     assert compared or name not in COMPILED, "it lost its compiled form"
+
+
+MACHINE_CODE = pytest.param("compiled", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("wish", ["torch", "interpreted", MACHINE_CODE])
+@pytest.mark.parametrize("name", METHODS)
+def test_where_blocks_end_changes_no_bit(name, wish, request):
+    """The clock decides where they end, and a stop may come anywhere."""
+    if wish == "interpreted":
+        request.getfixturevalue("interpreted")
+    executor = "torch" if wish == "torch" else "compiled"
+    for case in ("three weights", "no data", "sums over nodes", "remainders of second order"):
+        whole = ran(name, case, executor, (STEPS,))
+        for blocks in ((1, 2, 5), (4, 4)):
+            if whole is None:
+                continue
+            parts = ran(name, case, executor, blocks)
+            assert set(parts) == set(whole)
+            for field, value in whole.items():
+                equal_nan = value.dtype.kind == "f"
+                assert np.array_equal(value, parts[field], equal_nan=equal_nan), (case, blocks, field)

@@ -395,6 +395,8 @@ def test_no_chain_adapts_into_what_is_no_number(rng, pairing, value):
         (lambda: kernel(trials=0), "epoch and trials >= 1"),
         (lambda: kernel(change=0.0), r"within \(0, 1\)"),
         (lambda: kernel(most=1.0), r"within \(0, 1\)"),
+        (lambda: kernel(lower=0.4, upper=0.2), "lower < upper"),
+        (lambda: kernel(forward=7.0), "forward < 1"),
     ],
 )
 def test_meaningless_settings_are_refused(make, message):

@@ -162,6 +162,7 @@ def test_settings_of_the_rule_that_do_not_go_together():
         ({"pilot": 1}, "choose pilot >= 2"),
         ({"pilot": 20, "stop": "sequential"}, "has no pilot"),
         ({"noise_share": 1.0}, "between 0 and 1"),
+        ({"sigma": 1.0, "variance": 0.2}, "both set the noise"),
     ):
         with pytest.raises(Refusal, match=message):
             MHMinibatch(50, **settings)

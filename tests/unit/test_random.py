@@ -398,6 +398,32 @@ def test_uses_of_a_purpose_have_numbers_of_their_own():
     assert np.abs(r).max() < 5.5 / np.sqrt(20_000)
 
 
+KINDS = {
+    "normal": lambda draws: draws.normal(Purpose.NOISE, 4),
+    "uniforms": lambda draws: draws.uniforms(Purpose.NOISE, 4),
+    "uniform": lambda draws: draws.uniform(Purpose.NOISE),
+    "index": lambda draws: draws.index(4, 4, replacement=True),
+    "arrivals": lambda draws: torch.stack(list(draws.arrivals(4, 0, 4))),
+    "number": lambda draws: draws.number("normal", lambda step: step),
+    "coin": lambda draws: torch.tensor(draws.coin("x", 1)),
+    "part": lambda draws: draws.part("x", torch.arange(draws.chains)).uniform(Purpose.EXCHANGE),
+}
+
+
+@pytest.mark.parametrize("first", KINDS)
+@pytest.mark.parametrize("second", KINDS)
+def test_numbers_of_one_kind_are_not_those_of_another_drawn_before(first, second):
+    """Numbers of several steps are cached, and two kinds may have the same purpose, use and count."""
+    for chains in (1, 3):
+        draws, alone = (Draws(Streams(5, chains), 1) for _ in range(2))
+        KINDS[first](draws)
+        for step in (2, 3):
+            draws.step = alone.step = step
+            assert torch.equal(KINDS[second](draws), KINDS[second](alone))
+        if {first, second} == {"coin", "part"}:
+            KINDS[first](draws)
+
+
 def test_numbers_are_drawn_once():
     draws = Draws(Streams(derive_key(11, "once"), 2), 1)
     draws.uniform(Purpose.ACCEPT)

@@ -39,6 +39,17 @@ def test_a_scale_maps_there_and_back(dense):
         Scale(torch.zeros(2), torch.tensor([1.0, 0.0]))
 
 
+@pytest.mark.parametrize(
+    ("wrapper", "base"), [(PreconditionedProposal, Proposal), (PreconditionedDynamics, Dynamics)]
+)
+def test_a_scaled_part_forwards_all_that_a_part_may_override(wrapper, base):
+    """What it inherited would answer for the base class, not for the part in it."""
+    names = {n for n, v in vars(base).items() if n[0] != "_" and (callable(v) or isinstance(v, property))}
+    assert names - set(vars(wrapper)) == set()
+    limited = preconditioned(mhrun.Unadjusted(mhrun.SGNHT(), m=1), scale(dense=True)).dynamics
+    assert limited.largest_step(2, 1.0) == mhrun.SGNHT().largest_step(2, 1.0) < np.inf
+
+
 CORRELATED = GaussianMixture([[0.0, 0.0]], 1.0)
 
 
