@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -150,18 +150,10 @@ def sample(
         device=device,
         precision=precision,
     )
-    target = with_surrogate(surrogate=surrogate)
-    name, reason = None, ""
-    if kernel is None:
-        name, reason = default_of(target)
-        kernel = default_kernel(name)
-        if surrogate == "none" and (surrogate := default_surrogate(name)) != "none":
-            target = with_surrogate(surrogate=surrogate)
-    steps, warmup = (
-        count if count is not None else default
-        for count, default in zip((steps, warmup), default_counts(name), strict=True)
-    )
-    check_kind("kernel", kernel, Kernel, "sample: kernel")
+    chosen = _chosen(kernel, surrogate, with_surrogate)
+    kernel, target = chosen.kernel, chosen.target
+    default_steps, default_warmup = default_counts(chosen.name)
+    steps, warmup = default_steps if steps is None else steps, default_warmup if warmup is None else warmup
     rungs = kernel.rungs
     chains = 4 * rungs if chains is None else chains
     schedules: dict[str, Schedule] = {
@@ -183,8 +175,8 @@ def sample(
         precondition=precondition,
     )
     method.check_data()
-    if reason:
-        _print(f"no kernel was named: {reason}.")
+    if chosen.reason:
+        _print(f"no kernel was named: {chosen.reason}.")
     settings = Settings(executor=executor, threads=threads)
     attributes: dict[str, Any] = {"seed": method.seed} | model_attributes(target)
     if precision != FP32:
@@ -200,7 +192,7 @@ def sample(
             "data": (inputs.data.fields, target.data.transforms),
             "log_prior": log_prior,
             "kernel": kernel,
-            "surrogate": surrogate,
+            "surrogate": chosen.surrogate,
             "temper": temper,
             "replacement": replacement,
             "precision": precision,
@@ -225,6 +217,32 @@ def sample(
             trace = open_trace(place)
     warn_of_trace(method, summary, trace)
     return trace
+
+
+class _Chosen(NamedTuple):
+    """The kernel of a call, and the target with its surrogate."""
+
+    kernel: Kernel
+    target: Target
+    surrogate: str
+    name: str | None = None  # of the default method; None for a kernel of the user's
+    reason: str = ""  # why this one
+
+
+def _chosen(kernel: Kernel | None, surrogate: str, with_surrogate: Callable[..., Target]) -> _Chosen:
+    """Return the kernel of a call, by default one that suits the target.
+
+    Raises:
+        UserError: it is no kernel.
+    """
+    target = with_surrogate(surrogate=surrogate)
+    if kernel is not None:
+        check_kind("kernel", kernel, Kernel, "sample: kernel")
+        return _Chosen(kernel, target, surrogate)
+    name, reason = default_of(target)
+    if surrogate == "none" and (surrogate := default_surrogate(name)) != "none":
+        target = with_surrogate(surrogate=surrogate)
+    return _Chosen(default_kernel(name), target, surrogate, name, reason)
 
 
 def _run(

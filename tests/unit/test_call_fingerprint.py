@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import subprocess
 import sys
 
@@ -150,11 +151,11 @@ def described(tmp_path, monkeypatch):
 
     monkeypatch.setattr(sample, "check_call", kept)
 
-    def of(**change):
+    def of(model=None, labels=(1.0, -1.0), **change):
         kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(5), mhrun.Metropolis())
-        data = {"x": np.ones((30, 1)), "y": np.repeat([1.0, -1.0], 15)}
+        data = {"x": np.ones((30, 1)), "y": np.repeat(labels, 15)}
         with pytest.raises(InterruptedError):
-            mhrun.sample(mhrun.Logistic(1), data, kernel, folder=tmp_path, **change)
+            mhrun.sample(model or mhrun.Logistic(1), data, kernel, folder=tmp_path, **change)
         return found[-1]
 
     return of
@@ -165,6 +166,53 @@ def test_another_surrogate_or_scale_is_another_call(described, change):
     one, two, changed = described(), described(), described(**change)
     assert fingerprint(one) == fingerprint(two)
     assert [name for name in one if fingerprint(one[name]) != fingerprint(changed[name])] == list(change)
+
+
+# Settings that change no draw. Another executor rounds differently; a trace that has begun keeps its own.
+NO_DRAWS = {"executor", "threads", "folder", "progress"}
+CHANGES = {
+    "step_size": 0.1,
+    "steps": 70,
+    "warmup": 30,
+    "chains": 2,
+    "temperature": 2.0,
+    "start": [0.3],
+    "parameters": {"b": {"prior": "Normal(0, 1)"}},
+    "log_prior": lambda theta: -theta.square().sum(),
+    "acceptance": 0.31,
+    "precondition": "diagonal",
+    "temper": "likelihood",
+    "replacement": True,
+    "surrogate": "taylor1",
+    "seed": 5,
+    "thin": 3,
+    "dtype": torch.float32,
+    "monitor": mhrun.HeldOut({"x": np.ones((4, 1)), "y": np.repeat([1.0, -1.0], 2)}, every=5),
+    "precision": "bf16",
+}
+
+
+def of_function(b, batch):
+    weight = b["b"] if isinstance(b, dict) or hasattr(b, "b") else b[0]
+    return torch.nn.functional.logsigmoid(batch["x"][:, 0] * weight)
+
+
+@pytest.mark.parametrize(
+    "name", sorted(set(inspect.signature(mhrun.sample).parameters) - {"model", "data", "kernel", "device"} - NO_DRAWS)
+)  # fmt: skip
+def test_every_setting_that_changes_draws_makes_another_call(described, name):
+    """A setting that were left out would resume the trace of another call."""
+    alike = {"step_size": 0.2}
+    if name in ("parameters", "log_prior", "start"):  # those of functions
+        alike |= {"model": of_function, "start": [0.0]}
+    if name == "precision":
+        alike |= {"dtype": torch.float32, "model": torch.nn.Linear(1, 2), "labels": (0, 1)}
+    change = {name: CHANGES[name]}
+    if name == "parameters":
+        change["start"] = None
+    one, other = described(**alike), described(**(alike | change))
+    assert fingerprint(one) != fingerprint(other)
+    assert fingerprint(one) == fingerprint(described(**alike))
 
 
 def test_a_call_is_of_a_kind_of_device(described):
