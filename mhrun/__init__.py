@@ -109,7 +109,7 @@ _WHERE = {
     "Monitor": "mhrun.monitors",
     "Predictive": "mhrun.monitors.predictive",
     "Uncertainty": "mhrun.monitors.uncertainty",
-    # Base classes of parts of one's own, and what rules see.
+    # Base classes of users' parts, and what rules see.
     "Kernel": "mhrun.parts",
     "Proposal": "mhrun.parts",
     "Pairing": "mhrun.parts",

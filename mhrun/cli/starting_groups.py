@@ -91,7 +91,7 @@ def multilevel(kind: str, name: str, target: str, data: Dataset, form: str | Non
         UserError: there is no multilevel regression of this kind, or no such form.
     """
     if kind not in _LIKELIHOODS:
-        raise UserError(f"groups goes with model={', '.join(map(str.lower, _LIKELIHOODS))}, not with {kind}.")
+        raise UserError(f"groups requires model={', '.join(map(str.lower, _LIKELIHOODS))}, not {kind}.")
     likelihood, features, groups = _LIKELIHOODS[kind], features_of(data.facts), data.facts["groups"]
     exposure = data.facts.get("exposure")
     normal = f"Normal(0, {likelihood.sd:g})"

@@ -87,7 +87,7 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> NewPr
     target, levels = outcome_of(file, target, table_settings.get("separator"))
     regression = regression_of(model, target, levels)
     if table_settings.get("exposure") and regression.kind != "Poisson":
-        raise UserError(f"exposure={table_settings['exposure']} goes with counts: add model=poisson.")
+        raise UserError(f"exposure={table_settings['exposure']} requires counts: add model=poisson.")
     table_settings |= {"target": target, **regression.table}
     groups = table_settings.get("groups")
     if form is not None and not groups:

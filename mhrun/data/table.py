@@ -102,10 +102,10 @@ class Table:
         if seed < 0:
             raise Refusal(f"seed = {seed} of the split must not be negative.")
         if standardise_target and outcome != "number":
-            raise Refusal("standardise_target goes with outcome = number.")
+            raise Refusal("standardise_target requires outcome = number.")
         if features is not None and exclude:
             raise Refusal(
-                f"exclude = [{', '.join(exclude)}] goes with features = null; leave them out of features."
+                f"exclude = [{', '.join(exclude)}] requires features = null; leave them out of features."
             )
         if unknown := [name for name in baselines or {} if name not in (categorical or ())]:
             raise Refusal(

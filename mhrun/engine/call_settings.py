@@ -61,7 +61,7 @@ def temperature_of_chains(
         text = type(temperature).__name__ if isinstance(temperature, Schedule) else repr(temperature)
         raise UserError(
             f"temperature = {text} must be a number, or with a ladder a list of one for each rung; "
-            "schedules of it go with mhrun's configurations."
+            "schedules of it need a configuration of the command line."
         )
     temperatures = [_temperature(value) for value in temperatures]
     if len(temperatures) != rungs:

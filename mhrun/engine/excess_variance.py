@@ -48,7 +48,7 @@ def excess_of_noise(method: Method, theta: Tensor, scale: Scale | None = None) -
 
     Gradient noise of covariance V adds c e V / 2 to the temperature, with e the step size and c the `bias.noise` of the
     dynamics: in small steps the variance along a direction u is too large by the relative excess c e u'Vu / (2 T). A
-    `known_noise` that the dynamics takes off is subtracted from V.
+    The `known_noise` for which the dynamics corrects is subtracted from V.
 
     Args:
         method: whose steps have ended.

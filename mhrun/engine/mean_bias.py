@@ -47,13 +47,13 @@ class Gains(NamedTuple):
     of_temperature: (
         float  # by minibatch noise of the gradients, the mean over directions, and by a thermostat
     )
-    thermostat: bool = False  # whether a thermostat takes off the mean of e g H / 2 over directions
+    thermostat: bool = False  # whether a thermostat cancels the mean of e g H / 2 over directions
 
     @property
     def cases(self) -> tuple[Gains, ...]:
         """These, and those of a thermostat that is faster than the parameters that govern others.
 
-        It takes off the mean of e g H / 2 at each place, and nothing is left of what steps add if directions are alike.
+        It cancels the mean of e g H / 2 at each place, and nothing is left of what steps add if directions are alike.
         """
         fast = self._replace(of_steps=0.0, thermostat=False)
         return (self, fast) if self.thermostat else (self,)

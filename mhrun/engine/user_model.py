@@ -47,7 +47,7 @@ def user_model(
     if isinstance(model, Model):
         for name, value in (("log_prior", log_prior), ("parameters", parameters)):
             if value is not None:
-                raise UserError(f"{name}= goes with a function; {_remedy(model)}.")
+                raise UserError(f"{name}= requires a function as the model; {_remedy(model)}.")
         # What a function reads elsewhere may have changed since the last call.
         prepared = model.anew() if isinstance(model, FunctionModel) else model
         return Given(prepared, rows, _of_model(model, start))
@@ -64,7 +64,7 @@ def user_model(
             "parameters={'slope': torch.distributions.Normal(0.0, 1.0)}."
         )
     if isinstance(start, Mapping):
-        raise UserError("start= by name goes with parameters=; give its sizes or priors there.")
+        raise UserError("start= by name requires parameters=; give its sizes or priors there.")
     points = _points(start)
     return Given(
         FunctionModel(function, points, log_prior, single=single), rows, torch.atleast_2d(points).tolist()

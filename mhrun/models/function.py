@@ -116,7 +116,7 @@ class FunctionModel:
             self.names = named(names, self.dim)
         else:
             if names is not None or batched:
-                raise Refusal("names and batched go with theta as a tensor; parameters have their own names.")
+                raise Refusal("names and batched require theta as a tensor; parameters have their own names.")
             self.parameters = parameters if isinstance(parameters, Parameters) else Parameters(parameters)
             self.dim, self.names = self.parameters.dim, self.parameters.names
             self.start = {} if start is None else start_values(start, self.parameters)

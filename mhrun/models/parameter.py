@@ -233,7 +233,7 @@ def _check(p: Parameter, where: str) -> None:
     support: Constraint = p.prior.support  # type: ignore[assignment]
     if not bool(support.check(value).all()):
         raise Refusal(
-            f"{where}: the prior's values are {describe_constraint(support)}, and the constraint asks for "
+            f"{where}: the prior's values are {describe_constraint(support)}, and the constraint requires "
             f"values {describe_constraint(p.constraint)}; give one within the prior's values, such as interval(a, b), "
             "leave it out, or choose another prior."
         )

@@ -109,7 +109,7 @@ class Periodic(Monitor, Generic[Computed]):
 
     @abstractmethod
     def check_data(self, target: Target, chains: int) -> None:
-        """Refuse test data that do not go with the model, besides bytes that may be pixels or not."""
+        """Refuse test data that do not fit the model, besides bytes that may be pixels or not."""
 
     @abstractmethod
     def evaluated(self, target: Target, theta: Tensor) -> Computed:

@@ -19,7 +19,7 @@ class Full(Pairing):
     stationary = "tempered"
 
     def refuses(self, target: Target) -> str | None:
-        """Return None: it goes with every target."""
+        """Return None: it is compatible with every target."""
         return None
 
     def reads(self, target: Target) -> int:

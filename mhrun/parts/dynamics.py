@@ -30,7 +30,7 @@ class Bias(NamedTuple):
             see `mhrun.engine.mean_bias`; None: unknown.
         in_small_steps: error that remains as e goes to 0, as of a thermostat. If `means` is known, it is one of the
             temperature.
-        thermostat: whether a thermostat holds the kinetic energy, and so takes off the temperature the mean over
+        thermostat: whether a thermostat holds the kinetic energy, and so cancels in the temperature the mean over
             coordinates of what steps add.
     """
 
@@ -48,7 +48,7 @@ class Dynamics(ABC):
     energies: bool = False
     bias: Bias = Bias()  # of its stationary distribution
     corrects_noise: bool = False  # whether it subtracts known gradient noise from the noise that it adds
-    # The variance of gradient noise, of each coordinate of theta, that it is given and takes off; None: it estimates it
+    # The variance of gradient noise, of each coordinate of theta, for which it corrects; None: it estimates it
     known_noise: float | None = 0.0
     optimises: bool = False  # whether it adds no noise at any temperature: an optimiser
     marks_valid: bool = False  # whether `aux["valid"]` (C,) marks the steps at which theta is a draw

@@ -109,7 +109,9 @@ class TrajectoryProposal(Proposal):
         Raises:
             Refusal: always.
         """
-        raise Refusal(f"{type(self).__name__} follows a trajectory; it goes with kernel MetropolisHastings.")
+        raise Refusal(
+            f"{type(self).__name__} follows a trajectory; it requires the kernel MetropolisHastings."
+        )
 
     def log_density(self, origin: Evaluation, to: Tensor, controls: Controls) -> Tensor | None:
         """Refuse: it has no density; see `log_ratio`.
@@ -117,4 +119,4 @@ class TrajectoryProposal(Proposal):
         Raises:
             Refusal: always.
         """
-        raise Refusal(f"{type(self).__name__} has no density; it goes with kernel MetropolisHastings.")
+        raise Refusal(f"{type(self).__name__} has no density; it requires the kernel MetropolisHastings.")

@@ -294,7 +294,7 @@ class Draws:
         """Note that these numbers are drawn in this step.
 
         Raises:
-            UserError: they were drawn before, or their `use` is out of range: a part of the user's asks for them.
+            UserError: they were drawn before, or their `use` is out of range; the error is in a user's part.
         """
         if isinstance(key, tuple) and isinstance(key[1], int) and not 0 <= key[1] < USES:
             raise UserError(

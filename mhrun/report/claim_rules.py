@@ -36,7 +36,7 @@ def check_rule(rule: Any, where: str) -> None:
     if not _CONDITIONS - _TOLERANCES & set(rule) or ("near" in rule and not _TOLERANCES & set(rule)):
         raise UserError(f"claim {where}: a rule needs equals, below, above, between, or near with at_most.")
     if (tolerance := next(iter(sorted(_TOLERANCES & set(rule))), None)) and "near" not in rule:
-        raise UserError(f"claim {where}: {tolerance} goes with near.")
+        raise UserError(f"claim {where}: {tolerance} requires near.")
     low, high = _limits(rule)
     if low > high or (low == high and {"above", "below"} & set(rule)):
         raise UserError(f"claim {where}: no number satisfies {describe_rule(rule)}.")

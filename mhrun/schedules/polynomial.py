@@ -49,8 +49,8 @@ class Polynomial(Stateless):
                     raise Refusal(f"{name} = {value:g} must be positive, or auto.")
             if not (is_auto(start) and (is_auto(end) or end is None)):
                 raise Refusal(
-                    f"start = {start} does not go with end = {end}: give both numbers, both auto, or start=auto with "
-                    "end=null."
+                    f"start = {start} cannot be combined with end = {end}: give both numbers, both auto, or start=auto "
+                    "with end=null."
                 )
             start, end = 1.0, (None if end is None else 1.0 / _FALL)
         if isinstance(start, str) or isinstance(end, str):
@@ -66,7 +66,7 @@ class Polynomial(Stateless):
         if exponent <= 0 or hold < 0:
             raise Refusal(f"exponent = {exponent:g} must be positive and hold = {hold} not negative.")
         if not 0 <= b < math.inf or (b and end is not None):
-            raise Refusal(f"b = {b:g} must be 0 or positive, and goes with end=null: two ends fix b.")
+            raise Refusal(f"b = {b:g} must be 0 or positive, and requires end=null: two ends fix b.")
         self.last = end
         self.exponent = float(exponent)
         self.hold = hold

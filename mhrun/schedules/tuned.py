@@ -40,7 +40,7 @@ class Tuned(Schedule):
         if is_number(start) and not 0 < start < math.inf:
             raise Refusal(f"start = {start:g} must be positive and finite: it is a step size.")
         if self._any_rate and not self._open:
-            raise Refusal("acceptance = auto goes with start = auto: a pilot finds both.")
+            raise Refusal("acceptance = auto requires start = auto: a pilot finds both.")
         start, acceptance = (1.0 if self._open else start), (0.5 if self._any_rate else acceptance)
         if isinstance(start, str) or isinstance(acceptance, str):
             raise Refusal(f"start = {start!r} and acceptance = {acceptance!r} must be numbers, or auto.")

@@ -47,7 +47,7 @@ def _of_groups(model: Model, data: Dataset) -> str | None:
 def _of_columns(model: Model, facts: Mapping[str, Any]) -> str | None:
     """Return why coefficients would have the names of other columns, or None.
 
-    Names of one's own are no such names: those are columns of the table, and indicators of its categories.
+    Other names are no such names: those are columns of the table, and indicators of its categories.
     """
     if not facts.get("columns"):
         return None

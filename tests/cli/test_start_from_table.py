@@ -115,7 +115,7 @@ def test_counts_with_an_exposure(capsys):
     table(rows=400, y=lambda rng, rows: rng.poisson(0.5 * days), days=days)
     arguments = ["--data", "my rows.csv", "--outcome", "y", "exposure=days"]
     assert run(["init", "mine", *arguments]) == 2
-    assert "exposure=days goes with counts: add model=poisson." in capsys.readouterr().err
+    assert "exposure=days requires counts: add model=poisson." in capsys.readouterr().err
     assert run(["init", "mine", *arguments, "model=poisson"]) == 0
     out = capsys.readouterr().out
     assert "for each days: 400 rows, 2 columns" in out

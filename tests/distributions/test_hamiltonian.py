@@ -317,5 +317,5 @@ def test_what_does_not_fit_is_refused(rng):
             HamiltonianProposal(2, wrong)
     with pytest.raises(Refusal, match="follows a trajectory"):
         mhrun.EquiEnergy(HamiltonianProposal(2), Metropolis(), 2, [5, 5])
-    with pytest.raises(Refusal, match="goes with kernel MetropolisHastings"):
+    with pytest.raises(Refusal, match="requires the kernel MetropolisHastings"):
         HamiltonianProposal(2).sample(None, None, None)

@@ -75,7 +75,7 @@ def test_a_number_within_a_standard_error_of_a_limit_is_close():
         ({}, "a rule needs equals"),
         ({"near": 1}, "a rule needs equals"),
         ({"at_most": 1}, "a rule needs equals"),
-        ({"below": 1, "at_most": 1}, "at_most goes with near"),
+        ({"below": 1, "at_most": 1}, "at_most requires near"),
         ({"bellow": 1}, "there is no rule 'bellow'. Did you mean 'below'?"),
         ({"below": [0.1]}, "below = [0.1] must be a number"),
         ({"above": "1"}, "above = '1' must be a number"),

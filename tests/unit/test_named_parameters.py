@@ -506,7 +506,7 @@ def test_an_interrupted_run_goes_on_in_the_same_coordinates(tmp_path, monkeypatc
         ({"parameters": [1, 2]}, "must be names with sizes"),
         ({"parameters": {}}, "at least one parameter"),
         ({"parameters": None}, "needs start=.*or parameters= with priors"),
-        ({"parameters": None, "start": {"mu": 1}}, "goes with parameters="),
+        ({"parameters": None, "start": {"mu": 1}}, "requires parameters="),
         (
             {"data": {"x": torch.tensor([1.0, float("nan")])}},
             r"field x has 1 NaN \(in row 1, counted from 0\)",

@@ -171,9 +171,9 @@ def test_what_a_pilot_cannot_find_is_refused():
         call(mhrun.Unadjusted(mhrun.Momentum(), m=10))
     with pytest.raises(Refusal, match="precondition = 'some' is unknown"):
         call(full(), precondition="some")
-    with pytest.raises(Refusal, match="acceptance = auto goes with start = auto"):
+    with pytest.raises(Refusal, match="acceptance = auto requires start = auto"):
         mhrun.Tuned(1.0, "auto")
-    with pytest.raises(Refusal, match="does not go with end"):
+    with pytest.raises(Refusal, match="cannot be combined with end"):
         mhrun.Polynomial("auto", 0.1)
     with pytest.raises(Refusal, match=r"start = -0.1 must be positive"):
         mhrun.Polynomial(-0.1, "auto")

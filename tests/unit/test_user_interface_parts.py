@@ -316,6 +316,6 @@ def test_a_prior_of_a_module_is_given_to_the_module():
     data = {"x": torch.randn(6, 2), "y": torch.arange(6) % 2}
     for name in ("log_prior", "parameters"):
         with pytest.raises(
-            UserError, match=r"goes with a function; .*ModuleModel\(module, prior_variance=1.0\)"
+            UserError, match=r"requires a function as the model; .*ModuleModel\(module, prior_variance=1.0\)"
         ):
             mhrun.sample(nn.Linear(2, 2), data, METROPOLIS, step_size=0.1, **{name: {}})
