@@ -21,7 +21,8 @@ from mhrun.parts import Bias
 from mhrun.random import Purpose
 
 
-@pytest.mark.parametrize("dynamics", [SGLD, pytest.param(SGHMC, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dynamics", [SGLD, SGHMC])
 def test_dynamics_near_the_target(dynamics):
     found = judged(
         lambda n, m: Unadjusted(dynamics(), None if n == m else m),

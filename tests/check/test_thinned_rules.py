@@ -33,7 +33,9 @@ def thinned(rule):
     return lambda n, m: MetropolisHastings(RandomWalk(), Thinned(), rule())
 
 
-@pytest.mark.parametrize("rule", [PoissonMH, TunaMH, SMH])
+@pytest.mark.parametrize(
+    "rule", [SMH, *(pytest.param(r, marks=pytest.mark.slow) for r in (PoissonMH, TunaMH))]
+)
 def test_a_right_rule_holds_where_it_thins(rule):
     found = judged(thinned(rule), "tempered")
     assert {verdict.outcome for verdict in found.values()} == {"holds"}

@@ -71,7 +71,7 @@ CASES = {
         ("logistic", "tunamh"),
         ("logistic_1", "smh"),
         ("logistic_2", "mh_ss"),
-        ("logistic_2_bytes", "smh"),
+        pytest.param("logistic_2_bytes", "smh", marks=pytest.mark.slow),  # in machine code
     ],
 )
 def test_every_field_agrees(request, name, rule):

@@ -14,7 +14,6 @@ from mhrun.cli.compose import compose_config
 from mhrun.cli.composition import composed
 from mhrun.cli.places import experiments
 from mhrun.cli.resolvers import register_resolvers
-from mhrun.cli.unread import check_read
 from mhrun.data.mixture import MixtureSample
 from mhrun.engine.assemble import methods_of
 from mhrun.errors import UserError
@@ -150,15 +149,14 @@ def test_methods_can_be_added_to_an_experiment(base, names):
 @pytest.mark.parametrize(
     "scale",
     [
-        pytest.param("smoke", marks=pytest.mark.slow),
-        *(pytest.param(s, marks=pytest.mark.long) for s in ("quick", "paper")),
+        *(pytest.param(s, marks=pytest.mark.slow) for s in ("smoke", "quick")),
+        pytest.param("paper", marks=pytest.mark.long),
     ],
 )
 @pytest.mark.parametrize("name", experiments())
 def test_experiments_compose_build_and_have_their_report(name, scale, capsys):
     overrides = [f"experiment={name}", f"scale={scale}"]
-    config = compose_config(overrides, compare=False)
-    check_read(overrides, composed(overrides), composed)
+    config = compose_config(overrides, compare=False, check=True)
     assert not capsys.readouterr().err  # which names settings that nothing reads
     assert config["experiment"] == name
     assert len(methods_of(config)) == len(config["methods"])

@@ -463,7 +463,7 @@ AS_OTHERS = {
     *("five_modes_variants", "logistic_ess_grid", "gaussian_grid", "compensation"),
     *("lemmas", "exchange_rates", "arena_growth", "flymc_mnist", "bnn_truth", "tunamh_mixture"),
     *("mint_logistic", "mintee_works", "gradient_noise", "cifar_cycles", "out_of_distribution"),
-    *("mhbt_mixture", "mixture_tests", "temperature_drop", "mint_network"),
+    *("mhbt_mixture", "mixture_tests", "temperature_drop", "mint_network", "mint_rates", "worst_case"),
     *("smh_sizes", "logistic_ess", "mint_logistic_accuracy", "out_of_distribution_noise", "rsgld_mnist"),
 }
 SWEPT = {"logistic_ess_priors", "logistic_ess_readings"}  # whose claims are all of a sweep

@@ -197,8 +197,11 @@ def truths(mixture):
 
 @pytest.mark.parametrize(
     ("kind", "c", "m"),
-    [("tempered", c, 0) for c in (30, 300, 1000, 4000, 20000)]
-    + [("stored", 30, 1000), ("stored", 300, 1000), ("stored", 500, 1000), ("stored", 4000, 8000)],
+    [
+        *(("tempered", 30, 0), ("tempered", 1000, 0), ("stored", 30, 1000), ("stored", 500, 1000)),
+        *(pytest.param("tempered", c, 0, marks=pytest.mark.slow) for c in (300, 4000, 20000)),
+        *(pytest.param("stored", c, m, marks=pytest.mark.slow) for c, m in ((300, 1000), (4000, 8000))),
+    ],
 )
 def test_distribution_are_exact_at_every_temperature(truths, kind, c, m):
     """Cells and total are integrated in different coordinates: that they agree is a test of both."""

@@ -131,7 +131,7 @@ MODES = GaussianMixture([[-3.0], [3.0]], 0.25, [0.3, 0.7], start=[-3.0])
 
 @pytest.mark.long
 @pytest.mark.parametrize("rule", [Metropolis(), pytest.param(Barker(), marks=pytest.mark.slow)])
-@pytest.mark.parametrize("compiled_loop", [False, True])
+@pytest.mark.parametrize("compiled_loop", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_ladder_s_product_distribution_is_kept(rule, compiled_loop):
     """Each rung has its own tempered mixture, from quadrature; one chain alone never leaves its mode."""
     temperatures, target = [1.0, 3.0, 10.0, 30.0], Target(MODES, NOTHING)

@@ -31,7 +31,8 @@ from mhrun.rules.austere import Austere
 from mhrun.rules.metropolis import Metropolis
 from mhrun.rules.smh import SMH
 from mhrun.rules.tunamh import TunaMH
-from mhrun.store.reference import FILE, prepare_reference
+from mhrun.store.reference import prepare_reference
+from mhrun.store.sharing import REFERENCE
 from mhrun.target import Target
 from mhrun.types import Reference
 
@@ -274,7 +275,7 @@ def test_the_reference_is_stored_with_a_run_and_its_cost_counted(tmp_path):
         executor="torch",
         folder=tmp_path / "run",
     )
-    with np.load(tmp_path / "run" / FILE) as stored:
+    with np.load(tmp_path / "run" / REFERENCE) as stored:
         theta = stored["theta"]
     target = Target(model, Dataset.of(data, pixels=True), surrogate="taylor2")
     assert theta == pytest.approx(target.surrogate.reference.theta.numpy(), abs=1e-6)
@@ -288,7 +289,7 @@ def test_another_reference_replaces_all_that_was_computed_from_the_first(tmp_pat
     target, fresh = (Target(Logistic(2, 2.0), data, surrogate="taylor2") for _ in range(2))
     stored = target.surrogate.pack()
     stored["theta"], stored["root"] = stored["theta"] + 0.05, 2 * stored["root"]
-    np.savez(tmp_path / FILE, **{name: value.numpy() for name, value in stored.items()})
+    np.savez(tmp_path / REFERENCE, **{name: value.numpy() for name, value in stored.items()})
     assert target.quadratic.about.tolist() != stored["theta"].tolist()
     before = float(target.bounded.table.total)  # computed now, and kept
     for each in (target, fresh):

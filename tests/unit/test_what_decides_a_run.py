@@ -18,7 +18,7 @@ from mhrun.errors import UserError
 from mhrun.models.explained import explained
 from mhrun.models.function import FunctionModel
 from mhrun.store.blocks import DONE
-from mhrun.store.reference import FILE
+from mhrun.store.sharing import REFERENCE
 from mhrun.store.sources import sources
 from mhrun.target import Target
 
@@ -68,10 +68,10 @@ def test_a_stored_reference_decides_whatever_the_executor(tmp_path, rng, executo
 
     first = draws()
     assert np.array_equal(again(), first)
-    with np.load(tmp_path / "kept" / FILE) as stored:
+    with np.load(tmp_path / "kept" / REFERENCE) as stored:
         moved = dict(stored)
     moved["theta"] = moved["theta"] + 0.05
-    np.savez(tmp_path / "kept" / FILE, **moved)
+    np.savez(tmp_path / "kept" / REFERENCE, **moved)
     assert not np.array_equal(again(), first)
 
 
