@@ -145,9 +145,8 @@ def _check_rows(target: Target, theta: Tensor) -> None:
     size_of_part = torch.where(is_third, int(is_third.sum()), int((~is_third).sum()))
     fields = [field for field in target.data.rows(rows[:1][None]).values() if field.is_floating_point()]
     rounding = _VALUES[together.dtype == torch.float64]
-    if any(
-        field.dtype != torch.float64 for field in fields
-    ):  # products of them are rounded, whatever is returned
+    # Products with them are rounded, whatever is returned.
+    if theta.dtype != torch.float64 or any(field.dtype != torch.float64 for field in fields):
         rounding = max(rounding, _OF_FLOAT32)
     for found, sizes in ((alone, [1] * len(alone)), (in_parts, size_of_part.tolist())):
         row = _differing(found, together[: len(found)], rounding)

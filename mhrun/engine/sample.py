@@ -105,8 +105,8 @@ def sample(
         acceptance: tune the step size in burn-in to this acceptance rate, from `step_size` on. With
             ``step_size="auto"``, None is the most efficient rate of the kernel.
         precondition: the scale of proposals or of a dynamics: dense, diagonal or none. None: where the step
-            size is auto, dense for up to 50 parameters, and for up to 1,000 (200 of a network) diagonal, or dense if
-            they are strongly correlated; else none.
+            size or the number of leapfrog steps is auto, dense for up to 50 parameters, and for up to 1,000 (200 of
+            a network) diagonal, or dense if they are strongly correlated; else none.
         temper: what T acts on: posterior or likelihood.
         replacement: draw minibatches with replacement.
         surrogate: control variate of log-likelihood differences and gradients: none, taylor1, taylor2, lower_bound or

@@ -61,6 +61,8 @@ def samples(kernel: Kernel, plan: Plan) -> Samples:
     last = plan.controls(plan.start(), plan.total, 1).temperature
     temperature = float(last.min())
     stationary: dict[str, Any] = kernel.stationary or {"distribution": None, "m": None}
+    if plan.varies_temperature:  # draws at several temperatures
+        stationary = {**stationary, "distribution": None}
     return Samples(
         stationary["distribution"],
         stationary["m"],

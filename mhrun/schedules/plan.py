@@ -228,12 +228,23 @@ class Plan:
 
     def at_collected_steps(self) -> tuple[Tensor, npt.NDArray[np.float64]]:
         """Return step sizes (K, C) at some of the collected steps, and noise temperatures (C,) at the last of them."""
-        collected = np.arange(self.warmup + 1, self.total + 1) if self.collected is None else self.collected
-        steps = collected[np.linspace(0, len(collected) - 1, min(len(collected), _STEPS)).astype(int)]
         memory = self.start()
-        controls = [self.controls(memory, int(step), 1) for step in steps]
+        controls = [self.controls(memory, int(step), 1) for step in self._some_collected_steps()]
         noise_temperature = controls[-1].noise_temperature[0]
         return torch.stack([each.step_size[0] for each in controls]), noise_temperature.numpy()
+
+    @property
+    def varies_temperature(self) -> bool:
+        """Whether the temperature differs between some of the collected steps."""
+        memory = self.start()
+        steps = self._some_collected_steps()
+        temperatures = [self.controls(memory, int(step), 1).temperature for step in steps]
+        return any(not torch.equal(temperatures[0], temperature) for temperature in temperatures[1:])
+
+    def _some_collected_steps(self) -> npt.NDArray[np.int64]:
+        """Return up to `_STEPS` of the steps whose draws are collected, the first and the last among them."""
+        collected = np.arange(self.warmup + 1, self.total + 1) if self.collected is None else self.collected
+        return collected[np.linspace(0, len(collected) - 1, min(len(collected), _STEPS)).astype(np.int64)]
 
     def steps_until_update(self, step: int) -> int | None:
         """Return the number of steps from `step` on with known controls; None: all."""

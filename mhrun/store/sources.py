@@ -12,6 +12,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,9 @@ def sources(config: Mapping[str, Any]) -> dict[str, str]:
     """Return the user's files named by a resolved configuration, name -> digest.
 
     Python files are those of the trusted modules that settings name, and what these import from their folder; report
-    functions are left out, as they change no number. Data files are those that a data set calls ``file`` or ``files``.
-    The digest of a data file above 256 MB covers its size, the time of its last change, and 256 pieces of it.
+    functions are left out, as they change no number. Data files are those that a data set calls ``file`` or ``files``,
+    and those that a setting of the model names, such as a checkpoint of its network. The digest of a data file above
+    256 MB covers its size, the time of its last change, and 256 pieces of it.
 
     Raises:
         UserError: a data file does not exist.
@@ -70,6 +72,11 @@ def _used(config: Mapping[str, Any]) -> Iterator[tuple[str, Path, bool]]:
     for node in (part.get(key) for part in parts for key in ("data", "monitor")):
         for file_name in _files_of(node):
             yield file_name, located(file_name), True
+    for node in (part.get("model") for part in parts):
+        for file_name in sorted(set(_texts(node))):
+            if Path(file_name).suffix:
+                with suppress(UserError):  # any other text with a dot
+                    yield file_name, located(file_name), True
 
 
 def digest_of_data(path: Path) -> str:
@@ -99,6 +106,15 @@ def _dotted(node: Any) -> Iterator[str]:
         for value in node:
             yield from _dotted(value)
     elif isinstance(node, str) and _DOTTED.fullmatch(node):
+        yield node
+
+
+def _texts(node: Any) -> Iterator[str]:
+    """Yield every text among the values of a configuration."""
+    if isinstance(node, Mapping | list | tuple):
+        for value in node.values() if isinstance(node, Mapping) else node:
+            yield from _texts(value)
+    elif isinstance(node, str):
         yield node
 
 

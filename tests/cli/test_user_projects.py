@@ -184,6 +184,17 @@ def test_all_files_that_a_module_reads_are_part_of_a_run(tmp_path, monkeypatch):
     (tmp_path / "a.csv").write_text("x\n1\n")
     for data in ({"parts": [{"file": "a.csv"}]}, {"files": ["a.csv"]}, {"files": [{"file": "a.csv"}]}):
         assert "a.csv" in sources.sources({"data": data})
+    model = {
+        "_target_": "bare.model.Model",
+        "module": {"checkpoint": "net.pt", "name": "b.c", "start": "zeros"},
+    }
+    assert "net.pt" not in sources.sources({"model": model})
+    digests = []
+    for content in (b"1", b"2"):
+        (tmp_path / "net.pt").write_bytes(content)
+        digests.append(sources.sources({"model": model})["net.pt"])
+        assert sources.sources({"methods": {"a": {"model": model}}})["net.pt"] == digests[-1]
+    assert digests[0] != digests[1]
 
 
 def test_runs_without_files_of_the_users_are_who_they_were():

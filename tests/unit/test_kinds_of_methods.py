@@ -13,13 +13,16 @@ from mhrun.dynamics.sgld import SGLD
 from mhrun.kernels import MetropolisHastings, ReplicaExchange, Unadjusted
 from mhrun.kernels.adaptive_backward import AdaptiveBackward
 from mhrun.kernels.preconditioned import Scale, preconditioned
-from mhrun.kernels.stationary import APPROXIMATE, EXACT, OPTIMISER, Samples, user_parts
+from mhrun.kernels.stationary import APPROXIMATE, EXACT, OPTIMISER, Samples, samples, user_parts
 from mhrun.pairing.full import Full
 from mhrun.paths import CONF, ROOT
 from mhrun.proposals.langevin import LangevinProposal
 from mhrun.proposals.random_walk import RandomWalk
 from mhrun.proposals.reversible_langevin import ReversibleLangevinProposal
 from mhrun.rules.metropolis import Metropolis
+from mhrun.schedules import Plan
+from mhrun.schedules.fixed import Fixed
+from mhrun.schedules.switched import Switched
 
 METHODS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
 EXACT_METHODS = {
@@ -70,6 +73,20 @@ def test_a_kernel_that_never_stops_adapting_is_approximate():
     assert (
         kind_of(AdaptiveBackward(ReversibleLangevinProposal(), Full(), Metropolis(), epoch=10)) == APPROXIMATE
     )
+
+
+def test_draws_at_several_temperatures_are_of_no_one_target():
+    """The last step alone said T = 1 of draws that nearly all had T = 4."""
+    kernel = MetropolisHastings(RandomWalk(), Full(), Metropolis())
+    for at, temperatures, samples_of_last, kind in (
+        (1900, [4.0, 1.0], None, APPROXIMATE),
+        (1900, [4.0, 1.0], 100, EXACT),  # after the change only
+        (100, [4.0, 1.0], None, EXACT),  # in burn-in
+        (1900, [4.0, 4.0], None, EXACT),
+    ):
+        temperature = Switched([at], temperature=temperatures, samples=samples_of_last)
+        plan = Plan({"step_size": Fixed(step_size=0.1), "temperature": temperature}, 2, 300, 2000)
+        assert samples(kernel, plan).kind == kind
 
 
 def test_a_ladder_is_of_the_kind_of_its_rungs():

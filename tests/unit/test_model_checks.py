@@ -129,6 +129,18 @@ def test_a_function_that_is_constant_where_a_number_is_clamped_has_no_steps(edge
     assert default_of(target)[0] == "hmc"
 
 
+def test_rounding_of_float32_parameters_is_no_dependence_on_the_minibatch():
+    """The data and the log-likelihoods are float64, and the network computes in float32."""
+    rng = np.random.default_rng(0)
+    data = {"x": rng.standard_normal((300, 20)), "y": 30 * rng.standard_normal(300)}
+
+    def log_lik(output, rows):
+        return torch.distributions.Normal(output[:, 0], 0.1).log_prob(rows["y"])
+
+    net = nn.Sequential(nn.Linear(20, 50), nn.Tanh(), nn.Linear(50, 1))
+    check(ModuleModel(net, likelihood=log_lik), data, torch.float32)
+
+
 def test_rounding_of_float32_fields_is_no_dependence_on_the_minibatch():
     x = np.random.default_rng(0).standard_normal((500, 50)).astype("float32")
 
