@@ -74,7 +74,7 @@ def _used(config: Mapping[str, Any]) -> Iterator[tuple[str, Path, bool]]:
             yield file_name, located(file_name), True
     for node in (part.get("model") for part in parts):
         for file_name in sorted(set(_texts(node))):
-            if Path(file_name).suffix:
+            if Path(file_name).suffix and not file_name.startswith("mhrun."):  # a class of this package
                 with suppress(UserError):  # any other text with a dot
                     yield file_name, located(file_name), True
 
