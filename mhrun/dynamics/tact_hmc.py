@@ -26,8 +26,8 @@ class TACTHMC(Dynamics):
         x += w, turned back at the ends;  theta += v
 
     with e the step size, and mean U the mean over the steps with |x| in the same bin, this one included, so that the
-    first step in a bin has no force. This follows the authors' public code, except that w is reflected at the ends,
-    which the code omits, and that the code adds U to the mean after the step.
+    first step in a bin has no force; in the authors' algorithm a step updates the mean last. Otherwise this follows
+    their public code, except that w is reflected at the ends, which the code omits.
 
     Args:
         friction: a, the initial s.

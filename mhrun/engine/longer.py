@@ -48,9 +48,8 @@ def _same_values(plan: Plan, shorter: Plan, name: str, total: int) -> bool:
     """Return whether a schedule of both plans sets the same in the first `total` steps."""
     schedules = [each.schedules[name] for each in (plan, shorter)]
     if any(schedule.steps_until_update(1) is not None for schedule in schedules):
-        return is_bundled(
-            schedules[0]
-        )  # those of this package adapt by what happens in burn-in, and by nothing else
+        # Those of this package adapt to what happens in burn-in, and to nothing else.
+        return is_bundled(schedules[0])
     memories = [schedule.start(plan.chains) for schedule in schedules]
     for first in range(1, total + 1, _CHUNK):
         count = min(_CHUNK, total + 1 - first)

@@ -1,6 +1,6 @@
 """Methods that an earlier part of a run, or another run, has computed or is computing; see `mhrun.store.sharing`.
 
-Of another run with fewer steps a method is the beginning (`mhrun.store.longer`).
+A method with more steps begins with those of another run (`mhrun.store.longer`).
 """
 
 from __future__ import annotations

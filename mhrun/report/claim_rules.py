@@ -33,7 +33,7 @@ def check_rule(rule: Any, where: str) -> None:
             raise UserError(
                 f"claim {where}: {key} = {value!r} must be {'[low, high]' if key == 'between' else 'a number'}."
             )
-    if not _CONDITIONS - _TOLERANCES & set(rule) or ("near" in rule and not _TOLERANCES & set(rule)):
+    if not (_CONDITIONS - _TOLERANCES) & set(rule) or ("near" in rule and not _TOLERANCES & set(rule)):
         raise UserError(f"claim {where}: a rule needs equals, below, above, between, or near with at_most.")
     if (tolerance := next(iter(sorted(_TOLERANCES & set(rule))), None)) and "near" not in rule:
         raise UserError(f"claim {where}: {tolerance} requires near.")

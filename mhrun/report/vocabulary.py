@@ -57,5 +57,5 @@ def monitored(run: Run, method: str, name: str) -> Array:
 
 
 def log_slope(x: npt.ArrayLike, y: npt.ArrayLike) -> float:
-    """Return the power of x that y grows with: the slope of log y against log x, by least squares."""
+    """Return the exponent p of y ~ x^p: the regression coefficient of log y on log x, by least squares."""
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Self
 
 import numpy as np
@@ -229,22 +229,38 @@ class Plan:
     def at_collected_steps(self) -> tuple[Tensor, npt.NDArray[np.float64]]:
         """Return step sizes (K, C) at some of the collected steps, and noise temperatures (C,) at the last of them."""
         memory = self.start()
-        controls = [self.controls(memory, int(step), 1) for step in self._some_collected_steps()]
+        collected = self._counted_steps
+        steps = collected[np.linspace(0, len(collected) - 1, min(len(collected), _STEPS)).astype(int)]
+        controls = [self.controls(memory, int(step), 1) for step in steps]
         noise_temperature = controls[-1].noise_temperature[0]
         return torch.stack([each.step_size[0] for each in controls]), noise_temperature.numpy()
 
     @property
-    def varies_temperature(self) -> bool:
-        """Whether the temperature differs between some of the collected steps."""
-        memory = self.start()
-        steps = self._some_collected_steps()
-        temperatures = [self.controls(memory, int(step), 1).temperature for step in steps]
-        return any(not torch.equal(temperatures[0], temperature) for temperature in temperatures[1:])
+    def _counted_steps(self) -> npt.NDArray[np.int64]:
+        """The steps whose draws count: all after burn-in, or those that a schedule collects."""
+        return np.arange(self.warmup + 1, self.total + 1) if self.collected is None else self.collected
 
-    def _some_collected_steps(self) -> npt.NDArray[np.int64]:
-        """Return up to `_STEPS` of the steps whose draws are collected, the first and the last among them."""
-        collected = np.arange(self.warmup + 1, self.total + 1) if self.collected is None else self.collected
-        return collected[np.linspace(0, len(collected) - 1, min(len(collected), _STEPS)).astype(np.int64)]
+    @cached_property
+    def varies_temperature(self) -> bool:
+        """Whether the temperature of a chain differs between some of the collected steps."""
+        name = next((name for name, s in self.schedules.items() if "temperature" in s.quantities), None)
+        if name is None:
+            return False
+        schedule, memory = self.schedules[name], _memory_of(self.start(), name)
+        collected = self._counted_steps
+        before: Tensor | None = None
+        for first in range(int(collected[0]), self.total + 1, _CHUNK):
+            count = min(_CHUNK, self.total - first + 1)
+            values = schedule.values(memory, first, count)["temperature"]
+            rows = collected[(collected >= first) & (collected < first + count)] - first
+            if len(values) > 1:  # else one row for all steps
+                values = values[torch.from_numpy(rows)]
+            if before is not None:
+                values = torch.cat((before, values))
+            if len(values) and not torch.equal(values, values[:1].expand_as(values)):
+                return True
+            before = values[:1]
+        return False
 
     def steps_until_update(self, step: int) -> int | None:
         """Return the number of steps from `step` on with known controls; None: all."""

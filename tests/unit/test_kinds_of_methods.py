@@ -79,13 +79,14 @@ def test_draws_at_several_temperatures_are_of_no_one_target():
     """The last step alone said T = 1 of draws that nearly all had T = 4."""
     kernel = MetropolisHastings(RandomWalk(), Full(), Metropolis())
     for at, temperatures, samples_of_last, kind in (
-        (1900, [4.0, 1.0], None, APPROXIMATE),
-        (1900, [4.0, 1.0], 100, EXACT),  # after the change only
-        (100, [4.0, 1.0], None, EXACT),  # in burn-in
-        (1900, [4.0, 4.0], None, EXACT),
+        ([1900], [4.0, 1.0], None, APPROXIMATE),
+        ([5000, 5001], [1.0, 4.0, 1.0], None, APPROXIMATE),  # at one step
+        ([4500], [4.0, 1.0], 100, EXACT),  # after the change only
+        ([100], [4.0, 1.0], None, EXACT),  # in burn-in
+        ([1900], [4.0, 4.0], None, EXACT),
     ):
-        temperature = Switched([at], temperature=temperatures, samples=samples_of_last)
-        plan = Plan({"step_size": Fixed(step_size=0.1), "temperature": temperature}, 2, 300, 2000)
+        temperature = Switched(at, temperature=temperatures, samples=samples_of_last)
+        plan = Plan({"step_size": Fixed(step_size=0.1), "temperature": temperature}, 2, 300, 9000)
         assert samples(kernel, plan).kind == kind
 
 
