@@ -30,3 +30,11 @@ def use_long_vectors() -> None:
         cpu_target.target_context  # noqa: B018 - made at its first use, with the features of that moment
     finally:
         config.CPU_FEATURES = None
+
+
+@cache
+def vector_registers() -> int:
+    """Return the number of vector registers that numba's code has: 32 with AVX-512, otherwise 16 is assumed."""
+    from numba.core.codegen import get_host_cpu_features
+
+    return 32 if "+avx512vl" in get_host_cpu_features().split(",") else 16

@@ -12,9 +12,10 @@ from mhrun.data import Dataset
 from mhrun.dynamics.sgld import SGLD
 from mhrun.errors import Refusal, UserError
 from mhrun.kernels import MetropolisHastings, Unadjusted
+from mhrun.models import logistic_sums
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.logistic import Logistic
-from mhrun.models.logistic_sums import compiled_sums_pay
+from mhrun.models.logistic_sums import compiled_sums_pay, sums
 from mhrun.pairing.shared import Shared
 from mhrun.proposals.random_walk import RandomWalk
 from mhrun.random import Draws, Streams, derive_key
@@ -187,27 +188,41 @@ def test_the_compiled_loop_does_the_same_on_bytes(request, problem, kind):
         assert fused[name].values == pytest.approx(plain[name].values, abs=3e-5)
 
 
+@pytest.mark.parametrize("registers", [16, 32])
+@pytest.mark.parametrize("chains", [1, 2, 5, 7, 8, 10, 14, 20])
 @pytest.mark.parametrize(
-    "kind", [torch.uint8, torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)]
+    ("kind", "machine_code"),
+    [
+        (torch.uint8, False),
+        *(
+            pytest.param(kind, True, marks=pytest.mark.slow)
+            for kind in (torch.uint8, torch.float32, torch.float64)
+        ),
+    ],
 )
-@pytest.mark.parametrize("chains", [1, 2, 5, 8])
-@pytest.mark.slow
-def test_the_compiled_pass_over_all_data_is_the_sum_of_the_terms(rng, kind, chains):
-    """Rows and chains are taken in groups of two and four: numbers of both that are no multiples of these."""
+def test_the_compiled_pass_over_all_data_is_the_sum_of_the_terms(
+    rng, monkeypatch, request, kind, chains, registers, machine_code
+):
+    """Rows are taken in tiles and in threes or fours, chains in groups of two to five: numbers of neither."""
     pytest.importorskip("numba")
-    n, dim = 2 * 256 + 131, 1700
+    monkeypatch.setattr(logistic_sums, "vector_registers", lambda: registers)
+    dim = 1700 if machine_code else 3
+    if not machine_code:
+        request.getfixturevalue("interpreted")
+    n = 2 * 256 + 131
     x = torch.from_numpy(rng.integers(0, 256, (n, dim))).to(kind) / (1 if kind == torch.uint8 else 255)
-    data = {"x": x.to(kind), "y": torch.from_numpy(rng.choice([-1, 1], n)).to(torch.int8)}
+    x, y = x.to(kind), torch.from_numpy(rng.choice([-1, 1], n)).to(torch.int8)
     theta = torch.from_numpy(rng.normal(0, 0.03, (chains, dim)))
-    assert compiled_sums_pay(theta, data["x"])
-    model = Logistic(dim)
-    z = data["y"].double() * (theta @ (data["x"].double() / (255 if kind == torch.uint8 else 1)).T)
-    wanted = torch.nn.functional.logsigmoid(z).sum(1)
-    found = model.full_log_lik(data)(theta)
+    assert compiled_sums_pay(theta, x) == machine_code
+    scale = 1 / 255 if kind == torch.uint8 else 1.0
+    wanted = torch.nn.functional.logsigmoid(y.double() * (theta @ (x.double() * scale).T)).sum(1)
+    found = sums(theta, x, y, scale)
     assert torch.allclose(found, wanted, rtol=1e-12 if kind == torch.float64 else 1e-5)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        assert torch.equal(model.full_log_lik(data)(theta), found)
+        assert torch.equal(sums(theta, x, y, scale), found)
     finally:
         torch.set_num_threads(before)
+    if machine_code:
+        assert torch.equal(Logistic(dim).full_log_lik({"x": x, "y": y})(theta), found)
