@@ -119,6 +119,13 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "_machine_code", lambda make, *pieces: make(*pieces))
 
 
+@pytest.fixture(params=["plain Python", pytest.param("machine code", marks=pytest.mark.slow)])
+def either_code(request: pytest.FixtureRequest) -> None:
+    """Run compiled loops as plain Python, and among the slow tests as machine code too."""
+    if request.param == "plain Python":
+        request.getfixturevalue("interpreted")
+
+
 @pytest.fixture
 def few_images(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """An MNIST of 123 made-up images to train on and 53 to test."""

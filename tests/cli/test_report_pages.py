@@ -149,7 +149,7 @@ def test_the_report_has_everything(reported):
     for name in ("density", "mode_ratio", "one_mode"):
         pixels = matplotlib.image.imread(reported.report / f"{name}.png")
         assert pixels.shape[0] > 200
-        assert np.unique(pixels.reshape(-1, pixels.shape[2]), axis=0).shape[0] > 50
+        assert len(set(map(tuple, pixels[::4, ::4].reshape(-1, pixels.shape[2]).tolist()))) > 50  # colours
         assert (reported.report / f"{name}.pdf").read_bytes().startswith(b"%PDF")
     for name in ("methods", "claims", "distances", "modes"):
         for kind in ("csv", "md", "tex"):
@@ -235,7 +235,7 @@ TWO = (*SLOW, "~methods.mint_stored", "~methods.tempered_mcmc")  # one of each t
         pytest.param((*SHORT, *SLOW), 3, id="short"),
         pytest.param(("thin=20", "steps=400", "warmup=60", *TWO), 3, id="thinned", marks=pytest.mark.slow),
         pytest.param((*SHORT, "steps=1", *TWO), 3, id="one step", marks=pytest.mark.slow),
-        pytest.param((*SHORT, "chains=1", *TWO), 3, id="one chain"),
+        pytest.param((*SHORT, "chains=1", *TWO), 3, id="one chain", marks=pytest.mark.slow),
         pytest.param((*SHORT, "chains=2", *TWO), 3, id="two chains", marks=pytest.mark.slow),
         pytest.param((*SHORT, "temperature=1", *SLOW), 1, id="not tempered", marks=pytest.mark.slow),
         pytest.param((*SHORT, *TEMPERED, *SLOW), 1, id="without tempered methods"),

@@ -33,6 +33,7 @@ def logistic(kind, surrogate, temper="posterior"):
     )
 
 
+@pytest.mark.usefixtures("either_code")
 @pytest.mark.parametrize(
     ("kind", "surrogate", "share", "step", "temperature", "temper"),
     [
@@ -42,13 +43,8 @@ def logistic(kind, surrogate, temper="posterior"):
         ("float64", "lower_bound", 1.0, 0.3, 5.0, "likelihood"),
     ],
 )
-def test_every_field_agrees(request, kind, surrogate, share, step, temperature, temper):
-    """In two blocks: the first step draws all bits, and the others continue from what is kept.
-
-    On bytes in machine code, and the others as plain Python.
-    """
-    if kind != "bytes":
-        request.getfixturevalue("interpreted")
+def test_every_field_agrees(kind, surrogate, share, step, temperature, temper):
+    """In two blocks: the first step draws all bits, and the others continue from what is kept."""
     target, kernel = logistic(kind, surrogate, temper), Firefly(RandomWalk(), share)
     about = target.surrogate.reference.theta
     theta = about + 0.1 * torch.from_numpy(np.random.default_rng(3).normal(size=(CHAINS, 3)))

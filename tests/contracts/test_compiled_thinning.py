@@ -27,7 +27,6 @@ from mhrun.rules.tunamh import TunaMH
 from mhrun.target import Target
 
 KEY, CHAINS, STEPS = derive_key(8, "thinning"), 4, 30
-IN_MACHINE_CODE = (("tied_means", "poisson_mh"), ("logistic_2_bytes", "smh"))
 RULES = {"tunamh": TunaMH(1e-2), "poisson_mh": PoissonMH(20.0), "smh": SMH(), "mh_ss": MHSS(0.3)}
 RNG = np.random.default_rng(6)
 N = 3000
@@ -63,6 +62,7 @@ CASES = {
 
 
 @pytest.mark.skipif(not available(), reason="needs numba")
+@pytest.mark.usefixtures("either_code")
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
@@ -71,16 +71,11 @@ CASES = {
         ("logistic", "tunamh"),
         ("logistic_1", "smh"),
         ("logistic_2", "mh_ss"),
-        pytest.param("logistic_2_bytes", "smh", marks=pytest.mark.slow),  # in machine code
+        ("logistic_2_bytes", "smh"),
     ],
 )
-def test_every_field_agrees(request, name, rule):
-    """From zeros and from the mode.
-
-    A model with a surrogate, on bytes, and one without in machine code, and the others as plain Python.
-    """
-    if (name, rule) not in IN_MACHINE_CODE:
-        request.getfixturevalue("interpreted")
+def test_every_field_agrees(name, rule):
+    """From zeros and from the mode."""
     make, step, temperature = CASES[name]
     target = make()
     kernel = MetropolisHastings(RandomWalk(), Thinned(), RULES[rule])

@@ -61,6 +61,7 @@ def numbers(n, replacement):
     return Target(GaussianMean(3.0), Dataset.of(x), replacement=replacement)
 
 
+@pytest.mark.usefixtures("either_code")
 @pytest.mark.parametrize("replacement", [False, True])
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (N, 1), (N, 2), (N, N)])
 def test_metropolis_and_exchanges(n, m, replacement):
@@ -81,6 +82,7 @@ def test_metropolis_and_exchanges(n, m, replacement):
         assert (exchange > 0).any()
 
 
+@pytest.mark.usefixtures("either_code")
 def test_a_density_without_data():
     """One datum that stands for none: whatever the pairing, the error is 0."""
     target = Target(GaussianMixture([[0.0, 0.0], [1.0, 1.0]], 0.5), NoData().load())
@@ -88,6 +90,7 @@ def test_a_density_without_data():
     assert (assert_same(target, kernel)["log_ratio_var"] == 0).all()
 
 
+@pytest.mark.usefixtures("either_code")
 @pytest.mark.parametrize(("n", "m"), [(1, 2), (N, 2), (N, N), (60, 7)])
 def test_growing_minibatches(n, m):
     kernel = MetropolisHastings(mhrun.RandomWalk(), Growing(), MHMinibatch(m, 0.9, "paper"))

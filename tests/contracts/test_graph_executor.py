@@ -166,7 +166,7 @@ def images(module, precision="fp32"):
 @pytest.mark.parametrize(
     ("name", "kernel"),
     [
-        ("group norm", "sghmc"),
+        pytest.param("group norm", "sghmc", marks=pytest.mark.slow),
         ("group norm", "walk"),
         pytest.param("group norm", "langevin", marks=pytest.mark.slow),
         pytest.param("batch norm", "sgld", marks=pytest.mark.slow),

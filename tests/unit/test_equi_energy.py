@@ -388,7 +388,7 @@ def test_jumps_keep_the_distribution_with_a_bank_of_exact_draws(rule):
 # --- Compiled and plain, resume ------------------------------------------------------------------------------
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "differences"),
     [((3000, 1500, 800), False), ((2000, 1500, 1500), True), ((3000, 3000, 1500), True)],

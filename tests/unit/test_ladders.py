@@ -145,17 +145,12 @@ KERNELS = {
 }
 
 
-@pytest.mark.long
+@pytest.mark.usefixtures("either_code")
 @pytest.mark.parametrize(("temper", "threads"), [("posterior", 1), ("likelihood", 2)])
 @pytest.mark.parametrize("pairing", [Full(), Shared(30), Shared(200)])
 @pytest.mark.parametrize("name", KERNELS)
-def test_compiled_exchanges_are_the_plain_ones(request, rng, name, pairing, temper, threads):
-    """Kept sums and fresh ones, minibatches and all data, priors tempered or not, noise that the rule knows.
-
-    Rungs that keep their sums and a rule that knows the noise in machine code, and the others as plain Python.
-    """
-    if name != "full":
-        request.getfixturevalue("interpreted")
+def test_compiled_exchanges_are_the_plain_ones(rng, name, pairing, temper, threads):
+    """Kept sums and fresh ones, minibatches and all data, priors tempered or not, noise that the rule knows."""
     target = Target(
         GaussianMean(3.0),
         Dataset.of(rng.normal(0.3, 1, 200)),

@@ -77,7 +77,7 @@ def test_sums_of_nodes_are_sums_of_data(rng, spread):
     ],
     ids=["apart", "far apart", "away from 0", "far away", "wide"],
 )
-@pytest.mark.parametrize("components", [2, 20])
+@pytest.mark.parametrize("components", [2, 6])
 def test_sums_of_nodes_have_no_range(rng, variance, centres, components):
     """Exponents beyond those of float64: means that are many standard deviations apart, or away from 0."""
     sd = math.sqrt(variance)

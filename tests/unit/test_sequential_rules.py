@@ -490,7 +490,7 @@ def logistic_data(n):
 def pairs():
     """Yield every family of rules on one model; other pairs, each with a loop to compile, are slow."""
     for name, problem in itertools.product(RULES, PROBLEMS):
-        quick = problem in ("tied means", "few data") and name in ("mh_minibatch", "austere", "mhsublhd")
+        quick = (name, problem) in (("mh_minibatch", "tied means"), ("austere", "few data"))
         yield pytest.param(name, problem, marks=[] if quick else pytest.mark.slow)
 
 
@@ -503,21 +503,19 @@ def test_the_compiled_loop_reads_and_decides_the_same(name, problem):
     assert 0 < record["accepted"].mean() < 1
 
 
+@pytest.mark.usefixtures("either_code")
 @pytest.mark.parametrize("n", [1, 2, 3, 49, 50, 51, 100, 101, 102])
 @pytest.mark.parametrize(
     "name", ["mh_minibatch", "mh_minibatch, finite", "mh_minibatch, printed", "austere", "mhsublhd"]
 )
-def test_few_data_are_read_and_decided_on_alike(request, name, n):
+def test_few_data_are_read_and_decided_on_alike(name, n):
     """With m = 50: fewer data than a minibatch, one more or less, and one more or less than pilot and minibatch.
 
-    In plain Python, which checks the indices of arrays; one of each rule's in machine code.
+    Plain Python checks the indices of arrays.
     """
-    in_machine_code = (name, n) in (("mh_minibatch", 101), ("austere", 2), ("mhsublhd", 51))
-    if not in_machine_code:
-        request.getfixturevalue("interpreted")
     x = np.random.default_rng(n).normal(0.5, 1.0, n)
     target = Target(GaussianMean(), Dataset.of(x), temper="likelihood")
-    record = assert_alike(RULES[name](), target, 0.1, 100, *([] if in_machine_code else [10, (2,)]))
+    record = assert_alike(RULES[name](), target, 0.1, 100, 10, (2,))
     assert 0 < record["accepted"].mean() < 1
     everything = record["batch_size"] == n
     assert everything.all() if n <= 50 else everything.any()

@@ -46,7 +46,7 @@ def test_the_files_of_all_monitors_are_sources(tmp_path):
 
 @short_run
 @pytest.mark.long
-@pytest.mark.parametrize("executor", ["torch", "compiled"])
+@pytest.mark.parametrize("executor", ["torch", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_a_stored_reference_decides_whatever_the_executor(tmp_path, rng, executor):
     """Another one is put in its place, as another machine may have found it: the run takes that one."""
     x = rng.normal(size=(300, 2))
