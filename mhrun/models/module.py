@@ -18,6 +18,7 @@ from mhrun.errors import Refusal, UserError, nearest
 from mhrun.models.block_priors import block_variances, describe_variances, precisions
 from mhrun.models.explained import unvalidated
 from mhrun.models.module_bound import Bound
+from mhrun.models.module_classes import LogProbs, are_probabilities, number_of_classes, outcome
 from mhrun.models.module_copy import initialised, prepared, reset, warn_of_layers
 from mhrun.models.module_evaluation import BOUND, VMAPPED, Evaluator, Likelihood
 from mhrun.models.module_vmapped import Vmapped
@@ -26,23 +27,14 @@ from mhrun.random import Draws, derive_key
 from mhrun.types import BUFFER, Field, ParameterBlock, Rows
 
 _TRIED = 16  # data whose outputs are checked
-_NEARLY = 1e-4
 _WIDE = 100_000  # parameters above which a network takes longer by vmap than point after point
 _REGRESSION = "For another outcome, such as that of a regression, give likelihood= a function."
 
 EVALUATIONS = ("auto", BOUND, VMAPPED)
+STARTS = ("fresh", "module")
 
 _Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 """Name and shape of each field of a datum."""
-
-
-def categorical(outputs: Tensor, rows: Rows) -> Tensor:
-    """Return log p_y, p the softmax of the outputs (m, K) and y (m,) the class."""
-    if "y" not in rows:
-        raise UserError(
-            f"the class of a datum is the field y, and the data have {', '.join(rows)}; rename it y."
-        )
-    return torch.log_softmax(outputs, -1).gather(-1, rows["y"].long()[:, None])[:, 0]
 
 
 @dataclass
@@ -50,6 +42,7 @@ class _Memo:
     """What a model remembers of earlier calls."""
 
     selected: str | None = None  # ``bound`` or ``vmapped``, as a run chose it; None for the default
+    warned: bool = False  # that outputs are probabilities
     evaluators: dict[str, Evaluator] = field(default_factory=dict)  # by these names
     values_per_datum: dict[_Shapes, int] = field(default_factory=dict)
 
@@ -72,13 +65,19 @@ class ModuleModel:
     Args:
         module: takes ``x`` of a minibatch (m, ...) and returns outputs (m, ...). Or a function without arguments that
             makes the module: each chain then begins with a new module.
-        likelihood: ``categorical``, of the class ``y`` given outputs (m, K); or a function ``(outputs, rows) -> (m,)``
-            of the log-likelihood of each datum, where `rows` are the fields of the minibatch (m, ...).
+        likelihood: ``categorical``, of the class ``y`` given outputs (m, K), or ``bernoulli``, of y = 0 or 1 given one
+            output; or a function ``(outputs, rows) -> (m,)`` of the log-likelihood of each datum, where `rows` are the
+            fields of the minibatch (m, ...).
         prior_variance: prior variance of every parameter, N(0, variance); flat if None. Or name -> variance (None:
             flat), block by block: names are those of `named_parameters` and may have wildcards, and the first
             that matches decides, such as ``{"*.bias": 10.0, "*": 1.0}``. Run metadata name the prior.
         evaluation: ``bound``: a module whose parameters are views of theta, chain after chain; ``vmapped``: all chains
             at once by `torch.func.vmap`; ``auto``: whichever is faster, measured as a run starts and stored with it.
+        log_probs: log-probabilities (m, K) of classes that the outputs (m, ...) of a model with a likelihood of your
+            own give, for predictions, monitors and reports: ``softmax``, ``sigmoid`` (of one output, of the classes 0
+            and 1) or a function. None: it predicts no classes.
+        start: where chains begin: ``fresh``, each at parameters that the layers draw as they do when they are made;
+            ``module``, all at those of `module`, such as trained ones that it has loaded.
 
     Raises:
         Refusal: a module without parameters, or an invalid setting.
@@ -92,9 +91,10 @@ class ModuleModel:
         likelihood: str | Likelihood = "categorical",
         prior_variance: float | Mapping[str, float | None] | None = None,
         evaluation: Literal["auto", "bound", "vmapped"] = "auto",
+        log_probs: str | LogProbs | None = None,
+        start: Literal["fresh", "module"] = "fresh",
     ) -> None:
-        if isinstance(likelihood, str) and likelihood != "categorical":
-            raise Refusal(f"there is no likelihood '{likelihood}'; give categorical or a function.")
+        self._likelihood, self._log_probs = outcome(likelihood, log_probs)
         if evaluation not in EVALUATIONS:
             raise Refusal(
                 f"there is no evaluation '{evaluation}'; choose {', '.join(EVALUATIONS)}."
@@ -102,13 +102,17 @@ class ModuleModel:
             )
         self._make = None if isinstance(module, nn.Module) else module
         self._prepared = prepared(module if isinstance(module, nn.Module) else _made(module, 0))
-        # Parameters that are drawn for each chain: two modules that differ only in them are the same model.
-        drawn = self._prepared.module.parameters() if self._make else initialised(self._prepared.module)
-        for parameter in drawn:
-            parameter.detach().zero_()
+        if start not in STARTS:
+            raise Refusal(f"there is no start '{start}'; choose {', '.join(STARTS)}.{nearest(start, STARTS)}")
+        self._begins_as_module = start == "module" and self._make is None
+        if not self._begins_as_module:
+            # Parameters that are drawn for each chain: two modules that differ only in them are the same model.
+            drawn = self._prepared.module.parameters() if self._make else initialised(self._prepared.module)
+            for parameter in drawn:
+                parameter.detach().zero_()
         warn_of_layers(self._prepared)
-        self._likelihood: Likelihood = categorical if isinstance(likelihood, str) else likelihood
-        self.is_classifier = isinstance(likelihood, str)
+        self.is_classifier = self._log_probs is not None
+        self._of_classes = likelihood if isinstance(likelihood, str) else None  # whose data are checked
         self.evaluation = evaluation
         self._memo = _Memo()  # no setting: `mhrun.store.fingerprint` skips attributes of this name
         shapes = {name: p.shape for name, p in self._prepared.module.named_parameters()}
@@ -149,26 +153,27 @@ class ModuleModel:
         return self._prepared.batch_norms
 
     def fields_of(self, data: Rows) -> Mapping[str, Field]:
-        """Return the required fields of a classifier; the number of classes is that of its outputs.
+        """Return the required fields of a categorical or Bernoulli likelihood.
 
         Raises:
-            Refusal: no classes, or one output.
+            Refusal: no classes, or a number of outputs that is not theirs.
         """
-        if not self.is_classifier or "x" not in data:
+        if self._of_classes is None or "x" not in data:
             return {}
         if "y" not in data:
             raise Refusal(f"a classifier needs the classes y; the data have {', '.join(data)}. {_REGRESSION}")
         rows = {name: field[:_TRIED][None] for name, field in data.items()}
         with torch.no_grad():
             outputs = self.outputs(torch.zeros(1, self.dim, device=data["x"].device), rows)
-        if outputs.dim() != 3:
+        classes = number_of_classes(self._of_classes, outputs, _REGRESSION)
+        if classes is None:
             return {}
-        if (classes := outputs.shape[-1]) == 1:
-            raise Refusal(f"the module has one output, and a classifier one for each class. {_REGRESSION}")
-        if bool((outputs >= 0).all()) and bool(((outputs.sum(-1) - 1).abs() < _NEARLY).all()):
+        if are_probabilities(self._of_classes, outputs) and not self._memo.warned:
+            self._memo.warned = True
+            activation = "softmax" if self._of_classes == "categorical" else "sigmoid"
             warnings.warn(
-                "the module's outputs are probabilities, and the likelihood takes their softmax; remove the module's "
-                "own softmax.",
+                f"the module's outputs are probabilities, and the likelihood takes their {activation}; remove the "
+                f"module's own {activation}.",
                 UserWarning,
                 stacklevel=2,
             )
@@ -177,10 +182,13 @@ class ModuleModel:
     # ------------------------------------------------------------------------------------------ where chains begin
 
     def init(self, chains: int, draws: Draws) -> Tensor:
-        """Return initial parameters (C, D), drawn for each chain by the module's `reset_parameters`.
+        """Return initial parameters (C, D), drawn for each chain by the module's `reset_parameters`, or the module's.
 
         A parameter that no layer initialises begins at its value in `module` plus normal noise; see `reset`.
         """
+        if self._begins_as_module:
+            theta = torch.cat([p.detach().reshape(-1) for p in self._prepared.module.parameters()])
+            return theta.repeat(chains, 1).to(draws.device)
         rows = []
         for chain in range(chains):
             seed = derive_key(draws.streams.key, f"module/{chain}") >> 1
@@ -281,13 +289,24 @@ class ModuleModel:
         """Return the log-probability of each class, (C, m, K), in evaluation mode.
 
         Raises:
-            UserError: the likelihood is not categorical.
+            UserError: the model has a likelihood of the user's and no `log_probs`, or these return another shape.
         """
-        if not self.is_classifier:
+        return self.log_probs(self.outputs(theta, rows))
+
+    def log_probs(self, outputs: Tensor) -> Tensor:
+        """Return the log-probability of each class, (C, m, K), that outputs (C, m, ...) give."""
+        if self._log_probs is None:
             raise UserError(
-                "this model has a custom likelihood and predicts no classes; `outputs` has the module's own."
+                "this model has a likelihood of your own and predicts no classes: give it log_probs, such as softmax; "
+                "`outputs` has the module's own."
             )
-        return torch.log_softmax(self.outputs(theta, rows), -1)
+        found = [self._log_probs(of_chain) for of_chain in outputs]
+        m = outputs.shape[1]
+        if not all(isinstance(one, Tensor) and one.dim() == 2 and len(one) == m for one in found):
+            raise UserError(
+                f"log_probs must return the log-probability of each class for each datum, a tensor ({m}, K)."
+            )
+        return torch.stack(found)
 
     def module_at(self, theta: Tensor) -> nn.Module:
         """Return a copy of the module with parameters theta (D,) or (width,), buffers included, in evaluation mode."""

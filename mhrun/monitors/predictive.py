@@ -11,7 +11,7 @@ from mhrun.data import Dataset
 from mhrun.errors import Refusal
 from mhrun.monitors.periodic import Periodic
 from mhrun.target import Target
-from mhrun.types.capabilities import predicts_classes
+from mhrun.types.capabilities import HasClassifierFlag, offers, predicts_classes
 
 
 class Predictive(Periodic[Tensor]):
@@ -42,9 +42,10 @@ class Predictive(Periodic[Tensor]):
     def refuses(self, target: Target) -> str | None:
         """Return that the model predicts no classes, or None."""
         if not predicts_classes(target.model):
+            own = offers(target.model, HasClassifierFlag)
             return (
-                f"it needs a model that predicts classes, which {type(target.model).__name__} does not; held_out, "
-                "mhrun.HeldOut in Python, scores test data of any model."
+                f"it needs a model that predicts classes, which {type(target.model).__name__} does not"
+                f"{' without log_probs' * own}; held_out, mhrun.HeldOut in Python, scores test data of any model."
             )
         return None
 

@@ -122,7 +122,7 @@ def _predictions(model: Model, data: Dataset, draws: Draws, dtype: torch.dtype) 
             assert predicts_classes(model)
             return model.predict(theta, rows).exp()
         outputs = model.outputs_at_many(theta, rows)
-        return outputs.softmax(-1) if is_classifier else outputs
+        return model.log_probs(outputs).exp() if is_classifier else outputs
 
     with FlopCounterMode(display=False) as counter:
         shape = predicted(draws[0, :1]).shape[1:]

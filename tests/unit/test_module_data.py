@@ -46,7 +46,9 @@ def test_labels_that_are_no_classes_are_refused(y, message):
 
 
 def test_what_is_no_classifier_is_referred_to_a_likelihood():
-    with pytest.raises(Refusal, match=r"one output, .* give likelihood= a function"):
+    with pytest.raises(
+        Refusal, match=r"one output, .* bernoulli for classes 0 and 1.* give likelihood= a function"
+    ):
         sampled(classifier(outputs=1), {"x": X, "y": X[:, 0]})
     with pytest.raises(Refusal, match="a classifier needs the classes y; the data have x"):
         sampled(classifier(), {"x": X})

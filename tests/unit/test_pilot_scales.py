@@ -251,6 +251,30 @@ def test_a_scale_that_fits_draws_stays(monkeypatch):
     }
 
 
+@pytest.mark.parametrize("step_size", [0.01, 5.0])
+@pytest.mark.parametrize("length", [{"leapfrog_steps": 3}, {}], ids=["3 steps", "open"])
+def test_a_given_step_size_decides_nothing_of_the_scale(step_size, length, capsys):
+    """Draws of trajectories that hardly move, or are all rejected, are no draws of the target.
+
+    That is normal, so that the scale of the mode fits.
+    """
+    sd = torch.tensor([1.0, 100.0], dtype=torch.float64)
+    proposal = mhrun.HamiltonianProposal(**length)
+    trace = mhrun.sample(
+        lambda theta: -0.5 * (theta / sd).square().sum(),
+        None,
+        kernel=mhrun.MetropolisHastings(proposal, mhrun.Full(), mhrun.Metropolis()),
+        start=[0.5, 0.5],
+        precondition="diagonal",
+        step_size=step_size,
+        steps=10,
+        warmup=0,
+    )
+    assert "rounds" not in found(trace)
+    assert f"step size {step_size:g} as given" in (line := capsys.readouterr().err)
+    assert "; 0.80 is efficient; measured in 25 steps." in line
+
+
 def test_draws_at_temperature_4_have_half_the_sd_at_temperature_1():
     scale = Scale(torch.zeros(1), torch.ones(1))
     draws, temperature = torch.tensor([[[-2.0], [2.0]]]).double(), torch.tensor([4.0])

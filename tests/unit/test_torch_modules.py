@@ -136,7 +136,7 @@ def test_a_likelihood_that_is_not_of_each_datum_is_reported(rng, reduce):
     ("arguments", "message"),
     [
         ((nn.ReLU(),), "no parameters"),
-        ((nn.Linear(2, 2), "categorial"), "give categorical or a function"),
+        ((nn.Linear(2, 2), "categorial"), "give categorical, bernoulli or a function"),
         ((nn.Linear(2, 2), "categorical", -1.0), "positive prior_variance"),
     ],
 )

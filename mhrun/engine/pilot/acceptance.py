@@ -101,8 +101,9 @@ def tune(
         "settled": measured.settled,
     }
     facts |= {"windows": measured.windows, "n_lik": chains.n_lik, "n_grad": chains.n_grad}
-    outcome = f"{'settled' if measured.settled else 'not settled'} in {measured.windows * WINDOW} steps"
-    why = measured.why
+    outcome, why = f"measured in {measured.windows * WINDOW} steps", measured.why
+    if method.plan.is_open:
+        outcome = outcome.replace("measured", "settled" if measured.settled else "not settled")
     if wanted_rate is None and is_assumed(base):
         like = "Langevin moves" if base.proposal.gradients else "a random walk"
         why += f", the best rate of {like}, as {type(base.proposal).__name__} declares no best_acceptance"
@@ -129,7 +130,7 @@ def _first_found(chains: PilotChains, aim: float) -> _Step:
     if not method.plan.is_open:
         step_size = method.plan.controls(method.plan.start(), 1, 1).step_size[0]
         rate, noise = chains.window(step_size)
-        return _Step(step_size, rate, aim, noise, True, 1, _why(rate, aim))
+        return _Step(step_size, rate, aim, noise, True, 1, f"acceptance {rate:.2f}; {aim:.2f} is efficient")
     first = chains.kernel.proposal.first_step_size(method.target.dim)
     log_step, rate, noise, settled, windows = _search(chains, math.log(first), _size_by_chain(chains), aim)
     return _Step(

@@ -77,7 +77,7 @@ def adapt(
             return sized
         again = derive_key(key, "fallback")
         other = adapt(method, start.fallback, temperature, again, open_length=open_length, known=known)
-        return other._replace(tuning=_added(other.tuning, sized.tuning))
+        return other._replace(tuning=with_evaluations_of(other.tuning, sized.tuning))
     for k in range(ROUNDS + 1):
         assert tuning.draws is not None
         covariance = scaled_covariance(scale, tuning.draws, temperature, within=known)
@@ -90,14 +90,14 @@ def adapt(
         scale = _changed(scale, share * covariance, 1 - share, tuning.draws.mean((0, 1)))
         round_key = derive_key(key, f"round {k}")
         tuned = tune(method, scale, tuning.theta, temperature, round_key, None if length is None else QUARTER)
-        tuning = _added(tuned, tuning)
+        tuning = with_evaluations_of(tuned, tuning)
     if k and length is not None and not scale.dense:
         quarters = reach(tuning)
         for odd, least in _ODD.items():
             if quarters > least:
                 again = derive_key(key, "longer")
                 tuned = tune(method, scale, tuning.theta, temperature, again, odd * QUARTER)
-                tuning = _added(tuned, tuning)
+                tuning = with_evaluations_of(tuned, tuning)
                 break
     return Adapted(tuning, scale, k, fits)
 
@@ -121,7 +121,7 @@ def _sized(
         is_resized = not is_sized
         scale = Scale(tuning.draws.mean((0, 1)), math.sqrt(size) * scale.factor)
         tuned = tune(method, scale, tuning.theta, temperature, derive_key(key, f"size {k}"), length)
-        tuning = _added(tuned, tuning)
+        tuning = with_evaluations_of(tuned, tuning)
     return Adapted(tuning, scale, k, fits)
 
 
@@ -145,8 +145,8 @@ def is_fitting(covariance: Tensor, draws: int) -> bool:
     return bool((within & (variances > 1 / _FITS) & (variances < _FITS)).all())
 
 
-def _added(tuning: Tuning, before: Tuning) -> Tuning:
-    """Return a tuning with the evaluations of the one before added."""
+def with_evaluations_of(tuning: Tuning, before: Tuning) -> Tuning:
+    """Return a tuning with the evaluations of an earlier one added."""
     counts = {name: tuning.facts[name] + before.facts[name] for name in ("n_lik", "n_grad")}
     return tuning._replace(facts=tuning.facts | counts)
 

@@ -17,13 +17,13 @@ from mhrun.engine.defaults import gradients_of
 from mhrun.engine.method import Method
 from mhrun.engine.model_checks import check_model
 from mhrun.engine.pilot.acceptance import tune
-from mhrun.engine.pilot.adaptation import adapt, quarter_period
+from mhrun.engine.pilot.adaptation import adapt, quarter_period, with_evaluations_of
 from mhrun.engine.pilot.dynamics import step_of_dynamics
 from mhrun.engine.pilot.impropriety import direction_in_words
 from mhrun.engine.pilot.open_settings import is_open, leapfrog_is_open
 from mhrun.engine.pilot.result import NETWORK, PilotResult, filled, line, load, save
 from mhrun.engine.pilot.start import ScaledStart, scaled_start
-from mhrun.engine.pilot.trajectories import allows_trajectories, judged_start
+from mhrun.engine.pilot.trajectories import allows_trajectories, judged_start, with_open_step
 from mhrun.engine.surface import Surface
 from mhrun.engine.threads import limited
 from mhrun.errors import UserError
@@ -182,9 +182,16 @@ def _tuned(
     adapted_facts: dict[str, Any] = {}
     if scale is not None and kernel.proposal.follows:
         known = start.curvature is not None
+        # A given step size may be too short, or too long, for draws that a scale is taken from.
+        tunes = method if method.plan.is_open else with_open_step(method, temperature)
         tuning, scale, rounds, _ = adapt(
-            method, start, temperature, key, open_length=is_open_length, known=known
+            tunes, start, temperature, key, open_length=is_open_length, known=known
         )
+        if tunes is not method:
+            count = tuning.leapfrog_steps
+            length = None if count is None else count * float(tuning.step_size.mean())
+            again = tune(method, scale, tuning.theta, temperature, derive_key(key, "given"), length)
+            tuning = with_evaluations_of(again, tuning)
         if rounds or not known:
             adapted_facts = {"condition": scale.condition, "rounds": rounds}
     else:

@@ -59,9 +59,7 @@ def judged_start(method: Method, start: ScaledStart, temperature: Tensor, key: i
     """
     assert start.scale is not None
     kernel = MetropolisHastings(HamiltonianProposal(), Full(), Metropolis())
-    step_size = Fixed(step_size=AUTO, temperature=temperature.tolist())
-    plan = Plan({"step_size": step_size}, len(temperature), 0, method.shape.total)
-    hmc = replace(method, kernel=kernel, plan=plan, monitor=None)
+    hmc = with_open_step(replace(method, kernel=kernel, monitor=None), temperature)
     known = start.doubt != "flat"
     begun = start if known else ScaledStart(method.first_points(), _unit_like(start.scale))
     assert begun.scale is not None
@@ -78,6 +76,12 @@ def judged_start(method: Method, start: ScaledStart, temperature: Tensor, key: i
     condition = adapted.scale.condition
     changed = ScaledStart(adapted.tuning.theta, adapted.scale, curvature, condition, draws=draws)
     return JudgedStart(changed, adapted.rounds, n_grad)
+
+
+def with_open_step(method: Method, temperature: Tensor) -> Method:
+    """Return the method with a step size that is to be tuned, at these temperatures (C,)."""
+    step_size = Fixed(step_size=AUTO, temperature=temperature.tolist())
+    return replace(method, plan=Plan({"step_size": step_size}, len(temperature), 0, method.shape.total))
 
 
 def _unit_like(scale: Scale) -> Scale:

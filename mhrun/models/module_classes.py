@@ -1,0 +1,121 @@
+"""Classes as the outcome of a torch module: their likelihoods, and the probabilities that outputs give them.
+
+A likelihood is ``(outputs, rows) -> (m,)``, and log-probabilities are ``outputs -> (m, K)``, with the module's outputs
+(m, ...) at one point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from mhrun.errors import Refusal, UserError, nearest
+from mhrun.models.module_evaluation import Likelihood
+from mhrun.types import Rows
+
+_NEARLY = 1e-4
+
+LogProbs = Callable[[Tensor], Tensor]
+
+
+def categorical(outputs: Tensor, rows: Rows) -> Tensor:
+    """Return log p_y, p the softmax of the outputs (m, K) and y (m,) the class."""
+    return torch.log_softmax(outputs, -1).gather(-1, _classes(rows).long()[:, None])[:, 0]
+
+
+def bernoulli(outputs: Tensor, rows: Rows) -> Tensor:
+    """Return log p if y is 1 and log(1 - p) if it is 0, p the sigmoid of the outputs (m, 1) or (m,)."""
+    z = _logits(outputs)
+    return F.logsigmoid(torch.where(_classes(rows) > 0, z, -z))
+
+
+def softmax(outputs: Tensor) -> Tensor:
+    """Return log-probabilities (m, K), the softmax of the outputs (m, K)."""
+    return torch.log_softmax(outputs, -1)
+
+
+def sigmoid(outputs: Tensor) -> Tensor:
+    """Return log-probabilities (m, 2) of 0 and 1; that of 1 is the sigmoid of the outputs (m, 1) or (m,)."""
+    z = _logits(outputs)
+    return torch.stack([F.logsigmoid(-z), F.logsigmoid(z)], -1)
+
+
+LOG_PROBS: Mapping[str, LogProbs] = {"softmax": softmax, "sigmoid": sigmoid}
+LIKELIHOODS: Mapping[str, tuple[Likelihood, LogProbs]] = {
+    "categorical": (categorical, softmax),
+    "bernoulli": (bernoulli, sigmoid),
+}
+
+
+def outcome(
+    likelihood: str | Likelihood, log_probs: str | LogProbs | None
+) -> tuple[Likelihood, LogProbs | None]:
+    """Return the functions that two settings of a `ModuleModel` name or are.
+
+    Raises:
+        Refusal: an unknown name, or log-probabilities beside a likelihood that has its own.
+    """
+    if isinstance(log_probs, str):
+        if log_probs not in LOG_PROBS:
+            raise Refusal(
+                f"there are no log_probs '{log_probs}'; give softmax, sigmoid or a function."
+                f"{nearest(log_probs, LOG_PROBS)}"
+            )
+        log_probs = LOG_PROBS[log_probs]
+    if not isinstance(likelihood, str):
+        return likelihood, log_probs
+    if likelihood not in LIKELIHOODS:
+        raise Refusal(
+            f"there is no likelihood '{likelihood}'; give categorical, bernoulli or a function."
+            f"{nearest(likelihood, LIKELIHOODS)}"
+        )
+    if log_probs is not None:
+        raise Refusal(f"{likelihood} has its own class probabilities; leave out log_probs.")
+    return LIKELIHOODS[likelihood]
+
+
+def number_of_classes(likelihood: str, outputs: Tensor, remedy: str) -> int | None:
+    """Return K, from outputs (1, m, ...) of a few data; None where they have a shape that the likelihood will refuse.
+
+    Raises:
+        Refusal: a number of outputs that is of the other likelihood.
+    """
+    if likelihood == "bernoulli":
+        if outputs.dim() == 3 and outputs.shape[-1] > 1:
+            raise Refusal(
+                f"the module has {outputs.shape[-1]} outputs, and bernoulli takes one; give likelihood = categorical."
+            )
+        return 2 if outputs.shape[2:].numel() == 1 else None
+    if outputs.dim() != 3:
+        return None
+    if outputs.shape[-1] == 1:
+        raise Refusal(
+            "the module has one output, and categorical takes one for each class; give likelihood = bernoulli for "
+            f"classes 0 and 1. {remedy}"
+        )
+    return outputs.shape[-1]
+
+
+def are_probabilities(likelihood: str, outputs: Tensor) -> bool:
+    """Return whether outputs (1, m, ...) at theta = 0 are probabilities, where logits are expected.
+
+    Logits are 0 there, or a constant that is no parameter.
+    """
+    if likelihood == "bernoulli":
+        return bool((outputs == 0.5).all())
+    return bool((outputs >= 0).all()) and bool(((outputs.sum(-1) - 1).abs() < _NEARLY).all())
+
+
+def _classes(rows: Rows) -> Tensor:
+    if "y" not in rows:
+        raise UserError(
+            f"the class of a datum is the field y, and the data have {', '.join(rows)}; rename it y."
+        )
+    return rows["y"]
+
+
+def _logits(outputs: Tensor) -> Tensor:
+    return outputs[..., 0] if outputs.dim() > 1 else outputs
