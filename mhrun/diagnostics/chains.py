@@ -76,7 +76,8 @@ def few_points(draws: npt.NDArray[np.float64], ess: float) -> int | None:
     """Return how many distinct points draws (C, S, D) have, if that is less than half of their effective sample size.
 
     Autocorrelations do not show that a chain comes back to the same few points, as by jumps to stored ones between
-    which no other move is accepted. None: there are more.
+    which no other move is accepted. None: there are more. An ESS above the number of draws counts as that number:
+    trajectories that turn to the other side of the mean make it as large as one likes.
     """
     if not math.isfinite(ess):
         return None
@@ -85,7 +86,7 @@ def few_points(draws: npt.NDArray[np.float64], ess: float) -> int | None:
         for d in some_coordinates(draws.shape[-1], _COUNTED)
     ]
     most = max(counts, default=0)
-    return most if most < ess / 2 else None
+    return most if most < min(ess, draws[..., 0].size) / 2 else None
 
 
 def valid_of_each(draws: Draws, valid: npt.NDArray[np.bool_]) -> Draws:

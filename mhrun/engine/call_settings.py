@@ -49,19 +49,34 @@ def step_size_schedule(
     return step_size
 
 
-def temperature_of_chains(
-    temperature: float | Sequence[float], rungs: int, chains: int
-) -> float | list[float]:
+def temperature_schedule(
+    temperature: float | Sequence[float] | Schedule, rungs: int, chains: int
+) -> Schedule:
+    """Return the schedule of the temperature: fixed, of all chains or of each rung, or the one that is given."""
+    if not isinstance(temperature, Schedule):
+        return Fixed(temperature=_of_chains(temperature, rungs, chains))
+    if "temperature" not in temperature.quantities:
+        raise UserError(
+            f"temperature = {type(temperature).__name__} is a schedule of {' and '.join(temperature.quantities)}; "
+            "give one whose quantities have temperature."
+        )
+    if rungs > 1:
+        raise UserError(
+            f"temperature = {type(temperature).__name__}, but a ladder has fixed rungs; give a list of one number each."
+        )
+    return temperature
+
+
+def _of_chains(temperature: float | Sequence[float], rungs: int, chains: int) -> float | list[float]:
     """Return the temperature of all chains, or of each, from that of the target or of each rung."""
     if _is_number(temperature):
         return _temperature(temperature)
     several: Any = temperature
     temperatures = list(several) if isinstance(several, Iterable) and not isinstance(several, str) else []
     if not temperatures or not all(map(_is_number, temperatures)):
-        text = type(temperature).__name__ if isinstance(temperature, Schedule) else repr(temperature)
         raise UserError(
-            f"temperature = {text} must be a number, or with a ladder a list of one for each rung; "
-            "schedules of it need a configuration of the command line."
+            f"temperature = {temperature!r} must be a number or a schedule, or with a ladder a list of one number for "
+            "each rung."
         )
     temperatures = [_temperature(value) for value in temperatures]
     if len(temperatures) != rungs:

@@ -14,7 +14,7 @@ import torch
 
 from mhrun.engine.assemble import assembled, check_kind
 from mhrun.engine.call_folder import check_call, locked
-from mhrun.engine.call_settings import check_device, step_size_schedule, temperature_of_chains
+from mhrun.engine.call_settings import check_device, step_size_schedule, temperature_schedule
 from mhrun.engine.defaults import (
     default_counts,
     default_kernel,
@@ -36,7 +36,6 @@ from mhrun.monitors import Monitor
 from mhrun.numbers import whole_number
 from mhrun.parts import AUTO, Kernel
 from mhrun.schedules import Schedule
-from mhrun.schedules.fixed import Fixed
 from mhrun.store.netcdf import open_trace
 from mhrun.target import Target
 from mhrun.target.precision import FP32
@@ -55,7 +54,7 @@ def sample(
     steps: int | None = None,
     warmup: int | None = None,
     chains: int | None = None,
-    temperature: float | Sequence[float] = 1.0,
+    temperature: float | Sequence[float] | Schedule = 1.0,
     start: Any = None,
     parameters: Mapping[str, Any] | None = None,
     log_prior: Callable[[Any], torch.Tensor] | None = None,
@@ -94,7 +93,8 @@ def sample(
         steps: steps that count; every chain does them. None: 10,000, or 2,000 with HMC as the default kernel.
         warmup: steps of burn-in before them. None: 1,000, or 500 with HMC as the default kernel.
         chains: how many chains C, run together. None: 4, or with a ladder 4 ladders, 4 times its rungs.
-        temperature: T of the target; with `ReplicaExchange` a list, T of each rung, the coldest first.
+        temperature: T of the target, or a schedule of it; with `ReplicaExchange` a list, T of each rung, the coldest
+            first.
         start: where chains begin: (D,) or (C, D), needed with a function without `parameters`; or name -> values, with
             them. Parameters that have no value start at draws from their priors. With a module: a trained one, its
             state dict, or a list of either, one for each chain.
@@ -156,9 +156,7 @@ def sample(
     steps, warmup = default_steps if steps is None else steps, default_warmup if warmup is None else warmup
     rungs = kernel.rungs
     chains = 4 * rungs if chains is None else chains
-    schedules: dict[str, Schedule] = {
-        "temperature": Fixed(temperature=temperature_of_chains(temperature, rungs, chains))
-    }
+    schedules: dict[str, Schedule] = {"temperature": temperature_schedule(temperature, rungs, chains)}
     if points is not None and len(points) not in (1, chains):
         raise UserError(f"start has {len(points)} rows for {chains} chains; give one row, or one per chain.")
     schedules["step_size"] = step_size_schedule(step_size, acceptance, kernel)

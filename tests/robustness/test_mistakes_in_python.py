@@ -319,7 +319,14 @@ LADDER = mhrun.ReplicaExchange(
         ({"kernel": mhrun.SGNHT()}, "SGNHT is not a kernel"),
         ({"dtype": "float32"}, "must be torch.float64 or torch.float32"),
         ({"steps": "100"}, "steps = '100' must be a whole number"),
-        ({"temperature": mhrun.Fixed(temperature=2.0)}, "temperature = Fixed must be a number"),
+        (
+            {"temperature": mhrun.Fixed(step_size=2.0)},
+            "temperature = Fixed is a schedule of step_size; give one whose quantities have temperature",
+        ),
+        (
+            {"kernel": LADDER, "temperature": mhrun.Fixed(temperature=2.0)},
+            "temperature = Fixed, but a ladder has fixed rungs; give a list of one number each",
+        ),
         ({"temperature": "warm"}, "temperature = 'warm' must be a number"),
         ({"temperature": [1.0, 2.0]}, "2 values for 1 rung; give a number, or a kernel with a ladder"),
         ({"kernel": LADDER, "temperature": [1.0, 2.0, 4.0]}, "3 values for 2 rungs; give one for each"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import hashlib
 import json
@@ -22,6 +23,7 @@ from mhrun.data import Dataset
 from mhrun.data.files import CATALOGUE, RemoteFile, RemoteSet, ensure, state
 from mhrun.data.mixture import MixtureSample
 from mhrun.errors import Refusal, UserError
+from mhrun.schedules.plan import Stateless
 
 
 def gaussian(theta, x):
@@ -103,6 +105,7 @@ def test_a_folder_is_of_one_call(tmp_path, rng):
         ("steps", x, metropolis(mhrun.Shared(20)), {"steps": 30}),
         ("step_size/acceptance", x, metropolis(mhrun.Shared(20)), {"step_size": 0.2}),
         ("temperature, seed", x, metropolis(mhrun.Shared(20)), {"temperature": 2.0, "seed": 2}),
+        ("temperature", x, metropolis(mhrun.Shared(20)), {"temperature": Anneal(2.0)}),
     ):
         words = f"holds the trace of another call, with other values of: {differing}. Choose"
         with pytest.raises(UserError, match=re.escape(words)):
@@ -185,6 +188,44 @@ def test_a_start_outside_the_prior_is_refused(rng):
     with pytest.raises(Refusal, match="chain 0 starts where the prior is 0"):
         mhrun.sample(gaussian, x, metropolis(mhrun.Full()), start=[2.0], step_size=0.1,
                      log_prior=lambda theta: torch.where(theta[0] < 1, 0.0, -torch.inf))  # fmt: skip
+
+
+class Anneal(Stateless):
+    """A temperature of `hot` in burn-in, and of 1 afterwards."""
+
+    quantities = ("temperature",)
+
+    def __init__(self, hot):
+        self.hot = hot
+
+    def bind(self, warmup, steps):
+        placed = copy.copy(self)
+        placed.warmup = warmup
+        return placed
+
+    def values(self, memory, first_step, steps):
+        before = torch.arange(first_step, first_step + steps) <= self.warmup
+        return {"temperature": torch.where(before, self.hot, 1.0).double()[:, None]}
+
+
+@pytest.mark.filterwarnings("ignore:R-hat|ESS")
+def test_the_temperature_may_follow_a_schedule():
+    """Burn-in at T = 400, and draws at T = 1 of a normal distribution with a standard deviation of 1."""
+    kernel = mhrun.MetropolisHastings(mhrun.HamiltonianProposal(5), mhrun.Full(), mhrun.Metropolis())
+    trace = mhrun.sample(
+        lambda theta: -0.5 * theta.square().sum(),
+        None,
+        kernel,
+        start=[0.0, 0.0],
+        step_size=0.4,
+        chains=60,
+        steps=60,
+        warmup=30,
+        temperature=Anneal(400.0),
+    )
+    assert 15 < float(trace["warmup_posterior"]["theta"][:, 10:].std()) < 25
+    assert 0.9 < float(trace["posterior"]["theta"][:, 20:].std()) < 1.1
+    assert "approximate" not in str(trace.attrs)
 
 
 @short_run
