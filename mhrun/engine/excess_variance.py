@@ -18,9 +18,10 @@ from mhrun.engine.gradient_noise import (
 from mhrun.engine.method import Method
 from mhrun.engine.surface import Surface
 from mhrun.kernels import Unadjusted
-from mhrun.kernels.preconditioned import PreconditionedDynamics, Scale
+from mhrun.kernels.preconditioned import PreconditionedDynamics
 from mhrun.parts import Kernel
 from mhrun.target.function_space import is_network
+from mhrun.types.scale import Scale
 
 _WIDEST = 20_000  # parameters up to which it is estimated
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from mhrun.engine.surface import Surface
-from mhrun.kernels.preconditioned import Scale
 from mhrun.target import Target
+from mhrun.types.scale import Scale
 
 SINGLE = 512  # data whose gradients are evaluated
 POINTS = 8  # where, with a control variate, which has no noise at the mode itself; else at one point

@@ -26,7 +26,6 @@ from mhrun.engine.settings import CHUNK_BYTES, Settings
 from mhrun.engine.threads import limited, torch_threads
 from mhrun.engine.watcher import Watcher
 from mhrun.errors import Interrupted, UserError, after_step
-from mhrun.kernels import ReplicaExchange
 from mhrun.random import MANY
 from mhrun.store.blocks import TraceWriter, clear, damage, done
 from mhrun.store.files import remove
@@ -114,7 +113,7 @@ def _of_ladder(method: Method, totals: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes that the trace of a ladder has."""
     rungs = method.kernel.rungs
     attributes: dict[str, Any] = {RUNGS: rungs} if rungs > 1 else {}
-    if isinstance(method.kernel, ReplicaExchange) and (exchanges := exchange_rates(totals, rungs)):
+    if method.kernel.exchange_every is not None and (exchanges := exchange_rates(totals, rungs)):
         attributes[EXCHANGE_RATES] = exchanges.rates.tolist()
     return attributes
 

@@ -15,7 +15,6 @@ from mhrun.engine.method import Method, prior_attribute
 from mhrun.engine.noise_warnings import log_ratio_noise, log_ratio_skew
 from mhrun.engine.pilot import pilot_warnings
 from mhrun.engine.warnings import acceptance_range, explained_acceptance, valid_share, warnings_of
-from mhrun.kernels import ReplicaExchange
 from mhrun.kernels.stationary import samples
 from mhrun.models.parameters import constant_coordinates
 from mhrun.paths import user_folders
@@ -94,7 +93,7 @@ def summary_of_method(
         "separate_gradients": method.kernel.separate_gradients(),
         "network": is_network(method.target.model),
         "rungs": method.kernel.rungs,
-        "exchange_every": method.kernel.every if isinstance(method.kernel, ReplicaExchange) else None,
+        "exchange_every": method.kernel.exchange_every,
         "constant": constant_coordinates(method.target.model),
         "after_burn_in": _after_burn_in(summary, totals),
         "reference_n_grad": summary.get("reference_n_grad", 0),  # of the mode and its derivatives

@@ -22,7 +22,6 @@ from mhrun.engine.noise_warnings import (
     mean_warnings,
     noise_warnings,
 )
-from mhrun.kernels import ReplicaExchange
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.preconditioned import PreconditionedDynamics
 from mhrun.kernels.stationary import samples
@@ -147,7 +146,7 @@ def _or_temper(method: Method) -> str:
 
 def _exchange_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line if two rungs of a ladder hardly ever exchange their states."""
-    if not isinstance(method.kernel, ReplicaExchange):
+    if method.kernel.exchange_every is None:
         return
     found = exchange_rates(summary["totals"], method.kernel.rungs)
     if (

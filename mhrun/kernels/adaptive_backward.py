@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import copy
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
 from mhrun.kernels.metropolis_hastings import MetropolisHastings
+from mhrun.kernels.preconditioned import PreconditionedBackward
 from mhrun.parts import Pairing, Rule
 from mhrun.proposals.reversible_langevin import ReversibleLangevinProposal
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import Controls, Evaluation, Info, State
+from mhrun.types.scale import Scale
 
 _MARGIN = 1.0  # lower limit of beta: backward moves are at least as wide as forward moves
 
@@ -111,12 +113,19 @@ class AdaptiveBackward(MetropolisHastings):
         self.change = change
         self.most = most
 
-    def at_first(self) -> MetropolisHastings:
+    def for_pilot(self) -> MetropolisHastings:
         """Return the kernel with the initial beta, which does not adapt."""
         proposal = copy.copy(self.proposal)
         assert isinstance(proposal, ReversibleLangevinProposal)
         proposal.beta = self.first
         return MetropolisHastings(proposal, self.pairing, self.rule)
+
+    def with_scale(self, scale: Scale) -> Self:
+        """Return a copy whose proposal moves in scaled coordinates."""
+        changed = copy.copy(self)
+        assert isinstance(self.proposal, ReversibleLangevinProposal)
+        changed.proposal = changed.forward_moves = PreconditionedBackward(self.proposal, scale)
+        return changed
 
     @property
     def _most_tests(self) -> int:

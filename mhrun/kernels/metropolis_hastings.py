@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
 
 from mhrun.build import check_attributes
 from mhrun.errors import Refusal
+from mhrun.kernels.preconditioned import PreconditionedProposal, PreconditionedTrajectory
 from mhrun.parts import (
     ARRIVALS,
     DIFFERENCE,
@@ -33,6 +35,7 @@ from mhrun.types import (
     Verdict,
     choose,
 )
+from mhrun.types.scale import Scale
 
 _DIVERGED = 1000.0  # loss of a trajectory's log-ratio above which it is said to diverge, as in Stan
 _PACKAGES = {"proposal": "proposals", "pairing": "pairing", "rule": "rules"}
@@ -138,6 +141,30 @@ class MetropolisHastings(Kernel):
         self.proposal = proposal
         self.pairing = pairing
         self.rule = rule
+
+    def with_m(self, m: int) -> Self:
+        """Return a copy whose pairing has this minibatch size."""
+        changed = copy.copy(self)
+        changed.pairing = copy.copy(self.pairing)
+        changed.pairing.m, changed.pairing.m_is_open = m, False
+        return changed
+
+    def with_leapfrog_steps(self, count: int) -> Self:
+        """Return a copy whose trajectories have this number of leapfrog steps."""
+        if not isinstance(self.proposal, TrajectoryProposal):
+            return super().with_leapfrog_steps(count)
+        changed = copy.copy(self)
+        changed.proposal = self.proposal.filled(count)
+        return changed
+
+    def with_scale(self, scale: Scale) -> Self:
+        """Return a copy whose proposal moves in scaled coordinates."""
+        changed = copy.copy(self)
+        follows = isinstance(self.proposal, TrajectoryProposal)
+        changed.proposal = (PreconditionedTrajectory if follows else PreconditionedProposal)(
+            self.proposal, scale
+        )
+        return changed
 
     def refuses(self, target: Target) -> str | None:
         """Return why the parts and the target are incompatible, or None."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import copy
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -99,6 +100,17 @@ class ReplicaExchange(Kernel):
     def of_a_chain(self) -> Kernel:
         """The kernel that moves a rung."""
         return self.kernel.of_a_chain
+
+    @property
+    def exchange_every(self) -> int:  # type: ignore[override]
+        """Steps between two exchanges."""
+        return self.every
+
+    def with_kernel_of_a_chain(self, kernel: Kernel) -> Self:
+        """Return the ladder with this kernel for its rungs."""
+        changed = copy.copy(self)
+        changed.kernel = self.kernel.with_kernel_of_a_chain(kernel)
+        return changed
 
     @property
     def optimises(self) -> bool:  # type: ignore[override]

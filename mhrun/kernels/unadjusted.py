@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Self
+
 import torch
 from torch import Tensor
 
 from mhrun.build import check_attributes
 from mhrun.errors import Refusal, UserError
+from mhrun.kernels.preconditioned import UNSCALED_NOISE, PreconditionedDynamics
 from mhrun.parts import AUTO, Bias, Dynamics, Kernel, checked_minibatch_size
 from mhrun.priors import Prior
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.target.gradients import likelihoods
 from mhrun.types import BUFFER, Controls, Evaluation, Info, State
+from mhrun.types.scale import Scale
 
 
 class Unadjusted(Kernel):
@@ -67,6 +72,24 @@ class Unadjusted(Kernel):
             self.m_is_open = True
         self.passes = passes
         self.prior = prior
+
+    def with_m(self, m: int) -> Self:
+        """Return a copy with this minibatch size."""
+        changed = copy.copy(self)
+        changed.m, changed.m_is_open = m, False
+        return changed
+
+    def with_scale(self, scale: Scale) -> Self:
+        """Return a copy whose dynamics moves in scaled coordinates.
+
+        Raises:
+            Refusal: a dynamics that takes a known gradient noise off.
+        """
+        if self.dynamics.known_noise:
+            raise Refusal(UNSCALED_NOISE)
+        changed = copy.copy(self)
+        changed.dynamics = PreconditionedDynamics(self.dynamics, scale)
+        return changed
 
     def refuses(self, target: Target) -> str | None:
         """Return why a minibatch of m cannot be drawn, or None."""

@@ -18,9 +18,15 @@ from mhrun.errors import Refusal, UserError, nearest
 from mhrun.models.block_priors import block_variances, describe_variances, precisions
 from mhrun.models.explained import unvalidated
 from mhrun.models.module_bound import Bound
-from mhrun.models.module_classes import LogProbs, are_probabilities, number_of_classes, outcome
-from mhrun.models.module_copy import initialised, prepared, reset, warn_of_layers
-from mhrun.models.module_evaluation import BOUND, VMAPPED, Evaluator, Likelihood
+from mhrun.models.module_classes import (
+    LogProbs,
+    are_probabilities,
+    checked_log_probs,
+    number_of_classes,
+    outcome,
+)
+from mhrun.models.module_copy import initialised, prepared, reset, theta_of_state, warn_of_layers
+from mhrun.models.module_evaluation import BOUND, VMAPPED, Evaluator, Likelihood, values_kept
 from mhrun.models.module_vmapped import Vmapped
 from mhrun.native.vectors import square_sum
 from mhrun.random import Draws, derive_key
@@ -300,12 +306,7 @@ class ModuleModel:
                 "this model has a likelihood of your own and predicts no classes: give it log_probs, such as softmax; "
                 "`outputs` has the module's own."
             )
-        found = [self._log_probs(of_chain) for of_chain in outputs]
-        m = outputs.shape[1]
-        if not all(isinstance(one, Tensor) and one.dim() == 2 and len(one) == m for one in found):
-            raise UserError(
-                f"log_probs must return the log-probability of each class for each datum, a tensor ({m}, K)."
-            )
+        found = [checked_log_probs(self._log_probs, of_chain) for of_chain in outputs]
         return torch.stack(found)
 
     def module_at(self, theta: Tensor) -> nn.Module:
@@ -326,25 +327,7 @@ class ModuleModel:
         Raises:
             UserError: a parameter is missing or has another shape, or a buffer is not that of this model's module.
         """
-        state = state.state_dict() if isinstance(state, nn.Module) else state
-        module, remedy = self._prepared.module, "load the state into the module before ModuleModel(module)"
-        kept = module.state_dict()
-        for name, value in state.items():
-            if name in kept and getattr(value, "shape", None) != kept[name].shape:
-                shape = tuple(getattr(value, "shape", ()))
-                raise UserError(f"{name} of the start has the shape {shape}, not {tuple(kept[name].shape)}.")
-        lacking = [block.name for block in self.blocks if block.name not in state]
-        if lacking or not set(state) <= set(kept):
-            names = lacking or sorted(set(state) - set(kept))
-            raise UserError(
-                f"the start {'lacks' if lacking else 'has an unknown'} {', '.join(names[:3])}; "
-                "give a state dict of the same module."
-            )
-        for name, value in module.named_buffers():
-            if name in state and not torch.equal(torch.as_tensor(state[name]).to(value), value):
-                raise UserError(f"{name} of the start is not that of the module; {remedy}.")
-        values = [torch.as_tensor(state[block.name]).detach() for block in self.blocks]
-        return torch.cat([value.reshape(-1).double().cpu() for value in values])
+        return theta_of_state(self._prepared.module, [block.name for block in self.blocks], state)
 
     def values_per_datum(self, rows: Rows) -> int:
         """Return how many values a forward pass keeps for the gradient of one datum, from two small passes.
@@ -355,22 +338,15 @@ class ModuleModel:
         if shapes in self._memo.values_per_datum:
             return self._memo.values_per_datum[shapes]
         device = next(iter(rows.values())).device
-        parameters = [p.detach().reshape(-1) for p in self._prepared.module.parameters()]
-        theta = torch.cat(parameters)[None].to(device).requires_grad_()
-        most = min(3, next(iter(rows.values())).shape[1])
-        counts = []
-        for m in (max(1, most - 1), most):
-            counts.append(0)
+        theta = torch.cat([p.detach().reshape(-1) for p in self._prepared.module.parameters()])[None].to(
+            device
+        )
 
-            def pack(value: Tensor) -> Tensor:
-                counts[-1] += value.numel()
-                return value
+        def outputs(point: Tensor, part: Rows) -> None:
+            with _explained(rows):
+                self._bound.outputs(*self._split(point), part)
 
-            part = {name: field[:1, :m] for name, field in rows.items()}
-            saving = torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value)
-            with torch.enable_grad(), saving, _explained(rows):
-                self._bound.outputs(*self._split(theta), part)
-        self._memo.values_per_datum[shapes] = max(1, counts[1] - counts[0])
+        self._memo.values_per_datum[shapes] = values_kept(outputs, theta, rows)
         return self._memo.values_per_datum[shapes]
 
     # ------------------------------------------------------------------------------------- the way of evaluation

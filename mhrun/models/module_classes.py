@@ -77,6 +77,22 @@ def outcome(
     return LIKELIHOODS[likelihood]
 
 
+def checked_log_probs(log_probs: LogProbs, outputs: Tensor) -> Tensor:
+    """Return the log-probabilities of classes that outputs (m, ...) give.
+
+    Raises:
+        UserError: a user's function returns another shape than (m, K).
+    """
+    found: object = log_probs(outputs)
+    is_own = log_probs not in LOG_PROBS.values()
+    if not isinstance(found, Tensor) or (is_own and (found.dim() != 2 or len(found) != len(outputs))):
+        raise UserError(
+            "log_probs must return the log-probability of each class for each datum, a tensor "
+            f"({len(outputs)}, K)."
+        )
+    return found
+
+
 def number_of_classes(likelihood: str, outputs: Tensor, remedy: str) -> int | None:
     """Return K, from outputs (1, m, ...) of a few data; None where they have a shape that the likelihood will refuse.
 

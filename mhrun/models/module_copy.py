@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import UninitializedParameter
 
-from mhrun.errors import Refusal
+from mhrun.errors import Refusal, UserError
 
 _JITTER = 0.1  # sd of the starts of a parameter without an initialiser, relative to its root mean square
 
@@ -178,3 +178,34 @@ def initialised(module: nn.Module) -> Iterator[nn.Parameter]:
         for parameter, redrawn, (version, value) in pairs:
             if redrawn._version != version or not torch.equal(redrawn, value):
                 yield parameter
+
+
+def theta_of_state(
+    module: nn.Module, names: Sequence[str], state: nn.Module | Mapping[str, Tensor]
+) -> Tensor:
+    """Return the parameters (D,), float64, of these names in a trained module or its state dict.
+
+    Raises:
+        UserError: a parameter is missing or has another shape, or a buffer is not that of `module`.
+    """
+    state = state.state_dict() if isinstance(state, nn.Module) else state
+    kept = module.state_dict()
+    for name, value in state.items():
+        if name in kept and getattr(value, "shape", None) != kept[name].shape:
+            shape = tuple(getattr(value, "shape", ()))
+            raise UserError(f"{name} of the start has the shape {shape}, not {tuple(kept[name].shape)}.")
+    lacking = [name for name in names if name not in state]
+    if lacking or not set(state) <= set(kept):
+        wrong = lacking or sorted(set(state) - set(kept))
+        raise UserError(
+            f"the start {'lacks' if lacking else 'has an unknown'} {', '.join(wrong[:3])}; "
+            "give a state dict of the same module."
+        )
+    for name, value in module.named_buffers():
+        if name in state and not torch.equal(torch.as_tensor(state[name]).to(value), value):
+            raise UserError(
+                f"{name} of the start is not that of the module; load the state into the module before "
+                "ModuleModel(module)."
+            )
+    values = [torch.as_tensor(state[name]).detach() for name in names]
+    return torch.cat([value.reshape(-1).double().cpu() for value in values])

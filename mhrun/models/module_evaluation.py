@@ -89,3 +89,25 @@ def named_views(
     # One split: slices would have autograd fill and add a gradient of all D for each tensor.
     views = theta.split(sizes)
     return {name: view.view(shape) for name, view, shape in zip(names, views, shapes, strict=True)}
+
+
+def values_kept(outputs: Callable[[Tensor, Rows], None], theta: Tensor, rows: Rows) -> int:
+    """Return how many values a forward pass at theta (1, D) keeps for the gradient of one datum, from two small passes.
+
+    They are of two and three data if `rows` has so many.
+    """
+    theta = theta.requires_grad_()
+    most = min(3, next(iter(rows.values())).shape[1])
+    counts = []
+    for m in (max(1, most - 1), most):
+        counts.append(0)
+
+        def pack(value: Tensor) -> Tensor:
+            counts[-1] += value.numel()
+            return value
+
+        part = {name: field[:1, :m] for name, field in rows.items()}
+        saving = torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value)
+        with torch.enable_grad(), saving:
+            outputs(theta, part)
+    return max(1, counts[1] - counts[0])

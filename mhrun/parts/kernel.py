@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor
 
+from mhrun.errors import Refusal
 from mhrun.parts.dynamics import Dynamics
 from mhrun.parts.pairing import Pairing
 from mhrun.parts.proposal import Proposal
@@ -14,6 +15,7 @@ from mhrun.parts.rule import Rule
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import Controls, Info, State
+from mhrun.types.scale import Scale
 
 
 class Kernel(ABC):
@@ -26,6 +28,9 @@ class Kernel(ABC):
     adapts: bool = False  # whether adaptation never ends, so that the stationary distribution is unknown
     keeps_buffers: bool = False  # whether it keeps a module's buffers with theta (BatchNorm in training mode)
     rungs: int = 1  # number of rungs of a ladder
+    exchange_every: int | None = (
+        None  # steps between two exchanges of a ladder's neighbours; None: there are none
+    )
     m_is_open: bool = False  # whether a pilot chooses the minibatch size of its gradients
     rule: Rule | None = None  # the rule of its acceptance test, if it is made of parts
     pairing: Pairing | None = None  # the pairing of its acceptance test, likewise
@@ -109,6 +114,46 @@ class Kernel(ABC):
         None: as many as each minibatch that it draws has. See `mhrun.data.transforms.Transforms`.
         """
         return None
+
+    # ------------------------------------------------------------------------------ with what a pilot finds
+
+    def for_pilot(self) -> Kernel:
+        """Return the kernel with which a pilot moves chains: this one, or one without its adaptation."""
+        return self
+
+    def with_m(self, m: int) -> Self:
+        """Return a copy with this minibatch size.
+
+        Raises:
+            Refusal: a kernel without one.
+        """
+        raise Refusal(
+            f"{type(self).__name__} has no minibatch size that a pilot finds; give a number, not auto."
+        )
+
+    def with_leapfrog_steps(self, count: int) -> Self:
+        """Return a copy whose trajectories have this number of leapfrog steps.
+
+        Raises:
+            Refusal: a kernel without trajectories.
+        """
+        raise Refusal(f"{type(self).__name__} has no trajectories; leave out leapfrog_steps.")
+
+    def with_scale(self, scale: Scale) -> Self:
+        """Return a copy that moves in scaled coordinates.
+
+        Raises:
+            Refusal: a kernel that cannot.
+        """
+        raise Refusal(
+            f"{type(self).__name__} cannot be preconditioned; choose MetropolisHastings or Unadjusted."
+        )
+
+    def with_kernel_of_a_chain(self, kernel: Kernel) -> Kernel:
+        """Return the kernel with another `of_a_chain`: `kernel` itself, or a ladder of it."""
+        return kernel
+
+    # ------------------------------------------------------------------------------------------------ steps
 
     @abstractmethod
     def reads(self, target: Target) -> int:

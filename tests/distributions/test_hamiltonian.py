@@ -16,7 +16,6 @@ from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
 from mhrun.errors import Refusal
 from mhrun.kernels import MetropolisHastings
-from mhrun.kernels.preconditioned import Scale, preconditioned
 from mhrun.models.function import FunctionModel
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.pairing.full import Full
@@ -29,6 +28,7 @@ from mhrun.rules.barker import Barker
 from mhrun.rules.metropolis import Metropolis
 from mhrun.target import Target
 from mhrun.types import Evaluation
+from mhrun.types.scale import Scale
 
 BEND, WIDTH = 0.6, 0.5
 SCALES = torch.tensor([0.1, 1.0, 4.0], dtype=torch.float64)
@@ -184,7 +184,7 @@ def normals():
 def test_a_product_of_normals_is_kept(rng, rule, temperature, scaled):
     target, kernel = normals(), hmc(6, rule=rule)
     if scaled:
-        kernel = preconditioned(kernel, Scale(torch.zeros(3), SCALES))
+        kernel = kernel.with_scale(Scale(torch.zeros(3), SCALES))
     step = 1.1 if scaled else 0.11
     theta = torch.from_numpy(rng.normal(size=(2000, 3))) * SCALES * temperature**0.5
     thetas, accepted = draws_of(kernel, target, theta, controls(step, temperature, chains=2000))

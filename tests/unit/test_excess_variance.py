@@ -14,13 +14,14 @@ from mhrun.engine.excess_variance import excess_variance
 from mhrun.engine.method import Method
 from mhrun.errors import Refusal
 from mhrun.kernels import Unadjusted
-from mhrun.kernels.preconditioned import PreconditionedDynamics, Scale
+from mhrun.kernels.preconditioned import PreconditionedDynamics
 from mhrun.models.gaussian_location import GaussianLocation
 from mhrun.parts import Bias
 from mhrun.schedules.fixed import Fixed
 from mhrun.schedules.plan import Plan
 from mhrun.store.netcdf import Shape, flat_draws
 from mhrun.target import Target
+from mhrun.types.scale import Scale
 
 N, M = 400, 20
 X = np.random.default_rng(0).normal(0, (1.0, 3.0), (N, 2))

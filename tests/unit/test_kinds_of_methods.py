@@ -12,7 +12,6 @@ from mhrun.dynamics.adam import Adam
 from mhrun.dynamics.sgld import SGLD
 from mhrun.kernels import MetropolisHastings, ReplicaExchange, Unadjusted
 from mhrun.kernels.adaptive_backward import AdaptiveBackward
-from mhrun.kernels.preconditioned import Scale, preconditioned
 from mhrun.kernels.stationary import APPROXIMATE, EXACT, OPTIMISER, Samples, samples, user_parts
 from mhrun.pairing.full import Full
 from mhrun.paths import CONF, ROOT
@@ -23,6 +22,7 @@ from mhrun.rules.metropolis import Metropolis
 from mhrun.schedules import Plan
 from mhrun.schedules.fixed import Fixed
 from mhrun.schedules.switched import Switched
+from mhrun.types.scale import Scale
 
 METHODS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
 EXACT_METHODS = {
@@ -65,7 +65,7 @@ def test_a_method_declares_its_target_stationary_if_it_is_exact(methods, name):
 def test_a_test_without_the_densities_of_its_moves_is_approximate(proposal, kind):
     kernel = MetropolisHastings(proposal, Full(), Metropolis())
     ladder = ReplicaExchange(kernel, Full(), Metropolis(), rungs=2)
-    scaled = preconditioned(kernel, Scale(torch.zeros(3), torch.ones(3)))
+    scaled = kernel.with_scale(Scale(torch.zeros(3), torch.ones(3)))
     assert [kind_of(one) for one in (kernel, ladder, scaled)] == [kind] * 3
 
 

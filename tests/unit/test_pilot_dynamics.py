@@ -13,8 +13,8 @@ import mhrun
 from mhrun.engine.assemble import assembled
 from mhrun.engine.pilot import piloted
 from mhrun.errors import Refusal, UserError
-from mhrun.kernels.preconditioned import Scale, preconditioned
 from mhrun.target import Target
+from mhrun.types.scale import Scale
 
 pytestmark = pytest.mark.long
 
@@ -163,7 +163,7 @@ def test_a_known_noise_is_that_of_theta_and_has_no_scale(dynamics, rng):
         with pytest.raises(Refusal, match="known_noise is a variance in the coordinates of theta"):
             mhrun.sample(mhrun.GaussianMean(3.0), x, kernel, precondition=scale, **counts)
     with pytest.raises(Refusal, match="known_noise"):
-        preconditioned(kernel, Scale(torch.zeros(1), torch.ones(1)))
+        kernel.with_scale(Scale(torch.zeros(1), torch.ones(1)))
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from regressions import D, exact_variances, found, run
 
 import mhrun
 from mhrun.kernels.acceptance import efficient_acceptance
-from mhrun.kernels.preconditioned import Scale, preconditioned
 from mhrun.models.function import FunctionModel
 from mhrun.target import Target
+from mhrun.types.scale import Scale
 
 pytestmark = pytest.mark.long
 
@@ -70,7 +70,7 @@ def test_reversible_moves_get_a_step_size_and_a_scale():
 def test_trials_of_backward_moves_are_in_scaled_coordinates():
     """A trial that is always accepted lowers beta; in other coordinates than the moves its acceptance is another."""
     scale = Scale(torch.zeros(2), torch.tensor([0.01, 100.0]))
-    kernel = preconditioned(adaptive(mhrun.Full()), scale)
+    kernel = adaptive(mhrun.Full()).with_scale(scale)
     assert kernel.forward_moves is kernel.proposal
     plain = adaptive(mhrun.Full())
     target = Target(

@@ -18,8 +18,8 @@ from mhrun.engine.pilot.adaptation import scaled_covariance
 from mhrun.engine.pilot.result import line
 from mhrun.engine.pilot.start import scaled_start
 from mhrun.engine.surface import Surface
-from mhrun.kernels.preconditioned import Scale
 from mhrun.target import Target
+from mhrun.types.scale import Scale
 
 pytestmark = short_run
 

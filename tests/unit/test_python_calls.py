@@ -18,7 +18,7 @@ from mhrun.data.transforms import Transforms
 from mhrun.dynamics.momentum import Momentum
 from mhrun.dynamics.sgbd import SGBD
 from mhrun.errors import Refusal, UserError
-from mhrun.kernels.preconditioned import PreconditionedDynamics, Scale
+from mhrun.kernels.preconditioned import PreconditionedDynamics
 from mhrun.models.perceptron import Perceptron
 from mhrun.pairing.blocks import Blocks
 from mhrun.pairing.moving import Moving
@@ -28,6 +28,7 @@ from mhrun.priors.gamma import GammaPrecision
 from mhrun.rules.austere import Austere
 from mhrun.schedules.banded import Banded
 from mhrun.target import Target
+from mhrun.types.scale import Scale
 from mhrun.units import mint_temperature, step_from_learning_rate
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of runs that are far too short

@@ -10,11 +10,12 @@ from regressions import full
 
 import mhrun
 from mhrun.errors import Refusal
-from mhrun.kernels.preconditioned import PreconditionedDynamics, PreconditionedProposal, Scale, preconditioned
+from mhrun.kernels.preconditioned import PreconditionedDynamics, PreconditionedProposal
 from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.parts import Dynamics, Proposal
 from mhrun.proposals.crank_nicolson import CrankNicolson
 from mhrun.target import Target
+from mhrun.types.scale import Scale
 
 pytestmark = pytest.mark.long
 
@@ -46,7 +47,7 @@ def test_a_scaled_part_forwards_all_that_a_part_may_override(wrapper, base):
     """What it inherited would answer for the base class, not for the part in it."""
     names = {n for n, v in vars(base).items() if n[0] != "_" and (callable(v) or isinstance(v, property))}
     assert names - set(vars(wrapper)) == set()
-    limited = preconditioned(mhrun.Unadjusted(mhrun.SGNHT(), m=1), scale(dense=True)).dynamics
+    limited = mhrun.Unadjusted(mhrun.SGNHT(), m=1).with_scale(scale(dense=True)).dynamics
     assert limited.largest_step(2, 1.0) == mhrun.SGNHT().largest_step(2, 1.0) < np.inf
 
 
@@ -74,7 +75,7 @@ def test_compiled_and_torch_steps_agree_in_scaled_coordinates(request, kernel, d
     if not in_machine_code:
         request.getfixturevalue("interpreted")
     target = Target(CORRELATED, mhrun.NoData().load())
-    moves = preconditioned(kernel, scale(dense))
+    moves = kernel.with_scale(scale(dense))
     state, draws = begin(moves, target, C)
     _, thetas, _ = advance(moves, target, state, controls(0.3, 1.0), draws, 30)
     _, compiled, _ = advance_compiled(moves, target, begin(moves, target, C)[0], controls(0.3, 1.0), 30, KEY)
@@ -86,7 +87,7 @@ def test_tests_in_scaled_coordinates_keep_the_target(proposal):
     """Means and variances of a standard normal, 64 chains: each within 5 standard errors by batches (seed fixed)."""
     make = {"CrankNicolson": CrankNicolson}.get(proposal) or getattr(mhrun, proposal)
     target = Target(CORRELATED, mhrun.NoData().load())
-    moves = preconditioned(full(make()), scale(True))
+    moves = full(make()).with_scale(scale(True))
     state, draws = begin(moves, target, 64)
     step = 0.3 if proposal == "LangevinProposal" else 0.6
     _, thetas, _ = advance(moves, target, state, controls(step, 1.0, chains=64), draws, 600)

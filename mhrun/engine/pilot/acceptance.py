@@ -10,14 +10,14 @@ from torch import Tensor
 
 from mhrun.engine.method import Method
 from mhrun.engine.pilot.chains import MOST_LEAPFROG_STEPS, WINDOW, PilotChains
-from mhrun.engine.pilot.kernels import measuring_kernel, scaled_kernel, with_leapfrog_steps, with_m
+from mhrun.engine.pilot.kernels import measuring_kernel, scaled_kernel
 from mhrun.engine.pilot.minibatch import NOISE, minibatch_size
 from mhrun.errors import UserError
 from mhrun.kernels import MetropolisHastings
 from mhrun.kernels.acceptance import efficient_acceptance, is_assumed, noise_widening
-from mhrun.kernels.preconditioned import Scale
 from mhrun.parts import Rule
 from mhrun.schedules.tuned import Tuned
+from mhrun.types.scale import Scale
 
 LIMIT = 60  # windows, at most
 LEAST = 6
@@ -90,7 +90,7 @@ def tune(
         count, measured = _whole_steps(chains, length, measured, wanted_rate)
     m = None
     if base.pairing.m_is_open:
-        base = base if count is None else with_leapfrog_steps(base, count)
+        base = base if count is None else base.with_leapfrog_steps(count)
         m, chains, measured, error = _open_size(chains, base, scale, measured)
         facts |= error
     else:
@@ -177,7 +177,7 @@ def _open_size(
     noise = chains.noise_of_points() if keeps_batch else measured.noise
     m = minibatch_size(method, chains.kernel, noise, most)
     for left in reversed(range(_ROUNDS)):
-        chains = chains.with_kernel(scaled_kernel(with_m(base, m), scale))
+        chains = chains.with_kernel(scaled_kernel(base.with_m(m), scale))
         measured = _searched_again(chains, measured) if searches else _measured_again(chains, measured)
         # Noise makes draws wider, and the step with the same acceptance rate longer: then there is more of it.
         low, high = ((share * most) ** 2 for share in _NEARLY)

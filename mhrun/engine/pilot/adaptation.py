@@ -12,8 +12,8 @@ from mhrun.engine.method import Method
 from mhrun.engine.pilot.acceptance import Tuning, tune
 from mhrun.engine.pilot.chains import TUNED
 from mhrun.engine.pilot.start import ScaledStart
-from mhrun.kernels.preconditioned import Scale
 from mhrun.random import derive_key
+from mhrun.types.scale import Scale
 
 QUARTER = math.pi / 2  # a quarter of the period of a standard normal target
 ROUNDS = 4

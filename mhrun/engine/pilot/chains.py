@@ -7,7 +7,6 @@ from torch import Tensor
 
 from mhrun.engine.limits import most_scaled
 from mhrun.engine.method import Method
-from mhrun.engine.pilot.kernels import with_leapfrog_steps
 from mhrun.kernels import MetropolisHastings
 from mhrun.random import Draws, Streams, derive_key
 from mhrun.types import Controls, State
@@ -72,7 +71,7 @@ class PilotChains:
         """Return the acceptance rate of `WINDOW` steps and the mean variance of the noise of their log-ratios."""
         if self.length is not None:
             count = min(TUNED, leapfrog_steps(self.length, step_size))
-            self.kernel = with_leapfrog_steps(self.kernel, count)
+            self.kernel = self.kernel.with_leapfrog_steps(count)
         device, dtype = self.target.device, self.method.dtype
         controls = Controls(step_size, self.temperature, self.noise_temperature).each(
             lambda c: c.to(device=device, dtype=dtype)

@@ -22,10 +22,10 @@ from mhrun.engine.pilot.start import ScaledStart
 from mhrun.engine.surface import Surface
 from mhrun.errors import UserError
 from mhrun.kernels import Unadjusted
-from mhrun.kernels.preconditioned import Scale
 from mhrun.models.parameters import coordinate_names
 from mhrun.random import Draws, Purpose, Streams, derive_key
 from mhrun.target import Target
+from mhrun.types.scale import Scale
 
 _TAKEN_OFF = 0.25  # most of the temperature that a known gradient noise may make up
 _VARIANCE_ERROR = 0.1  # relative error of the variance that the step size of a dynamics is chosen for

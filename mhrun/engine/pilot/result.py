@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import json
 from collections.abc import Iterator, Mapping
@@ -15,12 +14,10 @@ import torch
 from torch import Tensor
 
 from mhrun.engine.method import Method
-from mhrun.engine.pilot.kernels import with_leapfrog_steps, with_m
-from mhrun.kernels import MetropolisHastings, ReplicaExchange
-from mhrun.kernels.preconditioned import Scale, preconditioned
 from mhrun.store.blocks import load_block
 from mhrun.store.files import write_whole
 from mhrun.store.sharing import PILOT
+from mhrun.types.scale import Scale
 
 _COORDINATES = 4  # of another mode, that are named
 _LONG = 25  # leapfrog steps from which a dense scale is named
@@ -53,18 +50,14 @@ class PilotResult(NamedTuple):
 def filled(method: Method, result: PilotResult) -> Method:
     """Return the method with the settings that a pilot found."""
     kernel = method.kernel.of_a_chain
-    kernel = kernel if result.m is None else with_m(kernel, result.m)
+    kernel = kernel if result.m is None else kernel.with_m(result.m)
     if result.leapfrog_steps is not None:
-        assert isinstance(kernel, MetropolisHastings)
-        kernel = with_leapfrog_steps(kernel, result.leapfrog_steps)
-    kernel = kernel if result.scale is None else preconditioned(kernel, result.scale)
-    if isinstance(method.kernel, ReplicaExchange):
-        ladder = copy.copy(method.kernel)
-        ladder.kernel, kernel = kernel, ladder
+        kernel = kernel.with_leapfrog_steps(result.leapfrog_steps)
+    kernel = kernel if result.scale is None else kernel.with_scale(result.scale)
     points = result.starts
     return replace(
         method,
-        kernel=kernel,
+        kernel=method.kernel.with_kernel_of_a_chain(kernel),
         target=method.target.with_passes_of(kernel.of_a_chain.pass_size),
         plan=method.plan.filled(result.step_size, result.acceptance),
         starts=lambda chains, draws: points[torch.arange(chains) % len(points)],

@@ -27,11 +27,11 @@ from mhrun.engine.pilot.trajectories import allows_trajectories, judged_start, w
 from mhrun.engine.surface import Surface
 from mhrun.engine.threads import limited
 from mhrun.errors import UserError
-from mhrun.kernels import AdaptiveBackward, MetropolisHastings, ZigZag
-from mhrun.kernels.preconditioned import Scale
+from mhrun.kernels import MetropolisHastings, ZigZag
 from mhrun.models.parameters import coordinate_names, numbers_of
 from mhrun.random import derive_key
 from mhrun.target.function_space import is_network
+from mhrun.types.scale import Scale
 
 _WITHOUT_GRADIENTS = "the log-likelihood is not differentiable, or depends on no parameter"
 _SILENT, _BETWEEN = 15.0, 60.0  # seconds before the first progress line of a pilot, and between two lines
@@ -89,8 +89,7 @@ def pilot(method: Method) -> PilotResult:
     Raises:
         UserError: a dynamics on a model without gradients.
     """
-    kernel = method.kernel.of_a_chain
-    method = replace(method, kernel=kernel.at_first() if isinstance(kernel, AdaptiveBackward) else kernel)
+    method = replace(method, kernel=method.kernel.of_a_chain.for_pilot())
     key = derive_key(method.seed, f"{method.name}/pilot")
     temperature = method.plan.controls(method.plan.start(), method.shape.total, 1).temperature[0]
     surface = Surface(method.target, float(temperature.min()), method.seed)

@@ -23,10 +23,10 @@ from mhrun.engine.pilot.normality import spread_of_log_ratio
 from mhrun.engine.pilot.other_modes import OtherMode, other_mode
 from mhrun.engine.surface import Surface
 from mhrun.kernels import ZigZag
-from mhrun.kernels.preconditioned import Scale
 from mhrun.models.parameters import coordinate_names
 from mhrun.random import Draws, Purpose, Streams
 from mhrun.target.function_space import is_network
+from mhrun.types.scale import Scale
 
 _LARGEST_CONDITION = 1e7  # condition number above which some directions have no curvature but for rounding
 # Of the log-ratio to a normal density, in nats; of posteriors that are nearly normal it is below 0.5.

@@ -13,7 +13,6 @@ from mhrun.engine.method import Method
 from mhrun.engine.pilot.adaptation import Adapted, adapt, scaled_covariance, share_of_draws
 from mhrun.engine.pilot.start import ScaledStart
 from mhrun.kernels import MetropolisHastings
-from mhrun.kernels.preconditioned import Scale
 from mhrun.pairing.full import Full
 from mhrun.parts import AUTO
 from mhrun.proposals.hamiltonian import HamiltonianProposal
@@ -21,6 +20,7 @@ from mhrun.random import derive_key
 from mhrun.rules.metropolis import Metropolis
 from mhrun.schedules.fixed import Fixed
 from mhrun.schedules.plan import Plan
+from mhrun.types.scale import Scale
 
 # Data on which trajectories judge a scale, at most. On the larger number they take minutes, and without them the chains
 # of a model of groups in centred form begin where its spread is 0.
