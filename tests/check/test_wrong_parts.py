@@ -385,6 +385,7 @@ def shifted(kernel, target, key, threads):
     return Shifted()
 
 
+@pytest.mark.slow
 def test_a_compiled_loop_that_differs_is_seen():
     register(OtherLoop, shifted)
     assert failing(of_parts(kernel=OtherLoop), "compiled") == {"compiled equals plain"}

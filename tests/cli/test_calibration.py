@@ -177,6 +177,7 @@ class Silent:
 """
 
 
+@pytest.mark.slow
 def test_a_model_class_is_drawn_from_by_its_methods(project, capsys):
     (project / "own.py").write_text(CLASS)
     (project / "conf/model/line.yaml").write_text("_target_: own.LogRate\n")

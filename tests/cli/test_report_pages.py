@@ -280,6 +280,7 @@ def test_diagnostics_that_need_several_chains_are_a_dash_for_one(outputs):
     assert {row["TV"], row["R-hat"]} & {"–"} == set()  # R-hat is that of the chain's halves
 
 
+@pytest.mark.slow
 def test_methods_with_one_label_are_distinguished(outputs):
     overrides = ["+method@methods.mint_barker=mint", "rule@methods.mint_barker.kernel.rule=barker"]
     folder = compute(outputs, *SHORT, *FEW, *SLOW[1:], *overrides)
@@ -503,6 +504,7 @@ def test_a_kill_leaves_a_page_that_is_fresh_or_made_again(author, monkeypatch, m
     assert is_reported(folder)
 
 
+@pytest.mark.slow
 def test_the_folder_is_held_while_its_report_is_made(copied, monkeypatch):
     held = []
 

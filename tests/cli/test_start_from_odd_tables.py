@@ -20,6 +20,7 @@ def _here(tmp_path, monkeypatch):
     yield from own_folder(tmp_path, monkeypatch)
 
 
+@pytest.mark.slow
 def test_what_is_no_category_is_not_proposed_as_one(capsys):
     """A date in each row is no category; nor does a table of many features get a method that cannot run."""
     when = pd.date_range("2020-01-01", periods=60).strftime("%Y-%m-%d")
@@ -208,7 +209,7 @@ def test_fewer_rows_than_weights_are_named(capsys):
     assert "17 features and only 12 rows: the prior decides on some weights" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("size", [None, 0.7])
+@pytest.mark.parametrize("size", [None, pytest.param(0.7, marks=pytest.mark.slow)])
 def test_counts_with_more_variance_than_mean_are_named(capsys, size):
     """Poisson counts, with rates that depend on a feature, and negative binomial ones; before a run and after it."""
     rng = np.random.default_rng(5)

@@ -229,6 +229,7 @@ def test_coefficients_have_the_names_of_the_table(capsys, argument, outcome, nam
     assert "coefficients would have the names of other columns" in error
 
 
+@pytest.mark.slow
 def test_a_weight_of_each_class_is_that_of_its_column(capsys):
     """Names of classes may have brackets, and values of categories equality signs."""
     table(y=["lo[1]", "hi=2", "a"] * 20, kind=["u", "v", "w=x", "u", "v"] * 12)

@@ -204,6 +204,7 @@ def test_a_swept_setting_with_the_name_of_a_metric_keeps_its_column(tmp_path, ca
     assert "chains (setting)  method" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_job_whose_report_has_a_part_that_fails_is_reported(tmp_path, capsys, monkeypatch):
     def broken(run):
         raise ZeroDivisionError("no such luck")

@@ -176,6 +176,7 @@ def test_a_sweep_whose_report_names_nothing_there_is_refused(capsys):
     assert not Path("outputs").exists()
 
 
+@pytest.mark.slow
 def test_a_function_of_a_sweep_that_has_gone_leaves_a_line(tmp_path, capsys, of_its_own, monkeypatch):
     assert run([*OVERRIDES, *BARE, "lam=0.3,0.2", *OWN]) == 0
     monkeypatch.delattr(sys.modules["sweepreport"], "rates")

@@ -374,6 +374,7 @@ def test_a_resumed_run_reports_the_step_where_it_resumed(monkeypatch, capsys):
     assert capsys.readouterr().err == f"job 2 of 4: {line}\n"
 
 
+@pytest.mark.slow
 def test_a_warning_of_the_last_method_is_printed_once(tmp_path, capsys, unrendered):
     """It is in the result at the end; without a report it follows the method."""
     words = ["experiment=gmm_tied_means", "scale=smoke", "runtime.threads=1", *FEW, "~methods.sghmc"]

@@ -536,6 +536,7 @@ ASKING = {  # methods that need more than data, a model and their name, and what
 }
 
 
+@pytest.mark.slow
 def test_a_method_needs_its_name_only_or_gets_one_line(tmp_path):
     """Optimisers, a variational approximation and ladders of minibatches need settings of the user's."""
     write(tmp_path, {"rows.csv": "x\n" + "1\n2\n"})

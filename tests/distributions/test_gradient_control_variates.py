@@ -105,6 +105,7 @@ def test_the_variance_of_sgld_on_a_normal_posterior(m, surrogate):
     assert int(infos[0].n_grad[0]) == (m if surrogate == "none" else 2 * m)
 
 
+@pytest.mark.usefixtures("either_code")
 def test_the_compiled_loop_moves_as_torch():
     model, data = MODELS["logistic"]
     target = Target(model, Dataset.of(data), surrogate="taylor1")

@@ -123,7 +123,7 @@ STATIONARY = {  # rule, c, variance of its stationary distribution, and what is 
 }
 
 
-SLOW = ("mh_minibatch, sequential", "per_step", "mhsublhd")
+SLOW = ("mh_minibatch, sequential", "per_step", "mhsublhd", "conservative")
 
 
 @pytest.mark.parametrize(

@@ -309,8 +309,15 @@ def test_the_bias_of_langevin_falls_with_the_step():
     assert seen[0][1] > seen[1][1] > seen[2][1]
 
 
-@pytest.mark.parametrize("estimate", [0.0, 0.05])
-@pytest.mark.parametrize("m", [None, 8])
+@pytest.mark.parametrize(
+    ("m", "estimate"),
+    [
+        (None, 0.0),
+        pytest.param(None, 0.05, marks=pytest.mark.slow),
+        (8, 0.05),
+        pytest.param(8, 0.0, marks=pytest.mark.slow),
+    ],
+)
 def test_sghmc_has_its_discrete_stationary_distribution(m, estimate):
     """v' = (1-a) v - e h theta + noise, theta' = theta + v': linear, with the covariance of Lyapunov's equation."""
     a, e, temperature = 0.2, 0.02, 1.5

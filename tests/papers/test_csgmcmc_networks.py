@@ -157,6 +157,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_images")
 def test_an_interrupted_run_resumes_with_the_same_results(tmp_path):
     """With a Ctrl-C every few chunks, metrics and collected networks have the same bits."""

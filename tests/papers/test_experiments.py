@@ -464,6 +464,7 @@ AS_OTHERS = {
     *("lemmas", "exchange_rates", "arena_growth", "flymc_mnist", "bnn_truth", "tunamh_mixture"),
     *("mint_logistic", "mintee_works", "gradient_noise", "cifar_cycles", "out_of_distribution"),
     *("mhbt_mixture", "mixture_tests", "temperature_drop", "mint_network", "mint_rates", "worst_case"),
+    *("mnist_tests", "mixture_moments", "step_size_sums"),
     *("smh_sizes", "logistic_ess", "mint_logistic_accuracy", "out_of_distribution_noise", "rsgld_mnist"),
 }
 SWEPT = {"logistic_ess_priors", "logistic_ess_readings"}  # whose claims are all of a sweep

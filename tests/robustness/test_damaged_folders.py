@@ -135,6 +135,7 @@ def seal_again(folder, method):
     (place / "done.json").write_text(json.dumps(sealed(note, {"trace.nc": digest})))
 
 
+@pytest.mark.slow
 def test_links_in_a_circle_are_an_unfinished_run(folder, capsys):
     """A run beside it is reported as ever."""
     broken = folder.path.parent / "0123456789ab"

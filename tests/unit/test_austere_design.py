@@ -236,6 +236,7 @@ def test_equals_are_distinguished_by_their_place():
     assert tuple(v.item() for v in Designs(flat, flat, 1.0).choose(torch.zeros(1), 0.2)) == DESIGNS[0]
 
 
+@pytest.mark.slow
 def test_the_choice_needs_no_value_on_the_host(designs):
     # Tensors without values, on a device of their own: any look at one would fail.
     elsewhere = Designs(*designs.tables.numpy(), designs.reach)

@@ -39,6 +39,7 @@ def test_sums_of_all_data_far_from_zero(rng, offset):
     assert [native.total(native.args, one) for one in theta] == pytest.approx(exact, abs=1e-8)
 
 
+@pytest.mark.slow
 def test_torch_and_compiled_accept_alike_far_from_zero(rng):
     x = (300 + rng.normal(size=(2000, 2))).astype(np.float32)
     kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(1000), mhrun.Metropolis())

@@ -348,6 +348,7 @@ def test_what_is_no_trace_is_refused(traces, reference, message):
         mhrun.compare(traces, reference)
 
 
+@pytest.mark.slow
 @short_run
 def test_python_and_the_command_line_compare_alike(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -236,6 +236,7 @@ def test_a_local_move_has_a_floor_in_density_and_gradient():
     assert len(set(seen)) >= 3  # the cold rung above its floor, the hot one on both sides or the like
 
 
+@pytest.mark.slow
 def test_energy_and_gradient_are_of_the_point_and_the_minibatch_that_a_chain_has():
     """After jumps and local moves, made or refused: the energy by NumPy from the data of its stamp."""
     target, sizes, temperatures = means(900, 3), (900, 500, 300), [2.0, 5.0, 11.0]
@@ -339,7 +340,7 @@ def exact(spacing, temperatures=HEATS):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("keep", ["sample", "latest"])
+@pytest.mark.parametrize("keep", [pytest.param("sample", marks=pytest.mark.slow), "latest"])
 def test_each_rung_has_its_distribution(keep):
     """Two modes that no local move joins at T = 1: weights and squares of every rung, from quadrature."""
     target, ladders, spacing, start = Target(MODES, NoData().load()), 60, 2.0, 900

@@ -406,7 +406,10 @@ def test_parts_of_a_pass_are_cut_by_activations():
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-@pytest.mark.parametrize(("name", "chains", "found"), [("lstm", 3, "bound"), ("dropout", 200, "vmapped")])
+@pytest.mark.parametrize(
+    ("name", "chains", "found"),
+    [("lstm", 3, "bound"), pytest.param("dropout", 200, "vmapped", marks=pytest.mark.slow)],
+)
 def test_the_mode_of_evaluation_is_measured_and_stored(rng, tmp_path, monkeypatch, name, chains, found):
     """A resumed run keeps its way of evaluation, whatever a new measurement would find."""
     monkeypatch.setattr(module_evaluation, "compiling_pays", lambda method: True)

@@ -94,6 +94,7 @@ def test_the_warning_is_for_tests_that_take_no_account_of_the_noise():
     assert "each point keeps its minibatch, and chains stay where it overestimates the density" in line
 
 
+@pytest.mark.slow
 def test_a_design_whose_log_ratio_is_too_skewed_is_warned_of():
     size = {"chains": 16, "steps": 75, "warmup": 25}  # as many draws as 300 steps of 4 chains, in fewer calls
     (line,) = warned(MHMinibatch(50, stop="sequential", finite=False), Growing(), SKEWED, **size)

@@ -33,6 +33,7 @@ def test_the_minibatch_size_follows_from_the_noise():
     assert found(hot)["m"] < 0.5 * N
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_minibatch_that_a_pilot_chooses_is_no_cause_of_a_warning(seed):
     """Noise makes the draws wider and the tuned step longer, which makes more noise: the pilot looks again at its m."""
@@ -59,8 +60,12 @@ def test_a_minibatch_that_a_pilot_chooses_is_no_cause_of_a_warning(seed):
 
 @pytest.mark.parametrize(
     ("proposal", "pairing"),
-    [(mhrun.HamiltonianProposal(), mhrun.Shared("auto")), (mhrun.RandomWalk(), mhrun.Stored("auto"))],
-    ids=["trajectories", "stored"],
+    [
+        pytest.param(
+            mhrun.HamiltonianProposal(), mhrun.Shared("auto"), id="trajectories", marks=pytest.mark.slow
+        ),
+        pytest.param(mhrun.RandomWalk(), mhrun.Stored("auto"), id="stored"),
+    ],
 )
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_noise_is_measured_at_the_minibatch_that_a_pilot_chooses(proposal, pairing, seed):

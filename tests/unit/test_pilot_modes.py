@@ -47,6 +47,7 @@ def test_modes_that_may_have_a_share_keep_their_chains(gap, temperature):
     assert "moved" not in json.loads(trace.attrs["pilot"])
 
 
+@pytest.mark.slow
 @short_run
 def test_an_ordered_mixture_of_regressions_is_sampled_from_draws_of_the_prior():
     """Two regressions whose intercepts are ordered have a mode where these are equal, hundreds of nats lower."""

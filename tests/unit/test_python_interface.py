@@ -229,7 +229,7 @@ def test_the_temperature_may_follow_a_schedule():
 
 
 @short_run
-@pytest.mark.long
+@pytest.mark.usefixtures("either_code")
 def test_a_model_object_and_the_compiled_loop(mixture):
     settings = {"step_size": 1.0, "temperature": 500.0, "steps": 60, "warmup": 10, "chains": 3}
     kernel = metropolis(mhrun.Stored(100))

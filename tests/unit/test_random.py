@@ -122,7 +122,10 @@ def test_a_minibatch_without_replacement_grows_by_going_on(n, m, compiled):
         assert torch.equal(found, whole[chains, start:])
 
 
-@pytest.mark.parametrize(("n", "largest", "bits"), [(3000, 3000, 0), (3000, 187, 16), (80_000, 5000, 32)])
+@pytest.mark.parametrize(
+    ("n", "largest", "bits"),
+    [(3000, 3000, 0), (3000, 187, 16), pytest.param(80_000, 5000, 32, marks=pytest.mark.slow)],
+)
 def test_a_workspace_forgets_what_was_drawn_before(n, largest, bits):
     """Bits that are cleared one by one or all at once, and a table whose positions are numbered on until they end."""
     key = derive_key(2, "work")

@@ -525,7 +525,7 @@ def test_a_method_whose_target_is_that_of_the_experiment_is_the_same_run(tmp_pat
     assert method_digest(wide, "mint") == method_digest(other, "mint")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_report_finds_the_draws_that_are_there(outputs):
     """Steps are counted from the first after a burn-in of 200; a method may name draws of its own."""
     every = contents(compute(outputs / "every", *FEW), "mint")["/posterior/theta"]

@@ -223,7 +223,14 @@ def test_decisions_on_minibatches_may_enter_where_data_are_impossible(rule, pair
 
 
 @pytest.mark.parametrize(
-    "rule", [MHMinibatch(50), mhrun.MHSubLhd(50), mhrun.Austere(50, 0.05), MHMinibatch(5), Metropolis()]
+    "rule",
+    [
+        MHMinibatch(50),
+        pytest.param(mhrun.MHSubLhd(50), marks=pytest.mark.slow),
+        pytest.param(mhrun.Austere(50, 0.05), marks=pytest.mark.slow),
+        MHMinibatch(5),
+        Metropolis(),
+    ],
 )
 def test_a_first_minibatch_of_all_data_is_named(rule):
     pairing = mhrun.Full() if isinstance(rule, Metropolis) else Growing()

@@ -165,7 +165,7 @@ def splitting_theta_variance(e, a, temperature, every):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("every", [None, 5, 1])
+@pytest.mark.parametrize("every", [pytest.param(None, marks=pytest.mark.slow), 5, 1])
 def test_refreshed_momenta_of_the_splitting_get_half_a_kick(every):
     """A whole kick leaves the variance a tenth too small at refresh 5, and halves it at refresh 1."""
     e, a, temperature = 0.02, 0.2, 1.5
@@ -176,7 +176,7 @@ def test_refreshed_momenta_of_the_splitting_get_half_a_kick(every):
     assert_mean((theta[0] ** 2).mean((1, 2)), expected)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_hottest_rung_of_five_modes_is_too_wide_as_algorithm_2_makes_it():
     """In two dimensions at T = 1.5^6 its thermostat is often negative: variance 1.09 of the exact, in NumPy too.
 
