@@ -51,6 +51,8 @@ class Dataset:
             raise UserError("A data set needs at least one field with at least one row.")
         if len(set(lengths.values())) > 1:
             raise UserError(f"The fields of a data set must have one length, not {lengths}.")
+        if self.transforms is not None:
+            self.transforms.check(self.fields)
 
     @property
     def differs_by_chain(self) -> bool:

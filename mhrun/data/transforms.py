@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mhrun.errors import Refusal
+from mhrun.errors import Refusal, UserError
 from mhrun.random import Draws
 from mhrun.types import Rows
 
@@ -31,12 +31,44 @@ class Transforms:
         permuted: share of the labels that are permuted among each other, anew in each pass of n // m steps.
         pass_size: m, the data of a step. A minibatch of another size, such as that of an exchange, then has the labels
             of the step's pass too. None: the size of each minibatch, or n where it grows: a pass is then one step.
+
+    Raises:
+        Refusal: an invalid setting.
     """
 
     n: int
     pad: int = 0
     permuted: float = 0.0
     pass_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pad, int) or self.pad < 0:
+            raise Refusal(f"pad = {self.pad!r} must be a whole number of pixels, 0 or more.")
+        if not 0 <= self.permuted <= 1:
+            raise Refusal(
+                f"permuted = {self.permuted:g} is a share of the labels; it must lie between 0 and 1."
+            )
+
+    def check(self, fields: Mapping[str, Tensor]) -> None:
+        """Refuse data that are not as many as `n`, or no square images where they are to be moved.
+
+        Raises:
+            UserError: such data.
+        """
+        n = len(next(iter(fields.values())))
+        if n != self.n:
+            raise UserError(f"The transforms are of n = {self.n:,} data, and the data set has {n:,}.")
+        if self.pad:
+            shape = tuple(fields["x"].shape[1:]) if "x" in fields else ()
+            if len(shape) != 3 or shape[1] != shape[2]:
+                raise UserError(
+                    f"pad = {self.pad} shifts images, a field x (n, channels, side, side); a datum has the shape "
+                    f"{shape}."
+                )
+        if self.permuted and "y" not in fields:
+            raise UserError(
+                f"permuted = {self.permuted:g} permutes the labels, a field y, which is not there."
+            )
 
     def index(self, index: Tensor, draws: Draws, start: int = 0, rows: Tensor | None = None) -> Tensor:
         """Return row numbers (C, m) with the transforms of this step.
@@ -92,8 +124,6 @@ def transforms(n: int, augment: str, permuted: float, side: int | None) -> Trans
     """
     if augment not in AUGMENTS:
         raise Refusal(f"augment = {augment!r} is unknown; choose none or code.")
-    if not 0 <= permuted <= 1:
-        raise Refusal(f"permuted = {permuted:g} is a share of the labels; it must lie between 0 and 1.")
     if augment == "code" and side is None:
         raise Refusal("augment=code needs images with channels; choose data=cifar10.")
     pad = max(1, side // 8) if augment == "code" and side is not None else 0

@@ -6,6 +6,7 @@ import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -105,7 +106,8 @@ def _states(start: Any) -> list[Any]:
 def _points(start: Any) -> Tensor:
     """Return where chains begin, (D,) or (C, D)."""
     try:
-        points = torch.as_tensor(start, dtype=torch.float64)
+        values = start if isinstance(start, Tensor) or not hasattr(start, "__array__") else np.asarray(start)
+        points = torch.as_tensor(values, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"start = {reprlib.repr(start)} must be numbers, (D,) or (C, D).") from error
     if not points.numel():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -45,10 +46,13 @@ def prepared(module: nn.Module) -> Prepared:
     - Dropout is off. Layers that contain dropout as a setting (LSTM, attention) have it set to 0.
 
     Raises:
-        Refusal: a module without parameters, or with a lazy layer that was never run.
+        Refusal: a module without parameters, with a lazy layer that was never run, or with an embedding whose
+            gradient is not that of its outputs.
     """
     clone = copy.deepcopy(module)
     _check_parameters(clone)
+    _check_inputs(clone)
+    _check_embeddings(clone)
     trains, dropouts = _set_modes(clone)
     layers = dict(clone.named_modules())
     first = {id(b): Buffer(name, b.detach().clone()) for name, b in clone.named_buffers()}
@@ -88,6 +92,35 @@ def _check_parameters(module: nn.Module) -> None:
         raise Refusal("all parameters of the module are constants (requires_grad=False).")
     if any(isinstance(p, UninitializedParameter) for p in parameters):
         raise Refusal("the module has a lazy layer without a shape; run it once on a batch of the data.")
+
+
+def _check_inputs(module: nn.Module) -> None:
+    """Refuse a module whose forward pass requires more than x."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    required = [p.name for p in parameters if p.kind in kinds and p.default is inspect.Parameter.empty]
+    if len(required) > 1:
+        raise Refusal(
+            f"forward of {type(module).__name__} takes {', '.join(required)}, and a module gets the field x alone; "
+            "join its inputs in x, and take them apart in forward."
+        )
+
+
+def _check_embeddings(module: nn.Module) -> None:
+    """Refuse embeddings whose rows change or have another gradient than that of the likelihood."""
+    for name, part in module.named_modules():
+        if not isinstance(part, nn.Embedding | nn.EmbeddingBag) or not part.weight.requires_grad:
+            continue
+        remedies = {
+            "max_norm": "its forward pass changes the weights; leave it out, and give the weights a prior",
+            "sparse": "gradients are dense here; leave it out",
+            "padding_idx": "it hides the gradient of that row, which the outputs depend on; leave it out, and mask "
+            "the padding in forward",
+        }
+        for setting, remedy in remedies.items():
+            value = getattr(part, setting)
+            if value is not None and value is not False:  # padding_idx may be 0
+                raise Refusal(f"layer {name or 'of the module'} has {setting}: {remedy}.")
 
 
 def _set_modes(module: nn.Module) -> tuple[list[str], list[str]]:

@@ -21,7 +21,6 @@ from mhrun.data.images import Images
 from mhrun.data.transforms import Transforms, moved
 from mhrun.engine.assemble import assembled
 from mhrun.engine.pilot.chains import WINDOW, PilotChains
-from mhrun.engine.pilot.kernels import with_m
 from mhrun.errors import Refusal, UserError
 from mhrun.models.module import ModuleModel
 from mhrun.random import Draws, Streams, derive_key
@@ -138,6 +137,22 @@ def test_crops_and_mirror_images_are_those_of_plain_loops(rng):
             own = padded[c, i, :, a : a + side, b : b + side]
             own = own[:, :, ::-1] if k % 2 else own
             assert np.array_equal(found[c, i].numpy(), own)
+
+
+@pytest.mark.parametrize(
+    ("fields", "settings", "message"),
+    [
+        ({"x": torch.zeros(5, 3, 4, 4)}, {"n": 4, "pad": 1}, "of n = 4 data, and the data set has 5"),
+        ({"x": torch.zeros(5, 3, 4, 6)}, {"n": 5, "pad": 1}, r"a datum has the shape \(3, 4, 6\)"),
+        ({"x": torch.zeros(5, 16)}, {"n": 5, "pad": 1}, r"a datum has the shape \(16,\)"),
+        ({"x": torch.zeros(5, 16)}, {"n": 5, "permuted": 0.5}, "a field y, which is not there"),
+        ({"x": torch.zeros(5, 16)}, {"n": 5, "permuted": 1.5}, "between 0 and 1"),
+        ({"x": torch.zeros(5, 16)}, {"n": 5, "pad": -1}, "whole number of pixels"),
+    ],
+)
+def test_transforms_that_are_not_of_the_data_are_refused(fields, settings, message):
+    with pytest.raises(UserError, match=message):
+        Dataset(fields, transforms=Transforms(**settings))
 
 
 def images(n=40, augment=1, permuted=0.0):
@@ -297,7 +312,7 @@ def test_a_pilot_permutes_labels_in_the_passes_of_the_minibatch_that_it_tries(mo
         return found
 
     monkeypatch.setattr(Transforms, "rows", seen)
-    kernel = with_m(method.kernel, m)
+    kernel = method.kernel.with_m(m)
     chains = PilotChains(method, kernel, method.first_points(), torch.ones(2), KEY, None)
     tables.clear()
     chains.window(torch.full((2,), 1e-3))

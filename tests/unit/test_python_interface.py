@@ -13,8 +13,10 @@ import warnings
 
 import arviz_base
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+import xarray as xr
 from kit import short_run
 from significance import assert_mean
 
@@ -188,6 +190,16 @@ def test_a_start_outside_the_prior_is_refused(rng):
     with pytest.raises(Refusal, match="chain 0 starts where the prior is 0"):
         mhrun.sample(gaussian, x, metropolis(mhrun.Full()), start=[2.0], step_size=0.1,
                      log_prior=lambda theta: torch.where(theta[0] < 1, 0.0, -torch.inf))  # fmt: skip
+
+
+@short_run
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", [list, np.asarray, pd.Series, xr.DataArray, torch.tensor])
+def test_a_start_may_be_of_any_kind_of_array(kind):
+    kernel, call = metropolis(mhrun.Full()), {"step_size": 0.3, "steps": 20, "warmup": 0}
+    trace = mhrun.sample(lambda theta: -theta.square().sum(), None, kernel, start=kind([0.5, 3.0]), **call)
+    first = trace["posterior"]["theta"][:, 0].to_numpy()
+    assert np.abs(first - [0.5, 3.0]).max() < 3
 
 
 class Anneal(Stateless):

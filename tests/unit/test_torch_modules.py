@@ -136,6 +136,19 @@ def test_a_likelihood_that_is_not_of_each_datum_is_reported(rng, reduce):
     ("arguments", "message"),
     [
         ((nn.ReLU(),), "no parameters"),
+        (
+            (nn.Bilinear(2, 3, 2),),
+            "forward of Bilinear takes input1, input2, and a module gets the field x alone",
+        ),
+        (
+            (nn.Embedding(4, 2, padding_idx=0),),
+            "layer of the module has padding_idx: .* mask the padding in forward",
+        ),
+        ((nn.Sequential(nn.Embedding(4, 2, max_norm=1.0)),), "layer 0 has max_norm: .* leave it out"),
+        (
+            (nn.Sequential(nn.EmbeddingBag(4, 2, sparse=True)),),
+            "layer 0 has sparse: gradients are dense here",
+        ),
         ((nn.Linear(2, 2), "categorial"), "give categorical, bernoulli or a function"),
         ((nn.Linear(2, 2), "categorical", -1.0), "positive prior_variance"),
     ],
