@@ -11,11 +11,12 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 from torch.nn.modules.conv import _ConvNd
 
 from mhrun.build import blame
 from mhrun.errors import Refusal, UserError, nearest
-from mhrun.models.block_priors import block_variances, describe_variances, precisions
+from mhrun.models.block_priors import prior_of_blocks
 from mhrun.models.explained import unvalidated
 from mhrun.models.module_bound import Bound
 from mhrun.models.module_classes import (
@@ -28,7 +29,6 @@ from mhrun.models.module_classes import (
 from mhrun.models.module_copy import initialised, prepared, reset, theta_of_state, warn_of_layers
 from mhrun.models.module_evaluation import BOUND, VMAPPED, Evaluator, Likelihood, values_kept
 from mhrun.models.module_vmapped import Vmapped
-from mhrun.native.vectors import square_sum
 from mhrun.random import Draws, derive_key
 from mhrun.types import BUFFER, Field, ParameterBlock, Rows
 
@@ -84,6 +84,8 @@ class ModuleModel:
             and 1) or a function. None: it predicts no classes.
         start: where chains begin: ``fresh``, each at parameters that the layers draw as they do when they are made;
             ``module``, all at those of `module`, such as trained ones that it has loaded.
+        prior: in place of `prior_variance`, a distribution of every parameter, of `torch.distributions` or as text,
+            such as ``Laplace(0, 1)`` or ``StudentT(4, 0, 1)``; or name -> distribution (None: flat), block by block.
 
     Raises:
         Refusal: a module without parameters, or an invalid setting.
@@ -99,6 +101,7 @@ class ModuleModel:
         evaluation: Literal["auto", "bound", "vmapped"] = "auto",
         log_probs: str | LogProbs | None = None,
         start: Literal["fresh", "module"] = "fresh",
+        prior: str | Distribution | Mapping[str, str | Distribution | None] | None = None,
     ) -> None:
         self._likelihood, self._log_probs = outcome(likelihood, log_probs)
         if evaluation not in EVALUATIONS:
@@ -128,9 +131,8 @@ class ModuleModel:
             for (name, shape), end in zip(shapes.items(), ends, strict=True)
         ]
         self.dim = int(ends[-1])
-        variances = block_variances(prior_variance, self.blocks)
-        self.precision: float | Tensor = precisions(variances, self.blocks)
-        self.prior_summary = describe_variances(variances)
+        self._prior = prior_of_blocks(prior, prior_variance, self.blocks)
+        self.prior_summary = self._prior.summary
         self.width = self.dim + sum(buffer.value.numel() for buffer in self._prepared.buffers)
 
     takes_autocast = True
@@ -222,22 +224,15 @@ class ModuleModel:
 
     def log_prior(self, theta: Tensor) -> Tensor:
         """(C, D) or (C, width) -> (C,), summed in float64."""
-        theta = theta[:, : self.dim]
-        if isinstance(self.precision, Tensor):
-            return -0.5 * (theta.square() * self.precision.to(theta)).sum(-1, dtype=torch.float64)
-        if not self.precision:
-            return theta.new_zeros(len(theta), dtype=torch.float64)
-        return -0.5 * self.precision * square_sum(theta)
+        return self._prior.log_prob(theta[:, : self.dim])
 
     def prior_precision(self) -> float | None:
-        """Return the precision of a prior that is the same for all parameters; 0 if it is flat, None otherwise."""
-        return None if isinstance(self.precision, Tensor) else self.precision
+        """Return the precision of a normal prior that all parameters have; 0 if it is flat, None for any other."""
+        return self._prior.common_precision()
 
     def log_prior_grad(self, theta: Tensor) -> Tensor | None:
         """Return the gradient (C, D) of the log prior; None if it is flat."""
-        if isinstance(self.precision, Tensor):
-            return theta * -self.precision.to(theta)
-        return theta * -self.precision if self.precision else None
+        return self._prior.grad(theta)
 
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
         """(C, D) or (C, width) and rows (C or 1, m, ...) -> (C, m), in evaluation mode."""
