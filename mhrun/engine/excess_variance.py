@@ -20,6 +20,7 @@ from mhrun.engine.surface import Surface
 from mhrun.kernels import Unadjusted
 from mhrun.kernels.preconditioned import PreconditionedDynamics
 from mhrun.parts import Kernel
+from mhrun.random import derive_key
 from mhrun.target.function_space import is_network
 from mhrun.types.scale import Scale
 
@@ -84,7 +85,8 @@ def excess_of_noise(method: Method, theta: Tensor, scale: Scale | None = None) -
     m = target.n if kernel.m is None else kernel.m
     if target.n > 1 and (share := of_minibatch(target, m)) > 0:
         points = theta[:1] if target.surrogate is None else theta[:POINTS]
-        surface = Surface(target, float(np.median(temperature)), method.seed)
+        # Other data than those from which a pilot chose the step size.
+        surface = Surface(target, float(np.median(temperature)), derive_key(method.seed, "excess"))
         root = root_of_covariance(surface, points, scale)
         average = float(root.square().sum()) / target.dim
         noise = Excess(noise.largest + share * largest_eigenvalue(root), noise.mean + share * average)

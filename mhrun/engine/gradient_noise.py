@@ -9,7 +9,9 @@ from mhrun.engine.surface import Surface
 from mhrun.target import Target
 from mhrun.types.scale import Scale
 
-SINGLE = 512  # data whose gradients are evaluated
+# Data whose gradients are evaluated: as many as there is room for their numbers, between these. Among 512 of 210,000
+# there may be none of a hundred that decide on a parameter: a step was chosen at which its draws had no limit.
+_FEWEST, _MOST, _NUMBERS = 512, 20_000, 1 << 22
 POINTS = 8  # where, with a control variate, which has no noise at the mode itself; else at one point
 
 
@@ -21,7 +23,8 @@ def root_of_covariance(surface: Surface, points: Tensor, scale: Scale | None = N
         points: where they are evaluated (P, D); covariances are averaged.
         scale: of the coordinates.
     """
-    single = surface.single_gradients(points, max(SINGLE, 2 * len(points))).cpu()
+    room = min(_MOST, max(_FEWEST, _NUMBERS // points.shape[1]))
+    single = surface.single_gradients(points, max(room, 2 * len(points))).cpu()
     single = single if scale is None else scale.pull(single)
     freedom = max(1, single.shape[1] - 1) * len(points)
     return ((single - single.mean(1, keepdim=True)) / freedom**0.5).flatten(0, 1)

@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from mhrun.diagnostics.chains import diagnosis, some_coordinates
+from mhrun.diagnostics.chains import diagnosis
 from mhrun.engine.excess_variance import excess_of_noise, scale_of
 from mhrun.engine.method import Method
-from mhrun.errors import Refusal
+from mhrun.engine.sampled_gradients import SampledGradients
 from mhrun.kernels import Unadjusted
-from mhrun.models.parameters import coordinate_names, parameters_of
-from mhrun.store.netcdf import flat_draws, open_trace
-from mhrun.target import Target
-from mhrun.target.function_space import is_network
+from mhrun.models.parameters import coordinate_names
 
 ERRORS = 4.5  # standard errors from which on a covariance counts, the largest of up to thousands
 _TRIED = 8  # coordinates whose covariance is compared with its error, those of the largest biases
-# Draws at which all data are evaluated: at most, and at least. The evaluations are at most so large a share of those
-# of the run, and at most so many.
-_MOST, _FEWEST = 400, 100
-_SHARE, _ROWS = 0.25, 10_000_000
-_WIDEST = 20_000  # parameters up to which it is estimated
-_CHAINS = 20  # whose draws are looked at, at most
 _OF_HALF = 0.5  # share of the bias that the draws of either half of the run must show: none by draws on their way alone
 
 
@@ -120,52 +109,22 @@ def largest_bias(
     return None
 
 
-def on_all_data(target: Target, points: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Return the log posterior in the units of its gradient (P,), and that (P, D), at points (P, D); float64."""
-    hot = torch.full_like(points[:, 0], temperature)
-    full = target.evaluate_full(points, hot)
-    assert full.log_lik_mean is not None
-    assert full.grad is not None
-    height = target.value(full.log_lik_mean, full.log_prior, hot)
-    return height.double().cpu(), full.grad.double().cpu()
-
-
-def mean_bias(method: Method, folder: Path) -> MeanBias | None:
-    """Return the largest bias of the mean of a coordinate, from draws that are in the folder of a method.
+def mean_bias(method: Method, sampled: SampledGradients) -> MeanBias | None:
+    """Return the largest bias of the mean of a coordinate.
 
     Args:
         method: whose steps have ended.
-        folder: with its trace.
+        sampled: gradients at its draws.
 
     Returns:
-        None if there is none beyond its error, and where nothing is known of it: for another kernel than a dynamics (a
-        ladder has draws of several rungs), an optimiser, a network, data that differ by chain, draws that were not kept
-        or that are few, and data so many that evaluating them at 100 draws would be a large part of the run.
+        None if there is none beyond its error, and for a dynamics that does not declare `bias.means`.
     """
     kernel, target = method.kernel, method.target
     if not isinstance(kernel, Unadjusted) or kernel.dynamics.bias.means is None:
         return None
-    if is_network(target.model) or target.has_buffers or target.dim > _WIDEST:
-        return None
-    if target.data.differs_by_chain:
-        return None
-    step_size, temperatures = method.plan.at_collected_steps()
-    if not (temperatures > 0).all() or method.shape.thin is None:
-        return None
-    run_rows = method.shape.total * method.shape.chains * (kernel.m or target.n)
-    count = min(_MOST, int(min(_ROWS, _SHARE * run_rows) // target.n))
-    if count < _FEWEST:
-        return None
-    cold = np.flatnonzero(temperatures == temperatures.min())
-    cold = cold[some_coordinates(len(cold), _CHAINS)]
-    draws = _some_draws(method, folder, cold, count)
-    if draws is None:
-        return None
-    temperature = float(temperatures.min())
+    draws, height, grad, temperature, size = sampled
     points = draws.reshape(-1, target.dim).to(device=target.device, dtype=method.dtype)
-    height, grad = on_all_data(target, points, temperature)
     scale = scale_of(kernel)
-    size = float(step_size.mean(0)[cold].median())
     excess = excess_of_noise(method, points[:: len(points) // len(draws)], scale)
     of_noise = 0.0 if excess is None else excess.mean
     gains = Gains(
@@ -186,25 +145,3 @@ def mean_bias(method: Method, folder: Path) -> MeanBias | None:
         if not float(of_part) / bias > _OF_HALF:
             return None
     return MeanBias(bias, coordinate_names(target.model)[place])
-
-
-def _some_draws(method: Method, folder: Path, chains: np.ndarray, count: int) -> Tensor | None:
-    """Return about so many draws of some chains (C, S, D), float64, evenly spaced, as chains move; None if too few."""
-    trace = open_trace(folder, cache=False)
-    try:
-        if "posterior" not in trace.children:
-            return None
-        posterior = trace["posterior"].to_dataset()
-        each = min(posterior.sizes["draw"], max(1, count // len(chains)))
-        if each * len(chains) < _FEWEST:
-            return None
-        places = np.linspace(0, posterior.sizes["draw"] - 1, each).astype(int)
-        posterior = posterior.isel(draw=places, chain=chains).load()
-    finally:
-        trace.close()
-    draws = torch.from_numpy(np.ascontiguousarray(flat_draws(posterior), dtype=np.float64))
-    parameters = parameters_of(method.target.model)
-    try:
-        return draws if parameters is None else parameters.theta(parameters.named(draws), "a draw")
-    except Refusal:  # a chain that went to the edge of a constraint
-        return None

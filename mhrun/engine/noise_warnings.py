@@ -20,6 +20,7 @@ from mhrun.target.function_space import is_network
 
 _MOST_SHOWN = 1000  # per cent that a standard deviation is too large, above which the number says nothing
 _OF_KEPT = 1.0  # noise of a log-ratio of points that keep their minibatches above which a run warns
+_DIVERGED = 1000  # times the variance of the posterior, above which a number says nothing
 _SHIFT = 0.3  # bias of a mean in posterior standard deviations, likewise
 _ERROR = 0.01  # mean error of the acceptance probability above which a run warns
 
@@ -112,17 +113,36 @@ def excess_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
         )
     excess = summary.get("excess_variance")
     if excess is None or not excess > EXCESS:
+        yield from _width_warnings(method, summary)
         return
-    remedy = "Lower the step size, raise m, or take control variates (sgld_cv)."
+    remedy = "Lower the step size, or raise m."
+    if target.surrogate is None:
+        remedy = "Lower the step size, raise m, or take control variates (sgld_cv)."
     if method.target.gradient_noise:
         remedy = (
             f"Lower the step size. {method.target.gradient_noise:g} of its variance is target.gradient_noise."
         )
-    size = f"by up to {excess:.0%}" if excess < 2 else f"up to {rounded(1 + excess)} times as large"
+    size = f"by up to {excess:.0%}" if excess < 2 else f"up to {_times(1 + excess)} times as large"
     yield (
         f"{method.name}: minibatch noise of its gradients makes draws too wide, variances {size} in the direction "
         f"where it is largest (m = {m}). {remedy}"
     )
+
+
+def _width_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if gradients at the draws of a dynamics show that they are too wide."""
+    ratio = summary.get("variance_ratio")
+    if ratio is not None:
+        yield (
+            f"{method.name}: draws are too wide: by the gradients of the log posterior at them, their variance is "
+            f"about {_times(ratio)} times that of the posterior in the direction where it is largest. Lower the step "
+            "size, or raise m if minibatch noise is the cause."
+        )
+
+
+def _times(factor: float) -> str:
+    """Return a factor for people; of draws that have diverged it has hundreds of digits."""
+    return rounded(factor) if factor < _DIVERGED else f"over {_DIVERGED:,}"
 
 
 def mean_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:

@@ -22,8 +22,10 @@ from mhrun.engine.mean_bias import mean_bias
 from mhrun.engine.method import Method, target_attributes
 from mhrun.engine.module_evaluation import choose_evaluation
 from mhrun.engine.position import Position, position_after
+from mhrun.engine.sampled_gradients import sampled_gradients
 from mhrun.engine.settings import CHUNK_BYTES, Settings
 from mhrun.engine.threads import limited, torch_threads
+from mhrun.engine.virial import variance_ratio
 from mhrun.engine.watcher import Watcher
 from mhrun.errors import Interrupted, UserError, after_step
 from mhrun.random import MANY
@@ -105,8 +107,15 @@ def _facts(method: Method, position: Position, executor: Executor) -> dict[str, 
 
 def _of_draws(method: Method, folder: Path) -> dict[str, Any]:
     """Return the facts of a method's summary that are computed from its draws."""
-    bias = mean_bias(method, folder)
-    return {} if bias is None else {"mean_bias": bias._asdict()}
+    sampled = sampled_gradients(method, folder)
+    if sampled is None:
+        return {}
+    facts: dict[str, Any] = {}
+    if (bias := mean_bias(method, sampled)) is not None:
+        facts["mean_bias"] = bias._asdict()
+    if (ratio := variance_ratio(sampled)) is not None:
+        facts["variance_ratio"] = ratio
+    return facts
 
 
 def _of_ladder(method: Method, totals: Mapping[str, Any]) -> dict[str, Any]:

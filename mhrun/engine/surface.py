@@ -63,11 +63,14 @@ class Surface:
     def single_gradients(self, points: Tensor, count: int) -> Tensor:
         """Return gradients of K single data (P, K, D) at points (P, D); K is count / P, or all that were read if fewer.
 
-        They are those of the log-likelihoods, less their control variate if there is a surrogate.
+        They are those of the log-likelihoods, less their control variate if there is a surrogate. Each point has data
+        of its own while there are enough: what is rare among the data, such as a value of a category, is then found
+        more often.
         """
         n_points = len(points)
         per_point = min(count // n_points, self.size)
-        index = self._index[0, :per_point].repeat(n_points)[:, None]
+        places = torch.arange(n_points * per_point, device=self._index.device) % self.size
+        index = self._index[0, places][:, None]
         theta = points.repeat_interleave(per_point, 0)
         self.n_grad += self.target.gradients.per_datum * len(index)
         _, grad = self.target.gradients.mean_log_lik(theta, index)

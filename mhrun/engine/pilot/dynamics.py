@@ -15,10 +15,11 @@ from mhrun.engine.gradient_noise import (
     of_minibatch,
     root_of_covariance,
 )
-from mhrun.engine.mean_bias import Gains, MeanBias, largest_bias, on_all_data
+from mhrun.engine.mean_bias import Gains, MeanBias, largest_bias
 from mhrun.engine.method import Method
 from mhrun.engine.pilot.curvature import largest_curvature
 from mhrun.engine.pilot.start import ScaledStart
+from mhrun.engine.sampled_gradients import on_all_data
 from mhrun.engine.surface import Surface
 from mhrun.errors import UserError
 from mhrun.kernels import Unadjusted

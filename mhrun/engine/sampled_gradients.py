@@ -1,0 +1,102 @@
+"""Gradients on all data at some draws of a dynamics, which show how far its distribution is from the posterior."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mhrun.diagnostics.chains import some_coordinates
+from mhrun.engine.method import Method
+from mhrun.errors import Refusal
+from mhrun.models.parameters import parameters_of
+from mhrun.store.netcdf import flat_draws, open_trace
+from mhrun.target import Target
+from mhrun.target.function_space import is_network
+
+# Draws at which all data are evaluated: at most, and at least. The evaluations are at most so many times those of the
+# run, whose minibatches take far longer for each datum than a pass over all, and at most so many.
+_MOST, _FEWEST = 400, 100
+_TIMES, _ROWS = 5.0, 30_000_000
+_WIDEST = 20_000  # parameters
+_CHAINS = 20  # whose draws are looked at, at most
+
+
+class SampledGradients(NamedTuple):
+    """Draws at the lowest temperature, and the log posterior there."""
+
+    draws: Tensor  # (C, S, D)
+    height: Tensor  # (C S,), the log posterior in the units of its gradient
+    grad: Tensor  # (C S, D)
+    temperature: float
+    step_size: float  # the median of the chains
+
+
+def sampled_gradients(method: Method, folder: Path) -> SampledGradients | None:
+    """Return gradients at draws that are in the folder of a method.
+
+    Args:
+        method: whose steps have ended.
+        folder: with its trace.
+
+    Returns:
+        None for another kernel than a dynamics (a ladder has draws of several rungs), an optimiser, a network, data
+        that differ by chain, draws that were not kept or that are few, and data so many that evaluating them at 100
+        draws would take long.
+    """
+    kernel, target = method.kernel, method.target
+    if kernel.dynamics is None or kernel.optimises or kernel.rungs > 1:
+        return None
+    if is_network(target.model) or target.has_buffers or target.dim > _WIDEST or target.data.differs_by_chain:
+        return None
+    step_size, temperatures = method.plan.at_collected_steps()
+    if not (temperatures > 0).all() or method.shape.thin is None:
+        return None
+    run_rows = method.shape.total * method.shape.chains * kernel.reads(target)
+    count = min(_MOST, int(min(_ROWS, _TIMES * run_rows) // target.n))
+    if count < _FEWEST:
+        return None
+    cold = np.flatnonzero(temperatures == temperatures.min())
+    cold = cold[some_coordinates(len(cold), _CHAINS)]
+    draws = _some_draws(method, folder, cold, count)
+    if draws is None:
+        return None
+    temperature = float(temperatures.min())
+    points = draws.reshape(-1, target.dim).to(device=target.device, dtype=method.dtype)
+    size = float(step_size.mean(0)[cold].median())
+    return SampledGradients(draws, *on_all_data(target, points, temperature), temperature, size)
+
+
+def on_all_data(target: Target, points: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return the log posterior in the units of its gradient (P,), and that (P, D), at points (P, D); float64."""
+    hot = torch.full_like(points[:, 0], temperature)
+    full = target.evaluate_full(points, hot)
+    assert full.log_lik_mean is not None
+    assert full.grad is not None
+    height = target.value(full.log_lik_mean, full.log_prior, hot)
+    return height.double().cpu(), full.grad.double().cpu()
+
+
+def _some_draws(method: Method, folder: Path, chains: np.ndarray, count: int) -> Tensor | None:
+    """Return about so many draws of some chains (C, S, D), float64, evenly spaced, as chains move; None if too few."""
+    trace = open_trace(folder, cache=False)
+    try:
+        if "posterior" not in trace.children:
+            return None
+        posterior = trace["posterior"].to_dataset()
+        each = min(posterior.sizes["draw"], max(1, count // len(chains)))
+        if each * len(chains) < _FEWEST:
+            return None
+        places = np.linspace(0, posterior.sizes["draw"] - 1, each).astype(int)
+        posterior = posterior.isel(draw=places, chain=chains).load()
+    finally:
+        trace.close()
+    draws = torch.from_numpy(np.ascontiguousarray(flat_draws(posterior), dtype=np.float64))
+    parameters = parameters_of(method.target.model)
+    try:
+        return draws if parameters is None else parameters.theta(parameters.named(draws), "a draw")
+    except Refusal:  # a chain that went to the edge of a constraint
+        return None

@@ -1,0 +1,113 @@
+"""Draws of a dynamics that are too wide are known by the gradients at them."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import mhrun
+from mhrun.engine.sampled_gradients import SampledGradients
+from mhrun.engine.virial import variance_ratio
+
+COVARIANCES = {
+    "one": np.array([[4.0]]),
+    "units": np.diag([1e-8, 1.0, 1e6]),
+    "correlated": np.array([[1.0, 0.999], [0.999, 1.0]]),
+}
+
+
+def sampled(rng, covariance, widths, temperature=1.0, chains=4, draws=100):
+    """Draws of a normal posterior, too wide by the factors `widths` of the variances in its principal directions."""
+    values, vectors = np.linalg.eigh(covariance)
+    z = rng.normal(size=(chains, draws, len(values))) * np.sqrt(temperature * values * widths)
+    theta = z @ vectors.T + 3.0
+    grad = -(theta - 3.0) @ np.linalg.inv(covariance)
+    flat = torch.from_numpy(grad.reshape(-1, len(values)))
+    return SampledGradients(torch.from_numpy(theta), torch.zeros(len(flat)), flat, temperature, 0.1)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 20.0])
+@pytest.mark.parametrize("name", COVARIANCES)
+def test_the_ratio_is_that_of_the_variances(rng, name, temperature):
+    covariance = COVARIANCES[name]
+    widths = np.ones(len(covariance))
+    widths[0] = 3.0  # of the narrowest direction
+    ratio = variance_ratio(sampled(rng, covariance, widths, temperature))
+    assert ratio == pytest.approx(3.0, abs=1.3)  # 400 draws: a standard error of 0.21
+
+
+@pytest.mark.parametrize("name", COVARIANCES)
+def test_draws_of_the_posterior_are_not_too_wide(name):
+    """Nor are those that a pilot's step makes a tenth too wide. 600 cases: fewer than one in 10^4 would be a normal
+    deviate beyond 3.7 above 1.1 and 3 errors; products are skewed to the right, and so are their errors."""
+    covariance = COVARIANCES[name]
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        for width in (1.0, 1.1):
+            assert variance_ratio(sampled(rng, covariance, np.full(len(covariance), width))) is None
+
+
+def test_heavy_tails_are_no_reason(rng):
+    """Of Student's t with 3 degrees of freedom."""
+    for seed in range(100):
+        theta = np.random.default_rng(seed).standard_t(3, size=(4, 100, 1))
+        grad = torch.from_numpy((-4 * theta / (3 + theta**2)).reshape(-1, 1))
+        found = SampledGradients(torch.from_numpy(theta), torch.zeros(400), grad, 1.0, 0.1)
+        assert variance_ratio(found) is None
+
+
+def test_what_has_no_ratio_has_none():
+    constant = SampledGradients(torch.zeros(4, 100, 1), torch.zeros(400), torch.ones(400, 1), 1.0, 0.1)
+    assert variance_ratio(constant) is None
+    diverged = SampledGradients(
+        torch.full((4, 100, 1), torch.inf), torch.zeros(400), torch.ones(400, 1), 1.0, 0.1
+    )
+    assert variance_ratio(diverged) is None
+
+
+def of_sgld(step_size, **settings):
+    x = 1 + torch.randn(1000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    call = {"start": [1.0], "step_size": step_size, "steps": 3000, "warmup": 200, "seed": 1} | settings
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        mhrun.sample(
+            lambda theta, rows: -0.5 * (rows - theta[0]) ** 2,
+            x,
+            mhrun.Unadjusted(mhrun.SGLD(), m=1000),
+            **call,
+        )
+    return [str(one.message) for one in found]
+
+
+def test_steps_that_are_too_long_are_warned_of():
+    """At half of the bound of stability, 2 / 1,000, variances are doubled; no R-hat shows it."""
+    (line,) = of_sgld(1e-3)
+    assert line.startswith(
+        "draws are too wide: by the gradients of the log posterior at them, their variance is about"
+    )
+    assert 1.6 < float(line.partition("is about ")[2].split()[0]) < 2.6
+    assert not any("too wide" in line for line in of_sgld(1e-4))
+
+
+def test_a_few_data_that_decide_are_seen_by_the_pilot():
+    """One of 700 data has 200 times the influence of the others: the step is as short as these make it."""
+    generator = torch.Generator().manual_seed(0)
+    x = 1 + torch.randn(10_000, generator=generator, dtype=torch.float64)
+    x[torch.randperm(10_000, generator=generator)[:14]] = 200.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trace = mhrun.sample(
+            lambda theta, rows: -0.5 * (rows - theta[0]) ** 2,
+            x,
+            mhrun.Unadjusted(mhrun.SGLD(), m=200),
+            start=[1.0],
+            steps=10,
+            warmup=0,
+        )
+    noise = 10_000 / 200 * float(x.var(correction=0)) * (1 - 200 / 10_000)  # in units of the curvature, n
+    expected = 0.2 / (1 + noise)  # e (b H + c V / T) / 2 = 0.1 with b = c = H = 1
+    assert json.loads(trace.attrs["pilot"])["step_size"] == pytest.approx(expected, rel=0.01)
