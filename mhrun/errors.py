@@ -90,9 +90,9 @@ def reason_of(error: BaseException) -> str:
     return text.encode(errors="backslashreplace").decode()  # it may quote anything
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return ``" Did you mean 'x'?"`` for the known word nearest to `word`, or an empty string."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+def nearest(word: object, known: Iterable[str]) -> str:
+    """Return ``" Did you mean 'x'?"`` for the known word nearest to `word`, or an empty string, as for no word."""
+    close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
     return f" Did you mean '{close[0]}'?" if close else ""
 
 

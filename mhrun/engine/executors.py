@@ -84,6 +84,11 @@ def choose_executor(
     return TorchExecutor(method)
 
 
+def prefers_compiled(method: Method) -> bool:
+    """Return whether ``executor=auto`` runs a method in a compiled loop."""
+    return compiling_pays(method) and not batching_pays(method) and _compiled_loop(method, None) is not None
+
+
 def measured_threads(method: Method, executor: Executor) -> int:
     """Return the number of torch threads for a method's steps: more than one only if measured to be faster.
 

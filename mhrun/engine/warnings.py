@@ -33,6 +33,7 @@ from mhrun.target.function_space import is_network
 _MUCH = 0.1  # share of decisions on all data above which a run warns
 # Difference of logit(acceptance) from the rate that tuning aimed at, above which it had not settled.
 _SETTLED = 1.0
+_CHANCE = 4.0  # standard errors of an acceptance rate, in the same unit, that are no sign of it
 _GROUPS = 3  # in the smallest model of groups: a parameter for each
 _RESOLVED = 30.0  # numbers of float32 within a standard deviation of draws, below which rounding is seen
 _RARE, _JUDGED = 0.01, 100  # share of exchanges below which a run warns, and the fewest proposed that show it
@@ -102,6 +103,12 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
 
 def _temperature_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line if chains that should sample one distribution have different temperatures."""
+    if method.plan.varies_temperature and not method.kernel.optimises:
+        yield (
+            f"{method.name}: its temperature changes while draws are kept, and is "
+            f"{rounded(min(summary['temperature']))} at the last step: draws are of no one target. Let it reach its "
+            "last value in burn-in."
+        )
     temperatures = summary["temperature"][:: method.kernel.rungs]
     low, high = min(temperatures), max(temperatures)
     if low < high:
@@ -243,7 +250,8 @@ def _tuning_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str
         return
     low, high = (_logit(np.asarray(rate)) for rate in aimed)
     odds = _logit(rates.clip(0.5 / method.shape.steps, 1 - 0.5 / method.shape.steps))
-    off = (odds < low - _SETTLED) | (odds > high + _SETTLED)
+    below, above = (_SETTLED + _CHANCE / math.sqrt(method.shape.steps * rate * (1 - rate)) for rate in aimed)
+    off = (odds < low - below) | (odds > high + above)
     if off.any():
         aim = f"{aimed[0]:.2f}" if aimed[0] == aimed[1] else f"{aimed[0]:.2f} to {aimed[1]:.2f}"
         yield (
@@ -281,7 +289,13 @@ def draws_warnings(
     """
     name, shape = method.name, method.shape
     if draws.shape[1] >= LEAST_DRAWS and np.isfinite(draws).all() and not method.kernel.optimises:
-        yield from precision_warnings(name, draws, names, predictions=is_network(method.target.model))
+        yield from precision_warnings(
+            name,
+            draws,
+            names,
+            predictions=is_network(method.target.model),
+            is_tested=method.kernel.of_a_chain.dynamics is None,
+        )
         if len(draws) == 1:
             yield (
                 f"{name}: R-hat compares the two halves of a single chain, which cannot show a mode that it never "
@@ -294,9 +308,14 @@ def draws_warnings(
     outside = limits is not None and rate > 0 and not limits[0] <= rate <= limits[1]
     reason = explained_acceptance(method, summary) if outside else None
     if limits is not None and outside and not (reason == "unsettled" or (reason and rate > limits[1])):
+        remedy = "Lower the step size."
+        if rate > limits[1]:
+            fewer = ", and take fewer leapfrog steps, so that trajectories stay as long"
+            proposal = method.kernel.of_a_chain.proposal
+            remedy = f"Raise the step size{fewer * (getattr(proposal, 'leapfrog_steps', 1) > 1)}."
         yield (
             f"{name}: acceptance {rate:.3g} is outside {limits[0]:.2f} to {limits[1]:.2f}, where it is efficient. "
-            f"{'Lower' if rate < limits[0] else 'Raise'} the step size."
+            f"{remedy}"
         )
     distribution = samples(method.kernel, method.plan)
     if distribution.tempered:
@@ -325,7 +344,12 @@ def _rounding_warnings(method: Method, draws: npt.NDArray[np.float64], names: Se
 
 
 def precision_warnings(
-    method: str, draws: npt.NDArray[np.float64], names: Sequence[str], *, predictions: bool = False
+    method: str,
+    draws: npt.NDArray[np.float64],
+    names: Sequence[str],
+    *,
+    predictions: bool = False,
+    is_tested: bool = True,
 ) -> Iterator[str]:
     """Yield a line on the largest R-hat and one on the least effective sample size, with the names of coordinates.
 
@@ -335,6 +359,8 @@ def precision_warnings(
         names: of the coordinates, D.
         predictions: whether draws are predictions of a network. Their tails are not judged: probabilities have all
             moments, though those that are nearly 0 but for a few draws look like a heavy tail.
+        is_tested: whether moves are accepted or rejected; draws of a dynamics may have tails that the posterior has
+            not.
     """
     by_coordinate = diagnoses(draws)
 
@@ -362,7 +388,12 @@ def precision_warnings(
         yield (
             f"{method}: the tail of {names[heavy[0]]} is heavy (index {heavy[1]:.2g}; from 0.5 on there is no "
             "variance, and from 1 on no mean): means and standard deviations of draws say little of the posterior. "
-            "Report quantiles, or choose a prior with a lighter tail."
+            + (
+                "Report quantiles, or choose a prior with a lighter tail."
+                if is_tested
+                else "The posterior may have it, or steps too long for the noise of gradients: lower the step size, "
+                "and see whether it stays."
+            )
         )
     if (points := few_points(draws, float(np.nanmin(sizes)))) is not None:
         yield (

@@ -73,7 +73,7 @@ class ModuleModel:
             makes the module: each chain then begins with a new module.
         likelihood: ``categorical``, of the class ``y`` given outputs (m, K), or ``bernoulli``, of y = 0 or 1 given one
             output; or a function ``(outputs, rows) -> (m,)`` of the log-likelihood of each datum, where `rows` are the
-            fields of the minibatch (m, ...).
+            fields of the minibatch (m, ...), or in a configuration its name, such as ``mine.log_lik``.
         prior_variance: prior variance of every parameter, N(0, variance); flat if None. Or name -> variance (None:
             flat), block by block: names are those of `named_parameters` and may have wildcards, and the first
             that matches decides, such as ``{"*.bias": 10.0, "*": 1.0}``. Run metadata name the prior.

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mhrun.build import trusted_object
 from mhrun.errors import Refusal, UserError, nearest
 from mhrun.models.module_evaluation import Likelihood
 from mhrun.types import Rows
 
-_NEARLY = 1e-4
+_NEARLY, _NEARLY_1 = 1e-4, 1e-3
 
 LogProbs = Callable[[Tensor], Tensor]
 
@@ -56,16 +57,26 @@ def outcome(
     """Return the functions that two settings of a `ModuleModel` name or are.
 
     Raises:
-        Refusal: an unknown name, or log-probabilities beside a likelihood that has its own.
+        Refusal: an unknown name, what is no function, or log-probabilities beside a likelihood that has its own.
+        UserError: the name of a function that is not there, or not trusted.
     """
     if isinstance(log_probs, str):
-        if log_probs not in LOG_PROBS:
+        if "." in log_probs:
+            log_probs = trusted_object(log_probs, "log_probs")
+        elif log_probs not in LOG_PROBS:
             raise Refusal(
                 f"there are no log_probs '{log_probs}'; give softmax, sigmoid or a function."
                 f"{nearest(log_probs, LOG_PROBS)}"
             )
-        log_probs = LOG_PROBS[log_probs]
+        else:
+            log_probs = LOG_PROBS[log_probs]
+    if log_probs is not None and not callable(log_probs):
+        raise Refusal(f"log_probs = {log_probs!r} must be softmax, sigmoid or a function.")
+    if isinstance(likelihood, str) and "." in likelihood:
+        likelihood = trusted_object(likelihood, "likelihood")
     if not isinstance(likelihood, str):
+        if not callable(likelihood):
+            raise Refusal(f"likelihood = {likelihood!r} must be categorical, bernoulli or a function.")
         return likelihood, log_probs
     if likelihood not in LIKELIHOODS:
         raise Refusal(
@@ -83,14 +94,34 @@ def checked_log_probs(log_probs: LogProbs, outputs: Tensor) -> Tensor:
     Raises:
         UserError: a user's function returns another shape than (m, K).
     """
+    if log_probs in LOG_PROBS.values():
+        _check_outputs(log_probs, outputs)
+        return log_probs(outputs)
     found: object = log_probs(outputs)
-    is_own = log_probs not in LOG_PROBS.values()
-    if not isinstance(found, Tensor) or (is_own and (found.dim() != 2 or len(found) != len(outputs))):
+    if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != len(outputs):
         raise UserError(
             "log_probs must return the log-probability of each class for each datum, a tensor "
             f"({len(outputs)}, K)."
         )
+    if bool((found.exp().sum(-1) - 1).abs().nan_to_num().max() > _NEARLY_1):
+        raise UserError(
+            "log_probs must return log-probabilities, and those of a datum make "
+            f"{float(found.exp().sum(-1)[0]):.3g} in place of 1; return log_softmax(outputs, -1), or the log of "
+            "probabilities."
+        )
     return found
+
+
+def _check_outputs(log_probs: LogProbs, outputs: Tensor) -> None:
+    """Refuse a number of outputs (m, ...) that softmax or sigmoid cannot be meant for."""
+    if log_probs is softmax and outputs.dim() == 2 and outputs.shape[-1] == 1:
+        raise UserError(
+            "log_probs = softmax takes an output for each class, and the module has one; give sigmoid."
+        )
+    if log_probs is sigmoid and outputs.dim() == 2 and outputs.shape[-1] > 1:
+        raise UserError(
+            f"log_probs = sigmoid takes one output, and the module has {outputs.shape[-1]}; give softmax."
+        )
 
 
 def number_of_classes(likelihood: str, outputs: Tensor, remedy: str) -> int | None:

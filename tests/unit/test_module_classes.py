@@ -94,6 +94,9 @@ def test_without_them_it_predicts_no_classes():
         ({"log_probs": "sofmax"}, "no log_probs 'sofmax'.*Did you mean 'softmax'"),
         ({"likelihood": "bernouli"}, "no likelihood 'bernouli'.*Did you mean 'bernoulli'"),
         ({"likelihood": "bernoulli", "log_probs": "sigmoid"}, "bernoulli has its own class probabilities"),
+        ({"log_probs": 3}, "log_probs = 3 must be softmax, sigmoid or a function"),
+        ({"likelihood": None}, "likelihood = None must be categorical, bernoulli or a function"),
+        ({"evaluation": None}, "there is no evaluation 'None'; choose auto"),
         ({"start": "modul"}, "no start 'modul'; choose fresh, module. Did you mean 'module'"),
     ],
 )
@@ -110,6 +113,38 @@ def test_outputs_of_another_number_or_shape_are_named():
     wrong = ModuleModel(nn.Linear(3, 2), weighted, log_probs=lambda outputs: outputs[:, 0])
     with pytest.raises(UserError, match=r"log_probs must return .* a tensor \(80, K\)"):
         wrong.predict(torch.zeros(1, 8), {"x": X[None].float()})
+
+
+@pytest.mark.parametrize(
+    ("outputs", "log_probs", "message"),
+    [
+        (1, "softmax", "softmax takes an output for each class, and the module has one; give sigmoid"),
+        (2, "sigmoid", "sigmoid takes one output, and the module has 2; give softmax"),
+        (
+            2,
+            lambda outputs: torch.sigmoid(outputs),
+            "must return log-probabilities, and those of a datum make 3.3 ",
+        ),
+    ],
+)
+def test_what_are_no_log_probabilities_is_refused(outputs, log_probs, message):
+    model = ModuleModel(nn.Linear(3, outputs), weighted, log_probs=log_probs)
+    with pytest.raises(UserError, match=message):
+        model.predict(torch.zeros(1, model.dim), {"x": X[None].float()})
+
+
+def test_functions_may_have_names_in_a_configuration(tmp_path, monkeypatch):
+    (tmp_path / "outcome.py").write_text(
+        "def log_lik(outputs, rows):\n    return -((outputs[:, 0] - rows['y']) ** 2)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"'outcome\.log_lik' is not in a trusted package"):
+        ModuleModel(nn.Linear(3, 1), "outcome.log_lik")
+    monkeypatch.setenv("MHRUN_TRUST", "outcome")
+    model = ModuleModel(nn.Linear(3, 1, bias=False), "outcome.log_lik")
+    rows = {"x": X[None], "y": Y[None].double()}
+    theta = torch.ones(1, 3, dtype=torch.float64)
+    assert torch.allclose(model.log_lik(theta, rows), -((X.sum(1) - Y) ** 2)[None])
 
 
 @pytest.mark.parametrize(("last", "warns"), [([nn.Sigmoid()], 1), ([], 0)])

@@ -46,6 +46,26 @@ def test_a_ladder_gets_a_step_size_for_each_rung_and_finds_both_modes(proposal, 
     assert "pilot: step size" in capsys.readouterr().err
 
 
+def test_a_ladder_is_not_advised_to_be_one(capsys):
+    """Of two modes far apart, at one of which all chains begin."""
+    modes = torch.tensor([[-5.0], [5.0]])
+
+    def density(theta):
+        return torch.logsumexp(-0.5 * (theta - modes).square().sum(-1), 0)
+
+    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
+    for rungs, temperature, named in ((1, 1.0, True), (2, [1.0, 8.0], False)):
+        moves = (
+            kernel
+            if rungs == 1
+            else mhrun.ReplicaExchange(kernel, mhrun.Full(), mhrun.Metropolis(), 2, every=2)
+        )
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            mhrun.sample(density, None, moves, start=[5.0], temperature=temperature, steps=200, warmup=100)
+        assert any("another mode" in str(one.message) for one in found) == named
+
+
 @pytest.mark.parametrize(
     "dynamics",
     [

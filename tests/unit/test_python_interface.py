@@ -240,6 +240,21 @@ def test_the_temperature_may_follow_a_schedule():
     assert "approximate" not in str(trace.attrs)
 
 
+@pytest.mark.filterwarnings("ignore:R-hat|ESS|tuning")
+def test_a_temperature_that_changes_while_draws_are_kept_is_warned_of():
+    class Falling(Anneal):
+        def values(self, memory, first_step, steps):
+            before = torch.arange(first_step, first_step + steps) <= self.warmup + 20
+            return {"temperature": torch.where(before, self.hot, 1.0).double()[:, None]}
+
+    call = {"start": [0.0], "step_size": 1.0, "steps": 60, "warmup": 30}
+    line = (
+        "its temperature changes while draws are kept, and is 1 at the last step: draws are of no one target"
+    )
+    with pytest.warns(UserWarning, match=line):
+        mhrun.sample(lambda theta: -0.5 * theta.square().sum(), None, temperature=Falling(4.0), **call)
+
+
 @short_run
 @pytest.mark.usefixtures("either_code")
 def test_a_model_object_and_the_compiled_loop(mixture):

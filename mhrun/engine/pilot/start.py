@@ -91,7 +91,7 @@ def scaled_start(
         )
     elif proper and curvature is not None:
         heavy = heavy_tail(surface, modes.theta[modes.best], curvature)
-        is_ladder = method.kernel.rungs > 1
+        is_ladder = bool((temperature != temperature[0]).any())  # the kernel is that of a rung
         other = None if is_ladder else other_mode(surface, modes, curvature, key)
         start = start._replace(heavy=heavy, other=other)
     return start
