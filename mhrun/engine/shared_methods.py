@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mhrun.engine.choices import recorded_choices
 from mhrun.engine.executors import HYBRID, prefers_compiled
 from mhrun.engine.log import log
 from mhrun.engine.longer import reason_to_begin_anew
@@ -17,9 +16,10 @@ from mhrun.engine.method import Method
 from mhrun.engine.run_context import RunContext
 from mhrun.errors import Interrupted
 from mhrun.store.blocks import done
+from mhrun.store.files import read_json
 from mhrun.store.identity import method_digest
 from mhrun.store.longer import begin_longer, shorter_runs
-from mhrun.store.sharing import claimed, has_begun, take
+from mhrun.store.sharing import EXECUTOR, claimed, has_begun, take
 
 _WAIT = 0.5  # seconds between two looks at whether another run has computed a method
 
@@ -91,7 +91,7 @@ def _is_slower(run: RunContext, method: Method, shorter: Path) -> bool:
     """Return whether a shorter run was made in torch, with which it would go on, and this one pays for compilation."""
     return (
         run.settings.executor == "auto"
-        and recorded_choices(shorter).executor == HYBRID
+        and (read_json(shorter / EXECUTOR) or {}).get("executor") == HYBRID
         and prefers_compiled(method)
     )
 

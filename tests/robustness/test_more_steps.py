@@ -77,6 +77,15 @@ def test_a_run_goes_on_from_the_longest_shorter_one(whole, outputs):
     assert_is(folder, expected)
 
 
+@pytest.mark.parametrize(("executor", "begins"), [("auto", 0), ("torch", 180)])
+def test_a_long_run_does_not_go_on_in_torch_where_compilation_pays(outputs, monkeypatch, executor, begins):
+    """A short run is made in torch, and its executor kept: going on would take longer than beginning anew."""
+    ran(outputs, SHORT, f"executor={executor}")
+    monkeypatch.setattr("mhrun.engine.shared_methods.prefers_compiled", lambda method: True)
+    _, watcher = ran(outputs, LONG, f"executor={executor}")
+    assert watcher.begun["mint"] == begins
+
+
 def test_it_goes_on_twice_and_after_a_stop(whole, outputs):
     executor, expected = whole
     ran(outputs, "steps=60", executor)
