@@ -68,9 +68,11 @@ def numbers(column: Any, name: str) -> npt.NDArray[Any]:
         )
     kind = getattr(column.dtype, "kind", "O")
     if kind not in "biuf":
+        remedy = f"pandas.get_dummies(table, columns=['{name}'], dtype=float)"
+        if name == "y":  # the outcome
+            remedy = "their codes, y.astype('category').cat.codes"
         raise UserError(
-            f"column '{name}' holds {column.dtype} values; make numbers of them, for categories with "
-            f"pandas.get_dummies(table, columns=['{name}'], dtype=float)."
+            f"column '{name}' holds {column.dtype} values; make numbers of them, for categories with {remedy}."
         )
     return np.asarray(column.to_numpy(dtype={"b": "bool", "i": "int64", "u": "uint64", "f": "float64"}[kind]))
 

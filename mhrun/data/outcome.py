@@ -25,6 +25,8 @@ def outcome_of(path: Path, target: str | None, separator: str | None = None) -> 
     if target not in names:
         hint = nearest(target, names) or f" There are: {', '.join(names[:12])}{', ...' * (len(names) > 12)}."
         raise UserError(f"{path.name} has no column '{target}'.{hint}")
+    if not len(frame):
+        raise UserError(f"{path.name} has no rows but that of the names of columns; add data.")
     check_decimals(frame[target], path)
     levels = levels_of(frame[target].dropna(), path)
     if len(levels) < 2:

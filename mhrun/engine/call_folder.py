@@ -39,6 +39,8 @@ def _go_on(folder: Path, method: Method, steps: int) -> None:
 @contextmanager
 def locked(folder: str | Path) -> Iterator[Path]:
     """Make a folder and keep other processes from writing to it."""
+    if not str(folder):
+        raise UserError("folder = '' names no folder; give a path, or None.")
     place = RunFolder(Path(folder))
     try:
         place.path.mkdir(parents=True, exist_ok=True)

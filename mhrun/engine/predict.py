@@ -201,7 +201,13 @@ def _of_function(
                 except Exception:  # what vmap lacks; the function's own errors come again below
                     vectorised = False
             if not vectorised:
-                prediction = torch.stack([of_draw(draw) for draw in _one_by_one(theta)])
+                each = [of_draw(draw) for draw in _one_by_one(theta)]
+                if not all(isinstance(one, Tensor) for one in each):
+                    raise UserError(
+                        f"the prediction must return a tensor, and returned a {type(each[0]).__name__}; use torch "
+                        "operations throughout, or torch.as_tensor of what is returned."
+                    )
+                prediction = torch.stack(each)
         if not isinstance(prediction, Tensor) or prediction.shape[1:2] != (n,):
             raise UserError(f"the prediction must return one row per datum, a tensor ({n}, ...).")
         return prediction

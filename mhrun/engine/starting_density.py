@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import torch
@@ -73,7 +72,10 @@ def _values(model: Model, theta: Tensor) -> str:
 
 
 def _cause(fields: Mapping[str, Tensor]) -> str:
-    """Return the features with the largest values and a remedy, in words, if they are large."""
+    """Return the features with the largest values, or a field with infinite ones, and a remedy, in words."""
+    for infinite, field in fields.items():
+        if field.is_floating_point() and bool(field.isinf().any()):
+            return f"{infinite} has infinite values: leave out their rows, or fill them, "
     features = {
         name: field
         for name, field in fields.items()
@@ -83,8 +85,6 @@ def _cause(fields: Mapping[str, Tensor]) -> str:
     name = max(largest, key=lambda name: largest[name], default=None)
     if name is None or largest[name] < _LARGE:
         return ""
-    if largest[name] == math.inf:
-        return f"{name} has infinite values: leave out their rows, or fill them, "
     return f"{name} has values up to {largest[name]:.2g}: standardise them, "
 
 

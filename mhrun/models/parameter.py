@@ -155,6 +155,11 @@ def _prior(setting: Any, where: str, constraint: Any = None) -> Distribution | N
 
 
 def _shape(where: str, setting: Any, *, labelled: bool = False) -> tuple[int, ...]:
+    if isinstance(setting, type) and issubclass(setting, Distribution):
+        name = setting.__name__
+        raise Refusal(
+            f"{where}: {name} is a class; give a distribution, such as {name}(...) with its parameters."
+        )
     sizes = setting if isinstance(setting, list | tuple) else [setting]
     if not all(is_whole(k) and k >= 1 for k in sizes):
         raise Refusal(f"{where} = {setting!r} is not a size; give 1 for a number, k or [k, l] for more.")

@@ -24,8 +24,8 @@ def check_values(schedule: Any, name: str, values: Values, chains: int, steps: i
 
     Raises:
         Refusal: it raised an error; it returned other quantities than it declares, or values of another shape; a step
-            size that is not positive and finite, or a negative temperature; or values that depend on how steps are
-            divided into blocks.
+            size or temperature that is not positive and finite, or a negative noise temperature; or values that depend
+            on how steps are divided into blocks.
     """
     what = f"schedule '{name}': values of {type(schedule).__name__}"
 
@@ -82,12 +82,13 @@ def _refuse_shape(what: str, key: str, shape: str, steps: int, chains: int) -> N
 
 
 def _check_signs(what: str, key: str, value: Tensor, first: int) -> None:
-    valid = value.isfinite() & ((value > 0) if key == "step_size" else (value >= 0))
+    is_positive = key != "noise_temperature"
+    valid = value.isfinite() & ((value > 0) if is_positive else (value >= 0))
     if key == "noise_temperature":
         valid |= value.isnan()  # that of the target
     if not valid.all():
         row, chain = (int(i) for i in (~valid).nonzero()[0])
-        kind = "positive" if key == "step_size" else "at least 0"
+        kind = "positive" if is_positive else "at least 0"
         raise Refusal(
             f"{what}: {key} is {float(value[row, chain]):g} at step {first + row}; it must be {kind} and finite."
         )

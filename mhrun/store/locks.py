@@ -16,6 +16,8 @@ import filelock
 from mhrun.errors import UserError
 from mhrun.store.files import explain, read_json, write_text
 
+_MOMENT = 0.2  # seconds
+
 
 @contextmanager
 def held(folder: Path, what: str, waiting: Callable[[str], None]) -> Iterator[None]:
@@ -33,11 +35,10 @@ def held(folder: Path, what: str, waiting: Callable[[str], None]) -> Iterator[No
     try:
         acquire(lock, timeout=0)
     except filelock.Timeout:
+        time.sleep(_MOMENT)  # which the holder takes to say who it is
         holder = read_json(owner) or {}
-        waiting(
-            f"This {what} is being computed already (process {holder.get('pid', '?')} on {holder.get('host', '?')}, "
-            f"since {holder.get('since', '?')}). Waiting for it; Ctrl-C to stop waiting."
-        )
+        who = " (process {pid} on {host}, since {since})".format(**holder) if len(holder) == 3 else ""
+        waiting(f"This {what} is being computed already{who}. Waiting for it; Ctrl-C to stop waiting.")
         acquire(lock)
     record = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
     try:

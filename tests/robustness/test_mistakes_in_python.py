@@ -6,6 +6,7 @@ import re
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from kit import short_run
@@ -305,6 +306,28 @@ def test_features_in_large_units_are_named_where_a_likelihood_overflows(unit):
     assert ("e+05: standardise them, choose other starting points" in str(error.value)) == (unit > 1)
 
 
+def test_an_infinite_outcome_is_named_and_so_is_a_prior_that_is_a_class():
+    data = {"y": np.r_[np.inf, np.zeros(9)]}
+    with pytest.raises(UserError, match="y has infinite values: leave out their rows"):
+        mhrun.sample(lambda t, b: -0.5 * (b.y - t.a) ** 2, data, parameters={"a": "Normal(0, 1)"}, steps=50)
+    with pytest.raises(UserError, match=r"Normal is a class; give a distribution, such as Normal\(\.\.\.\)"):
+        mhrun.sample(lambda t, b: -(b.y**2), data, parameters={"a": torch.distributions.Normal}, steps=50)
+
+
+def test_a_prediction_that_is_no_tensor_is_named():
+    trace = mhrun.sample(
+        lambda theta: -0.5 * theta.a**2, None, parameters={"a": "Normal(0, 1)"}, steps=60, progress=False
+    )
+    with pytest.raises(UserError, match="must return a tensor, and returned a ndarray"):
+        mhrun.predict(trace, lambda theta, rows: rows.x.numpy() * 2, {"x": torch.ones(4)})
+
+
+def test_classes_as_categories_are_referred_to_their_codes():
+    table = pd.DataFrame({"x": [1.0, 2.0, 3.0], "y": pd.Categorical(["a", "b", "a"])})
+    with pytest.raises(UserError, match=r"their codes, y\.astype\('category'\)\.cat\.codes"):
+        mhrun.Dataset.of(table)
+
+
 LADDER = mhrun.ReplicaExchange(
     mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()),
     mhrun.Full(),
@@ -317,6 +340,7 @@ LADDER = mhrun.ReplicaExchange(
     ("how", "message"),
     [
         ({"kernel": mhrun.SGNHT()}, "SGNHT is not a kernel"),
+        ({"folder": ""}, "folder = '' names no folder"),
         ({"dtype": "float32"}, "must be torch.float64 or torch.float32"),
         ({"steps": "100"}, "steps = '100' must be a whole number"),
         (

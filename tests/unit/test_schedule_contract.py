@@ -67,7 +67,7 @@ def test_a_wrong_schedule_is_refused(values, message):
 
 @pytest.mark.parametrize(
     ("temperature", "message"),
-    [(-0.5, "temperature is -0.5 at step 1; it must be at least 0"), (float("inf"), "temperature is inf")],
+    [(0.0, "temperature is 0 at step 1; it must be positive"), (float("inf"), "temperature is inf")],
 )
 def test_a_wrong_temperature_is_refused(temperature, message):
     class Hot(Own):
