@@ -21,6 +21,7 @@ from mhrun.target.function_space import is_network
 # run, whose minibatches take far longer for each datum than a pass over all, and at most so many.
 _MOST, _FEWEST = 400, 100
 _TIMES, _ROWS = 5.0, 30_000_000
+_AT_ONCE = 4_000_000  # data, so that what a model keeps of each fits into memory
 _WIDEST = 20_000  # parameters
 _CHAINS = 20  # whose draws are looked at, at most
 
@@ -72,12 +73,15 @@ def sampled_gradients(method: Method, folder: Path) -> SampledGradients | None:
 
 def on_all_data(target: Target, points: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Return the log posterior in the units of its gradient (P,), and that (P, D), at points (P, D); float64."""
-    hot = torch.full_like(points[:, 0], temperature)
-    full = target.evaluate_full(points, hot)
-    assert full.log_lik_mean is not None
-    assert full.grad is not None
-    height = target.value(full.log_lik_mean, full.log_prior, hot)
-    return height.double().cpu(), full.grad.double().cpu()
+    heights, grads = [], []
+    for some in points.split(max(1, _AT_ONCE // target.n)):
+        hot = torch.full_like(some[:, 0], temperature)
+        full = target.evaluate_full(some, hot)
+        assert full.log_lik_mean is not None
+        assert full.grad is not None
+        heights.append(target.value(full.log_lik_mean, full.log_prior, hot).double().cpu())
+        grads.append(full.grad.double().cpu())
+    return torch.cat(heights), torch.cat(grads)
 
 
 def _some_draws(method: Method, folder: Path, chains: np.ndarray, count: int) -> Tensor | None:

@@ -13,8 +13,7 @@ from mhrun.engine.log import log
 from mhrun.engine.machine import machine, versions
 from mhrun.engine.method import Method, prior_attribute
 from mhrun.engine.noise_warnings import log_ratio_noise, log_ratio_skew
-from mhrun.engine.pilot import pilot_warnings
-from mhrun.engine.warnings import acceptance_range, explained_acceptance, valid_share, warnings_of
+from mhrun.engine.warnings import acceptance_range, explained_acceptance, valid_share, warnings_with_pilot
 from mhrun.kernels.stationary import samples
 from mhrun.models.parameters import constant_coordinates
 from mhrun.paths import user_folders
@@ -108,7 +107,7 @@ def summary_of_method(
         "executor": summary["executor"],
         "torch_threads": summary.get("torch_threads"),
         "arithmetic": method.arithmetic,
-        "warnings": [*warnings_of(method, summary), *pilot_warnings(method.name, pilot)],
+        "warnings": warnings_with_pilot(method, summary, pilot),
     } | ({} if pilot is None else {"pilot": dict(pilot)})
 
 

@@ -18,8 +18,7 @@ from mhrun.diagnostics.chains import (
 from mhrun.diagnostics.ladders import rung
 from mhrun.engine.fit import fit_warnings
 from mhrun.engine.method import Method
-from mhrun.engine.pilot import pilot_warnings
-from mhrun.engine.warnings import draws_warnings, warnings_of
+from mhrun.engine.warnings import draws_warnings, warnings_with_pilot
 from mhrun.errors import UserError
 from mhrun.models.parameters import constant_coordinates
 from mhrun.store.draws import validity
@@ -35,8 +34,7 @@ def warn_of_trace(method: Method, summary: Mapping[str, Any], trace: xr.DataTree
     """Warn of everything that makes the draws doubtful."""
     found = json.loads(trace.attrs["pilot"]) if "pilot" in trace.attrs else None
     lines = [
-        *warnings_of(method, summary),
-        *pilot_warnings(method.name, found),
+        *warnings_with_pilot(method, summary, found),
         *fit_warnings(method, trace),
     ]
     if "posterior" in trace.children:

@@ -22,6 +22,7 @@ from mhrun.engine.noise_warnings import (
     mean_warnings,
     noise_warnings,
 )
+from mhrun.engine.pilot.result import pilot_warnings
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.preconditioned import PreconditionedDynamics
 from mhrun.kernels.stationary import samples
@@ -99,6 +100,15 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     yield from decision_warnings(method, summary)
     if not stopped:
         yield from _validity_warnings(method, summary)
+
+
+def warnings_with_pilot(
+    method: Method, summary: Mapping[str, Any], pilot: Mapping[str, Any] | None
+) -> list[str]:
+    """Return the warnings of a method and of its pilot; first that of an improper posterior, where nothing settles."""
+    of_run, of_pilot = warnings_of(method, summary), pilot_warnings(method.name, pilot)
+    is_cause = pilot is not None and "flat_along" in pilot
+    return [*of_pilot, *of_run] if is_cause else [*of_run, *of_pilot]
 
 
 def _temperature_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:

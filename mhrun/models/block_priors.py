@@ -169,9 +169,8 @@ def _distribution(value: Any, what: str) -> Distribution | None:
         raise Refusal(
             f"{what}: {type(found).__name__} is not of all real numbers, as a module's parameters are."
         )
-    quiet: Distribution = changed(
-        found, lambda t: t.double() if t.is_floating_point() else t
-    )  # numbers are float32
+    # Torch makes float32 of the numbers of a distribution.
+    quiet: Distribution = changed(found, lambda t: t.double() if t.is_floating_point() else t)
     return quiet
 
 

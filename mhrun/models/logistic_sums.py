@@ -37,9 +37,8 @@ def sums(theta: Tensor, x: Tensor, y: Tensor, scale: float) -> Tensor:
     zero = np.zeros(1, rows.dtype if rows.dtype.kind == "f" else np.float32)
     points = np.ascontiguousarray(theta.double().numpy())
     fives = _groups_of_five(len(points)) if vector_registers() >= 32 else 0
-    out = np.zeros(
-        (-(-len(rows) // _TILE), len(points))
-    )  # threads share tiles: rounding does not depend on them
+    # Threads share tiles, each with sums of its own, so that rounding does not depend on their number.
+    out = np.zeros((-(-len(rows) // _TILE), len(points)))
     values = (rows, y.numpy(), zero, scale, points, fives, out)
     over_chains(compiled_once(_loop), len(out), torch.get_num_threads(), *values, own=lambda part: None)
     return torch.from_numpy(out.sum(0))

@@ -489,7 +489,7 @@ def test_targets_that_do_not_go_with_it_are_refused(rng):
         ({"energy_noise": 1.0}, "minibatch noise only"),
     ):
         assert message in kernel([20, 5], (0.0,)).refuses(Target(GaussianMean(), data, **words))
-    moved = Dataset(data.fields, transforms=Transforms(20, permuted=0.5))
+    moved = Dataset(data.fields | {"y": torch.zeros(20)}, transforms=Transforms(20, permuted=0.5))
     assert "leave out the transforms" in kernel([20, 5], (0.0,)).refuses(Target(GaussianMean(), moved))
     assert "anchor has 1 numbers" in kernel([20, 5], (0.0,)).refuses(means())
     assert "more than the n = 20" in kernel([30, 5], (0.0,)).refuses(Target(GaussianMean(), data))

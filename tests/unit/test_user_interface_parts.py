@@ -289,7 +289,7 @@ def test_blocks_of_a_network_have_priors_of_their_own():
     same = mhrun.ModuleModel(net, prior_variance={"*": 0.5})
     assert torch.equal(same.log_prior(theta), mhrun.ModuleModel(net, prior_variance=0.5).log_prior(theta))
     for setting, message in (
-        ({"*.weight": 1.0}, "has none for 0.bias; add '\\*' with a variance"),
+        ({"*.weight": 1.0}, "has none for 0.bias; add '\\*' with one"),
         ({"1.weight": 1.0, "*": 1.0}, "no parameter is called '1.weight'; there are: 0.weight"),
         ({"*": -1.0}, "positive prior_variance"),
         ("wide", "positive prior_variance"),

@@ -99,7 +99,7 @@ def pilot_warnings(name: str, facts: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield what a pilot found that makes the draws of a method doubtful; facts are None without a pilot."""
     if facts is None:
         return
-    if not facts.get("settled", True):
+    if not facts.get("settled", True) and "flat_along" not in facts:
         yield (
             f"{name}: the pilot's step size did not settle: acceptance {facts['acceptance_found']:.3g}, aimed at "
             f"{facts['aim']:.2f}. Give a step size, or better starting points{_lower_aim(facts)}."
