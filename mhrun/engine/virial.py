@@ -30,11 +30,12 @@ def variance_ratio(sampled: SampledGradients) -> float | None:
     spread = draws.std(0)
     if not bool((spread > 0).all()):
         return None
-    away, slope = (draws - draws.mean(0)) / spread, -sampled.grad * spread / sampled.temperature
+    away = (draws - draws.mean(0)) / spread
+    grad = -sampled.grad * spread / sampled.temperature  # of U / T
     if 1 < away.shape[1] <= min(_ROTATED, len(away) // 10):
         directions = _principal(away)
-        away, slope = away @ directions, slope @ directions
-    products = away * slope  # (C S, D)
+        away, grad = away @ directions, grad @ directions
+    products = away * grad  # (C S, D)
     ratios = products.mean(0)
     largest = int(ratios.argmax())
     ratio = float(ratios[largest])
