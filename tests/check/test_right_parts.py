@@ -88,6 +88,7 @@ class ExactInName(Metropolis):
     exact = True
 
 
+@pytest.mark.slow
 def test_a_rule_that_declares_to_be_exact_is_judged_with_minibatches():
     def made(n, m):
         return MetropolisHastings(RandomWalk(), Shared(m), ExactInName())

@@ -78,6 +78,7 @@ class Forgetful(Elliptical):
     forgets = True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "outcome"), [(Elliptical, "holds"), (Forgetful, "fails")])
 def test_a_slice_sampler_is_checked_at_the_scale_of_the_target(kernel, outcome):
     """At far longer steps the normal distribution is flat, and its density may be forgotten."""

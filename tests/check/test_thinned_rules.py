@@ -48,6 +48,7 @@ def test_a_wrong_rule_fails_there(rule):
     assert judged(thinned(rule), "tempered")[HOT].outcome == "fails"
 
 
+@pytest.mark.slow
 def test_without_that_target_a_wrong_weight_would_pass():
     """PoissonMH reads 100 data and more in a step: all that other targets have."""
     found = judged(thinned(WeighsLess), "invariance", "tempered")

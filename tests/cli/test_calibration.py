@@ -220,6 +220,7 @@ def test_a_right_model_holds(project, capsys):
     assert all(sum(counts) == 80 for counts in found["ranks"].values())
 
 
+@pytest.mark.slow
 def test_a_model_that_its_data_do_not_follow_fails(project, capsys):
     status, (found,) = checked(capsys, "model.simulate=own.too_wide")
     assert status == 1
@@ -271,6 +272,7 @@ def test_a_method_keeps_the_settings_of_its_target(project, capsys, monkeypatch)
     assert None not in surrogates
 
 
+@pytest.mark.slow
 def test_settings_that_are_left_to_a_pilot_are_found_for_each_data_set(project, capsys, monkeypatch):
     monkeypatch.setattr("mhrun.cli.calibrating._FEWEST", 3)
     found_by_pilots = []

@@ -140,6 +140,7 @@ def test_the_ratio_of_a_compiled_proposal_is_compared_in_all_coordinates():
     assert "accepted" in found.detail
 
 
+@pytest.mark.slow
 def test_a_piece_that_does_not_compile_is_named_with_its_line():
     found = verdict(dynamics(misspelt))
     assert found.outcome == "fails"

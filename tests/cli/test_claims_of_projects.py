@@ -68,6 +68,7 @@ def test_a_paper_without_claims_is_refused_before_the_run(project, tmp_path, cap
     assert not (tmp_path / "outputs").exists()
 
 
+@pytest.mark.slow
 def test_the_command_for_verdicts_names_the_project(project, tmp_path, capsys):
     assert run(["--project", project, "thing", "scale=smoke"]) == 0
     line = "mhrun --project mine experiment=thing scale=paper"

@@ -311,6 +311,7 @@ def test_reasons_of_verdicts_are_not_repeated(there, capsys):
     assert legend < tables < captured.out.index("page    ")
 
 
+@pytest.mark.slow
 @short_run
 def test_a_user_rule_is_exact_as_declared_in_every_table(tmp_path, monkeypatch, capsys):
     for name in ("MHRUN_TRUST", "MHRUN_FOLDERS"):
@@ -342,6 +343,7 @@ def test_a_user_rule_is_exact_as_declared_in_every_table(tmp_path, monkeypatch, 
     assert "no check fails" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @short_run
 def test_runs_are_compared_without_their_data_and_project(tmp_path, monkeypatch, capsys, rng):
     """Traces have all that a comparison needs; the command that a run prints works wherever it is typed."""

@@ -232,7 +232,7 @@ TWO = (*SLOW, "~methods.mint_stored", "~methods.tempered_mcmc")  # one of each t
 @pytest.mark.parametrize(
     ("overrides", "figures"),
     [
-        pytest.param((*SHORT, *SLOW), 3, id="short"),
+        pytest.param((*SHORT, *SLOW), 3, id="short", marks=pytest.mark.slow),
         pytest.param(("thin=20", "steps=400", "warmup=60", *TWO), 3, id="thinned", marks=pytest.mark.slow),
         pytest.param((*SHORT, "steps=1", *TWO), 3, id="one step", marks=pytest.mark.slow),
         pytest.param((*SHORT, "chains=1", *TWO), 3, id="one chain", marks=pytest.mark.slow),

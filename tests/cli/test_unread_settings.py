@@ -179,6 +179,7 @@ def test_another_setting_of_a_file_that_nothing_reads_is_warned_of(tmp_path, cap
     assert capsys.readouterr().err == "mhrun: the experiment sets places, which nothing reads.\n"
 
 
+@pytest.mark.slow
 def test_nodes_of_a_file_may_be_anything_and_a_scale_needs_scales(tmp_path, monkeypatch, capsys):
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     (tmp_path / "conf" / "experiment" / "mine.yaml").write_text(OWN)

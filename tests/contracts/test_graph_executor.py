@@ -171,7 +171,7 @@ def images(module, precision="fp32"):
         pytest.param("group norm", "langevin", marks=pytest.mark.slow),
         pytest.param("batch norm", "sgld", marks=pytest.mark.slow),
         pytest.param("batch norm", "ladder", marks=pytest.mark.slow),
-        ("own buffers", "sghmc"),
+        pytest.param("own buffers", "sghmc", marks=pytest.mark.slow),
         pytest.param("lstm", "sgld", marks=pytest.mark.slow),
     ],
 )

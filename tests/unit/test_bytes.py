@@ -43,6 +43,7 @@ def test_plain_bytes_are_refused_and_other_types_and_pixels_are_not(rows):
     assert float(as_pixels.full_log_lik(theta)) == pytest.approx(-np.log1p(np.exp(-z / 255)).sum(), rel=1e-6)
 
 
+@pytest.mark.slow
 @short_run
 def test_a_model_to_which_bytes_are_numbers_takes_them(rows):
     Target(mhrun.PoissonRegression(2), mhrun.Dataset.of(rows | {"y": rows["x"][:, 1]})).data  # noqa: B018

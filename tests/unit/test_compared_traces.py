@@ -84,6 +84,7 @@ def test_a_tolerance_decides_instead_of_significance():
         mhrun.compare({"wrong": wrong}, truth, tolerance=-1)
 
 
+@pytest.mark.slow
 @short_run
 def test_another_temperature_number_of_data_or_prior_is_another_distribution():
     settings = {"step_size": 0.12, "steps": 3_000, "warmup": 200}
@@ -101,6 +102,7 @@ def test_another_temperature_number_of_data_or_prior_is_another_distribution():
     assert mhrun.compare(traces["at 4"], exact()).loc["draws", "why"] == "T = 4 (reference: 1)"
 
 
+@pytest.mark.slow
 @short_run
 def test_a_ladder_is_compared_by_its_coldest_rung_at_the_cost_of_all():
     kernel = mhrun.ReplicaExchange(metropolis(), mhrun.Full(), mhrun.Metropolis(), rungs=2)

@@ -57,7 +57,7 @@ def normal_draws(dim, temperature=1.0):
     return z.reshape(4, 250, dim), -0.5 * z.square().sum(1), -z
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_thermostat_shifts_means_by_the_temperature_at_which_it_settles():
     """Of 50 independent coordinates with the skewed density of the grid; 5 standard errors are 0.008."""
     exact = np.exp(3 * GRID - np.exp(GRID))

@@ -101,6 +101,7 @@ def test_sums_of_nodes_have_no_range(rng, variance, centres, components):
         assert grad.numpy() == pytest.approx(slopes, rel=1e-6, abs=1e-6 * np.abs(slopes).max() + 1e-9 / sd)
 
 
+@pytest.mark.slow
 def test_compiled_sums_of_all_data_are_the_plain_ones(rng):
     model = MixtureMeans(50)
     data = MixtureSample(2000, (2.0, 0.0), weights=(0.02, 0.98)).load()

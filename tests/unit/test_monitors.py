@@ -326,7 +326,7 @@ DROPPED = tuple(
 )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_images")
 def test_an_interrupted_network_resumes_with_the_same_monitor(tmp_path):
     """With a Ctrl-C every few chunks each metric has the bits of an uninterrupted run."""

@@ -104,6 +104,7 @@ def test_the_default_on_many_data_is_nearly_the_posterior(capsys):
     assert np.abs(draws.std((0, 1)) / sd - 1.025).max() < 0.025 + 5 / np.sqrt(2 * ess)
 
 
+@pytest.mark.slow
 def test_the_same_seed_has_the_same_pilot(tmp_path):
     one, two = (run(full(), folder=tmp_path / name) for name in ("a", "b"))
     assert np.array_equal(one["posterior"]["theta"], two["posterior"]["theta"])

@@ -30,6 +30,7 @@ def run(tmp_path_factory):
     return Run(compute(tmp_path_factory.mktemp("sections"), *words))
 
 
+@pytest.mark.slow
 def test_the_posterior_has_each_coordinate_of_each_method(run):
     table = posterior(run)
     assert list(table.index) == [(run.label(m), f"theta{d}") for m in run.methods for d in (1, 2)]

@@ -387,7 +387,7 @@ def test_a_run_that_is_deleted_while_runs_are_listed_is_left_out(tmp_path, monke
     assert [r.digest for r in runs(tmp_path)] == ["bbbb"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_what_changes_no_number_is_brought_up_to_date(outputs):
     folder = compute(outputs)
     again = compute(outputs, "title=Another", "~report.figures.density")
@@ -424,7 +424,7 @@ def test_the_summary_has_the_documented_fields(outputs):
         assert int(trace["sample_stats"]["n_lik"][0, -1]) == 600 * 200
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_seeds_differ(outputs):
     one = contents(compute(outputs, *FEW), "mint")
     two = contents(compute(outputs, *FEW, "seed=1"), "mint")

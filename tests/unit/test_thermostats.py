@@ -164,7 +164,7 @@ def splitting_theta_variance(e, a, temperature, every):
     return total / period
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [pytest.param(None, marks=pytest.mark.slow), 5, 1])
 def test_refreshed_momenta_of_the_splitting_get_half_a_kick(every):
     """A whole kick leaves the variance a tenth too small at refresh 5, and halves it at refresh 1."""
