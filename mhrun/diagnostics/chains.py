@@ -77,7 +77,7 @@ def few_points(draws: npt.NDArray[np.float64], ess: float) -> int | None:
 
     Autocorrelations do not show that a chain comes back to the same few points, as by jumps to stored ones between
     which no other move is accepted. None: there are more. An ESS above the number of draws counts as that number:
-    trajectories that turn to the other side of the mean make it as large as one likes.
+    it is arbitrarily large for trajectories that end on the other side of the mean.
     """
     if not math.isfinite(ess):
         return None

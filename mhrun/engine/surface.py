@@ -63,9 +63,9 @@ class Surface:
     def single_gradients(self, points: Tensor, count: int) -> Tensor:
         """Return gradients of K single data (P, K, D) at points (P, D); K is count / P, or all that were read if fewer.
 
-        They are those of the log-likelihoods, less their control variate if there is a surrogate. Each point has data
-        of its own while there are enough: what is rare among the data, such as a value of a category, is then found
-        more often.
+        They are those of the log-likelihoods, less their control variate if there is a surrogate. Points have
+        different data while there are enough: what is rare among the data, such as a value of a category, is then
+        found more often.
         """
         n_points = len(points)
         per_point = min(count // n_points, self.size)

@@ -322,7 +322,8 @@ def draws_warnings(
         if rate > limits[1]:
             fewer = ", and take fewer leapfrog steps, so that trajectories stay as long"
             proposal = method.kernel.of_a_chain.proposal
-            remedy = f"Raise the step size{fewer * (getattr(proposal, 'leapfrog_steps', 1) > 1)}."
+            follows = proposal is not None and proposal.leapfrog_steps > 1
+            remedy = f"Raise the step size{fewer * follows}."
         yield (
             f"{name}: acceptance {rate:.3g} is outside {limits[0]:.2f} to {limits[1]:.2f}, where it is efficient. "
             f"{remedy}"

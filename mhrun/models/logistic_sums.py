@@ -37,7 +37,7 @@ def sums(theta: Tensor, x: Tensor, y: Tensor, scale: float) -> Tensor:
     zero = np.zeros(1, rows.dtype if rows.dtype.kind == "f" else np.float32)
     points = np.ascontiguousarray(theta.double().numpy())
     fives = _groups_of_five(len(points)) if vector_registers() >= 32 else 0
-    # Threads share tiles, each with sums of its own, so that rounding does not depend on their number.
+    # Each tile has separate sums, so that rounding does not depend on the number of threads, which share the tiles.
     out = np.zeros((-(-len(rows) // _TILE), len(points)))
     values = (rows, y.numpy(), zero, scale, points, fives, out)
     over_chains(compiled_once(_loop), len(out), torch.get_num_threads(), *values, own=lambda part: None)
@@ -56,7 +56,10 @@ def _groups_of_five(chains: int) -> int:
 
 @piece
 def _product_fives(x: Any, start: Any, m: Any, w: Any, zero: Any, out: Any) -> None:
-    """out[c, j] = w[c] . x[start + j] for five chains c and j < m, three rows at a time."""
+    """out[c, j] = w[c] . x[start + j] for five chains c and j < m, three rows at a time.
+
+    Written out, as `_product_fours` is, so that the compiler keeps the sums in registers.
+    """
     w0, w1, w2, w3, w4 = w[0], w[1], w[2], w[3], w[4]
     whole = m // 3 * 3
     for j in range(0, whole, 3):

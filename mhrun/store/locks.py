@@ -35,8 +35,10 @@ def held(folder: Path, what: str, waiting: Callable[[str], None]) -> Iterator[No
     try:
         acquire(lock, timeout=0)
     except filelock.Timeout:
-        time.sleep(_MOMENT)  # which the holder takes to say who it is
-        holder = read_json(owner) or {}
+        holder = read_json(owner)
+        if holder is None:  # it has just taken the lock, and writes its record
+            time.sleep(_MOMENT)
+            holder = read_json(owner) or {}
         who = " (process {pid} on {host}, since {since})".format(**holder) if len(holder) == 3 else ""
         waiting(f"This {what} is being computed already{who}. Waiting for it; Ctrl-C to stop waiting.")
         acquire(lock)

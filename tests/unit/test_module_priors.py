@@ -101,7 +101,7 @@ def test_what_is_no_prior_of_a_module_is_refused(settings, message):
 
 @pytest.mark.parametrize("moves", ["HMC", "MINT"])
 def test_draws_have_the_posterior_of_such_a_prior(rng, moves):
-    """A slope with a Laplace prior, from the last draws of many chains, and by quadrature."""
+    """A weight with a Laplace prior, from the last draws of many chains, and by quadrature."""
     x, y = rng.normal(size=(12, 1)), rng.normal(0.6, 1.0, 12)
 
     def log_lik(outputs, rows):
@@ -126,8 +126,8 @@ def test_draws_have_the_posterior_of_such_a_prior(rng, moves):
     )
     draws = trace["posterior"]["theta"].to_numpy()[:, -1, 0]
 
-    def density(slope):
-        return np.exp(-0.5 * ((y - slope * x[:, 0]) ** 2).sum() + 6 - abs(slope) / 0.2)
+    def density(weight):
+        return np.exp(-0.5 * ((y - weight * x[:, 0]) ** 2).sum() + 6 - abs(weight) / 0.2)
 
     mass = [integrate.quad(lambda s, k=k: density(s) * s**k, -4, 4, points=[0.0])[0] for k in range(3)]
     assert_mean(draws, mass[1] / mass[0], "mean")

@@ -80,6 +80,19 @@ def test_a_step_size_that_is_far_off_is_warned_of():
     assert line.endswith("outside 0.11 to 0.78, where it is efficient. Raise the step size.")
 
 
+def test_trajectories_are_advised_to_stay_as_long():
+    """A longer step alone would let them turn back to where they began."""
+    hmc = mhrun.MetropolisHastings(mhrun.HamiltonianProposal(10), mhrun.Full(), mhrun.Metropolis())
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        call = {"start": [0.0] * 3, "step_size": 0.05, "steps": 300, "warmup": 0}
+        mhrun.sample(lambda theta: -0.5 * theta.square().sum(), None, hmc, **call)
+    (line,) = (str(one.message) for one in found if "acceptance" in str(one.message))
+    assert line.endswith(
+        "Raise the step size, and take fewer leapfrog steps, so that trajectories stay as long."
+    )
+
+
 def test_tuning_that_had_not_settled_is_warned_of():
     (line,) = [line for line in warned(20.0, acceptance=0.3, warmup=50) if "settled" in line]
     assert "tuned to 0.30. Raise warmup" in line

@@ -101,9 +101,9 @@ def tune(
         "settled": measured.settled,
     }
     facts |= {"windows": measured.windows, "n_lik": chains.n_lik, "n_grad": chains.n_grad}
-    outcome, why = f"measured in {measured.windows * WINDOW} steps", measured.why
-    if method.plan.is_open:
-        outcome = outcome.replace("measured", "settled" if measured.settled else "not settled")
+    how = "settled" if measured.settled else "not settled"
+    outcome = f"{how if method.plan.is_open else 'measured'} in {measured.windows * WINDOW} steps"
+    why = measured.why
     if wanted_rate is None and is_assumed(base):
         like = "Langevin moves" if base.proposal.gradients else "a random walk"
         why += f", the best rate of {like}, as {type(base.proposal).__name__} declares no best_acceptance"
