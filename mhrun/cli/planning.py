@@ -214,8 +214,8 @@ def _set_up(methods: Sequence[Method], folder: Path) -> tuple[list[Method], dict
     ready, setups = [], {}
     for method in methods:
         before = time.perf_counter()
-        filled, facts = piloted(method, None, lambda line: None)
-        count = pilot_passes(facts or {}, method.kernel.separate_gradients())
+        filled = piloted(method, None, lambda line: None)
+        count = pilot_passes(filled.pilot or {}, method.kernel.separate_gradients())
         if (surrogate := method.target.surrogate) is not None:
             surrogate.pack()  # finds its mode
             count += surrogate.n_grad

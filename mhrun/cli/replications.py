@@ -235,7 +235,7 @@ def _run(
         precondition=method.precondition,
     )
     method_on_data.check_data()
-    method_on_data, _ = piloted(method_on_data, None, lambda line: None)
+    method_on_data = piloted(method_on_data, None, lambda line: None)
     with tempfile.TemporaryDirectory(prefix="mhrun-") as folder:
         run_method(method_on_data, Path(folder), Settings(), watcher or Silent(), lambda: False, {})
         with open_trace(Path(folder)) as trace:

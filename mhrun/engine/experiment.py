@@ -99,7 +99,7 @@ def _run(run: RunContext, methods: Sequence[Method], summary: dict[str, Any], wa
         with Workers(
             run.config, run.folder, methods, run.settings, run.digests, run.watcher, run.stop
         ) as workers:
-            methods, pilots = _piloted(run, methods, workers)
+            methods = _piloted(run, methods, workers)
             _note_estimate(run, methods, workers)
             refused = workers.do(RUN, methods).refused
         summary["jobs"] = workers.count
@@ -109,7 +109,7 @@ def _run(run: RunContext, methods: Sequence[Method], summary: dict[str, Any], wa
                 raise UserError(refused[method.name])
             found = _run_one(run, method, methods)
             node = run.config["methods"][method.name]
-            of_methods[method.name] = summary_of_method(method, node, found, pilots[method.name])
+            of_methods[method.name] = summary_of_method(method, node, found)
             warn = warn_last or len(of_methods) < len(methods)
             _finish(run, method, of_methods[method.name], warn=warn)
             run.folder.write_summary(summary)
@@ -121,10 +121,8 @@ def _run(run: RunContext, methods: Sequence[Method], summary: dict[str, Any], wa
     run.folder.write_summary(summary)
 
 
-def _piloted(
-    run: RunContext, methods: Sequence[Method], workers: Workers
-) -> tuple[list[Method], dict[str, Any]]:
-    """Return the methods with what their pilots found, and what each pilot recorded.
+def _piloted(run: RunContext, methods: Sequence[Method], workers: Workers) -> list[Method]:
+    """Return the methods with what their pilots found.
 
     Raises:
         UserError: a pilot refused its method.
@@ -132,8 +130,7 @@ def _piloted(
     for line in workers.do(PILOT, methods).refused.values():
         raise UserError(line)
     with run.stop.at_once():  # a pilot that is stopped begins again
-        found = [piloted(method, run.folder.method(method.name), run.watcher.note) for method in methods]
-    return [method for method, _ in found], {method.name: pilot for method, pilot in found}
+        return [piloted(method, run.folder.method(method.name), run.watcher.note) for method in methods]
 
 
 def _note_estimate(run: RunContext, methods: Sequence[Method], workers: Workers) -> None:

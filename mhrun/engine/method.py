@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from mhrun.random import MANY, Draws, Streams, derive_key
 from mhrun.schedules import Plan
 from mhrun.store.identity import method_digest
 from mhrun.store.longer import ANY_STEPS_DIGEST
-from mhrun.store.netcdf import FIELDS, KIND, LAYERS, N_DATA, SEPARATE, TEMPERATURE, Shape
+from mhrun.store.netcdf import FIELDS, KIND, LAYERS, N_DATA, PILOT_FOUND, SEPARATE, TEMPERATURE, Shape
 from mhrun.store.sharing import DIGEST
 from mhrun.target import Target
 from mhrun.target.fields import fields_read
@@ -56,6 +57,7 @@ class Method:
         monitor: computes metrics during the run.
         precondition: the scale of proposals and dynamics that a pilot finds: dense, diagonal, none; None: auto
             where the step size is open, else none.
+        pilot: what a pilot found, for users; None without one.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Method:
     starts: Starts | None = None
     monitor: Monitor | None = None
     precondition: str | None = None
+    pilot: Mapping[str, Any] | None = None
 
     def check(self) -> None:
         """Check that the parts are compatible.
@@ -263,14 +266,17 @@ def model_attributes(target: Target) -> dict[str, str]:
 
 
 def target_attributes(method: Method) -> dict[str, Any]:
-    """Return what traces keep of how a method follows its target: kind, T, number of data, share of gradients."""
+    """Return what traces keep of how a method follows its target.
+
+    They are its kind, T, the number of data, the share of gradients, and what a pilot found, as JSON.
+    """
     found = samples(method.kernel, method.plan)
     return {
         KIND: describe_kind(found, kind_of(found, method.target.energy_noise)),
         TEMPERATURE: found.temperature,
         N_DATA: method.target.n,
         SEPARATE: method.kernel.separate_gradients(),
-    }
+    } | ({} if method.pilot is None else {PILOT_FOUND: json.dumps(method.pilot, sort_keys=True)})
 
 
 def trace_attributes(config: Mapping[str, Any], run: str, method: Method, digest: str) -> dict[str, str]:

@@ -26,6 +26,7 @@ from mhrun.engine.sampled_gradients import sampled_gradients
 from mhrun.engine.settings import CHUNK_BYTES, Settings
 from mhrun.engine.threads import limited, torch_threads
 from mhrun.engine.virial import variance_ratio
+from mhrun.engine.visits import VISITS, visits
 from mhrun.engine.watcher import Watcher
 from mhrun.errors import Interrupted, UserError, after_step
 from mhrun.random import MANY
@@ -107,10 +108,12 @@ def _facts(method: Method, position: Position, executor: Executor) -> dict[str, 
 
 def _of_draws(method: Method, folder: Path) -> dict[str, Any]:
     """Return the facts of a method's summary that are computed from its draws."""
+    facts: dict[str, Any] = {}
+    if (share := visits(method, folder)) is not None:
+        facts[VISITS] = share
     sampled = sampled_gradients(method, folder)
     if sampled is None:
-        return {}
-    facts: dict[str, Any] = {}
+        return facts
     if (bias := mean_bias(method, sampled)) is not None:
         facts["mean_bias"] = bias._asdict()
     if (ratio := variance_ratio(sampled)) is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -255,16 +254,10 @@ def _run(
 
     The pilot's settings are read from, and kept in, the folder `pilot_folder`.
     """
-    method, facts = piloted(method, pilot_folder, _print)
-    attributes = {**attributes, **_pilot_attribute(facts)}
+    method = piloted(method, pilot_folder, _print)
     watcher = Progress(is_kept=pilot_folder is not None) if progress else Silent()
     return method, run_method(method, folder, settings, watcher, lambda: False, attributes)
 
 
 def _print(line: str) -> None:
     print(f"mhrun: {line.removeprefix('sample: ')}", file=sys.stderr)
-
-
-def _pilot_attribute(facts: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return what a pilot found as an attribute of the trace."""
-    return {} if facts is None else {"pilot": json.dumps(facts, sort_keys=True)}

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from mhrun.diagnostics.chains import some_coordinates
+from mhrun.engine.kept_draws import some_draws
 from mhrun.engine.method import Method
-from mhrun.errors import Refusal
-from mhrun.models.parameters import parameters_of
-from mhrun.store.netcdf import flat_draws, open_trace
 from mhrun.target import Target
 from mhrun.target.function_space import is_network
 
@@ -62,7 +60,7 @@ def sampled_gradients(method: Method, folder: Path) -> SampledGradients | None:
         return None
     cold = np.flatnonzero(temperatures == temperatures.min())
     cold = cold[some_coordinates(len(cold), _CHAINS)]
-    draws = _some_draws(method, folder, cold, count)
+    draws = some_draws(method, folder, cold, count, fewest=_FEWEST)
     if draws is None:
         return None
     temperature = float(temperatures.min())
@@ -82,25 +80,3 @@ def on_all_data(target: Target, points: Tensor, temperature: float) -> tuple[Ten
         heights.append(target.value(full.log_lik_mean, full.log_prior, hot).double().cpu())
         grads.append(full.grad.double().cpu())
     return torch.cat(heights), torch.cat(grads)
-
-
-def _some_draws(method: Method, folder: Path, chains: np.ndarray, count: int) -> Tensor | None:
-    """Return about so many draws of some chains (C, S, D), float64, evenly spaced, as chains move; None if too few."""
-    trace = open_trace(folder, cache=False)
-    try:
-        if "posterior" not in trace.children:
-            return None
-        posterior = trace["posterior"].to_dataset()
-        each = min(posterior.sizes["draw"], max(1, count // len(chains)))
-        if each * len(chains) < _FEWEST:
-            return None
-        places = np.linspace(0, posterior.sizes["draw"] - 1, each).astype(int)
-        posterior = posterior.isel(draw=places, chain=chains).load()
-    finally:
-        trace.close()
-    draws = torch.from_numpy(np.ascontiguousarray(flat_draws(posterior), dtype=np.float64))
-    parameters = parameters_of(method.target.model)
-    try:
-        return draws if parameters is None else parameters.theta(parameters.named(draws), "a draw")
-    except Refusal:  # a chain that went to the edge of a constraint
-        return None

@@ -13,7 +13,7 @@ from mhrun.engine.log import log
 from mhrun.engine.machine import machine, versions
 from mhrun.engine.method import Method, prior_attribute
 from mhrun.engine.noise_warnings import log_ratio_noise, log_ratio_skew
-from mhrun.engine.warnings import acceptance_range, explained_acceptance, valid_share, warnings_with_pilot
+from mhrun.engine.warnings import acceptance_range, explained_acceptance, valid_share, warnings_of
 from mhrun.kernels.stationary import samples
 from mhrun.models.parameters import constant_coordinates
 from mhrun.paths import user_folders
@@ -50,18 +50,15 @@ def first_summary(config: Mapping[str, Any], folder: RunFolder) -> dict[str, Any
     return summary
 
 
-def summary_of_method(
-    method: Method, node: Mapping[str, Any], summary: Mapping[str, Any], pilot: Mapping[str, Any] | None
-) -> dict[str, Any]:
+def summary_of_method(method: Method, node: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a run's summary on a finished method.
 
     Args:
-        method: the method.
+        method: the method, after its pilot.
         node: its configuration.
         summary: what `run_method` returned.
-        pilot: what its pilot recorded; None without one.
     """
-    shape = method.shape
+    shape, pilot = method.shape, method.pilot
     totals = {
         name: np.asarray(values, dtype=float) for name, values in summary["totals"].items()
     }  # null is NaN
@@ -107,7 +104,7 @@ def summary_of_method(
         "executor": summary["executor"],
         "torch_threads": summary.get("torch_threads"),
         "arithmetic": method.arithmetic,
-        "warnings": warnings_with_pilot(method, summary, pilot),
+        "warnings": warnings_of(method, summary),
     } | ({} if pilot is None else {"pilot": dict(pilot)})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,9 +15,10 @@ from mhrun.diagnostics.chains import (
     valid_of_each,
 )
 from mhrun.diagnostics.ladders import rung
+from mhrun.engine.draws_warnings import draws_warnings
 from mhrun.engine.fit import fit_warnings
 from mhrun.engine.method import Method
-from mhrun.engine.warnings import draws_warnings, warnings_with_pilot
+from mhrun.engine.warnings import warnings_of
 from mhrun.errors import UserError
 from mhrun.models.parameters import constant_coordinates
 from mhrun.store.draws import validity
@@ -32,11 +32,7 @@ if TYPE_CHECKING:
 
 def warn_of_trace(method: Method, summary: Mapping[str, Any], trace: xr.DataTree) -> None:
     """Warn of everything that makes the draws doubtful."""
-    found = json.loads(trace.attrs["pilot"]) if "pilot" in trace.attrs else None
-    lines = [
-        *warnings_with_pilot(method, summary, found),
-        *fit_warnings(method, trace),
-    ]
+    lines = [*warnings_of(method, summary), *fit_warnings(method, trace)]
     if "posterior" in trace.children:
         cold = rung(trace)
         draws = flat_draws(cold["posterior"])

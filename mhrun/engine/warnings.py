@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from mhrun.data.no_data import has_no_data
-from mhrun.diagnostics.chains import ESS, LEAST_DRAWS, RHAT, diagnoses, few_points, is_apart
+from mhrun.diagnostics.chains import ESS
 from mhrun.diagnostics.ladders import exchange_rates
-from mhrun.diagnostics.tails import heaviest
 from mhrun.engine.method import Method
 from mhrun.engine.noise_warnings import (
     decision_warnings,
@@ -23,9 +21,9 @@ from mhrun.engine.noise_warnings import (
     noise_warnings,
 )
 from mhrun.engine.pilot.result import pilot_warnings
+from mhrun.engine.visits import VISITS
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.preconditioned import PreconditionedDynamics
-from mhrun.kernels.stationary import samples
 from mhrun.models.parameters import parameters_of
 from mhrun.numbers import rounded
 from mhrun.target import Target
@@ -36,11 +34,21 @@ _MUCH = 0.1  # share of decisions on all data above which a run warns
 _SETTLED = 1.0
 _CHANCE = 4.0  # standard errors of an acceptance rate, in the same unit, that are no sign of it
 _GROUPS = 3  # in the smallest model of groups: a parameter for each
-_RESOLVED = 30.0  # numbers of float32 within a standard deviation of draws, below which rounding is seen
 _RARE, _JUDGED = 0.01, 100  # share of exchanges below which a run warns, and the fewest proposed that show it
 
 
-def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
+def warnings_of(method: Method, summary: Mapping[str, Any]) -> list[str]:
+    """Return one line per warning, from the summary of a finished method and from its pilot.
+
+    That of an improper posterior is first, because nothing settles there.
+    """
+    of_run = run_warnings(method, summary)
+    of_pilot = pilot_warnings(method, summary.get(VISITS))
+    is_cause = method.pilot is not None and "flat_along" in method.pilot
+    return [*of_pilot, *of_run] if is_cause else [*of_run, *of_pilot]
+
+
+def run_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield one line per warning, from the summary of a finished method."""
     totals, shape = summary["totals"], method.shape
     all_data = float(np.sum(totals["sum_all_data"])) / (shape.chains * shape.steps)
@@ -100,15 +108,6 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     yield from decision_warnings(method, summary)
     if not stopped:
         yield from _validity_warnings(method, summary)
-
-
-def warnings_with_pilot(
-    method: Method, summary: Mapping[str, Any], pilot: Mapping[str, Any] | None
-) -> list[str]:
-    """Return the warnings of a method and of its pilot; first that of an improper posterior, where nothing settles."""
-    of_run, of_pilot = warnings_of(method, summary), pilot_warnings(method.name, pilot)
-    is_cause = pilot is not None and "flat_along" in pilot
-    return [*of_pilot, *of_run] if is_cause else [*of_run, *of_pilot]
 
 
 def _temperature_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
@@ -284,148 +283,6 @@ def explained_acceptance(method: Method, summary: Mapping[str, Any]) -> str | No
 def _logit(rate: Any) -> Any:
     with np.errstate(divide="ignore"):
         return np.log(rate) - np.log1p(-rate)
-
-
-def draws_warnings(
-    method: Method, summary: Mapping[str, Any], draws: npt.NDArray[np.float64], names: Sequence[str]
-) -> Iterator[str]:
-    """Yield the warnings of a single method that a report has aggregated over methods: R-hat, ESS, acceptance, T.
-
-    Args:
-        method: the method.
-        summary: of its run.
-        draws: after burn-in (C, S, D), or of a network its predictions.
-        names: of the coordinates, D.
-    """
-    name, shape = method.name, method.shape
-    if draws.shape[1] >= LEAST_DRAWS and np.isfinite(draws).all() and not method.kernel.optimises:
-        yield from precision_warnings(
-            name,
-            draws,
-            names,
-            predictions=is_network(method.target.model),
-            is_tested=method.kernel.of_a_chain.dynamics is None,
-        )
-        if len(draws) == 1:
-            yield (
-                f"{name}: R-hat compares the two halves of a single chain, which cannot show a mode that it never "
-                "visited. Run several, such as chains=4."
-            )
-    if np.sum(summary["totals"]["sum_accepted"]) > 0:
-        yield from _rounding_warnings(method, draws, names)
-    rate = float(np.sum(summary["totals"]["sum_accepted"])) / (shape.chains * shape.steps)
-    limits = acceptance_range(method)
-    outside = limits is not None and rate > 0 and not limits[0] <= rate <= limits[1]
-    reason = explained_acceptance(method, summary) if outside else None
-    if limits is not None and outside and not (reason == "unsettled" or (reason and rate > limits[1])):
-        remedy = "Lower the step size."
-        if rate > limits[1]:
-            fewer = ", and take fewer leapfrog steps, so that trajectories stay as long"
-            proposal = method.kernel.of_a_chain.proposal
-            follows = proposal is not None and proposal.leapfrog_steps > 1
-            remedy = f"Raise the step size{fewer * follows}."
-        yield (
-            f"{name}: acceptance {rate:.3g} is outside {limits[0]:.2f} to {limits[1]:.2f}, where it is efficient. "
-            f"{remedy}"
-        )
-    distribution = samples(method.kernel, method.plan)
-    if distribution.tempered:
-        yield f"{name}: {tempered(distribution.temperature)}"
-    if distribution.is_cold:
-        yield (
-            f"{name}: the target is at T = {rounded(distribution.temperature)}, narrower than the posterior: its "
-            "standard deviations are down to sqrt(T) times as large. Use T = 1 for the posterior."
-        )
-
-
-def _rounding_warnings(method: Method, draws: npt.NDArray[np.float64], names: Sequence[str]) -> Iterator[str]:
-    """Yield a line if float32 has hardly any numbers where a coordinate has its posterior."""
-    if method.dtype != torch.float32 or is_network(method.target.model) or not np.isfinite(draws).all():
-        return
-    sd = draws.std((0, 1))
-    spacing = np.spacing(np.abs(draws).max((0, 1), initial=0.0).astype(np.float32)).astype(np.float64)
-    share = np.where(spacing > 0, sd / np.where(spacing > 0, spacing, 1.0), np.inf)
-    if len(share) and share.min() < _RESOLVED:
-        worst = int(share.argmin())
-        yield (
-            f"{method.name}: float32 is too coarse for {names[worst]}: its numbers are {rounded(spacing[worst])} apart "
-            f"at {rounded(float(draws[..., worst].mean()))}, and the draws have a standard deviation of "
-            f"{rounded(float(sd[worst]))}. Take dtype=torch.float64, or subtract a constant from the parameter."
-        )
-
-
-def precision_warnings(
-    method: str,
-    draws: npt.NDArray[np.float64],
-    names: Sequence[str],
-    *,
-    predictions: bool = False,
-    is_tested: bool = True,
-) -> Iterator[str]:
-    """Yield a line on the largest R-hat and one on the least effective sample size, with the names of coordinates.
-
-    Args:
-        method: its name.
-        draws: (C, S, D).
-        names: of the coordinates, D.
-        predictions: whether draws are predictions of a network. Their tails are not judged: probabilities have all
-            moments, though those that are nearly 0 but for a few draws look like a heavy tail.
-        is_tested: whether moves are accepted or rejected; draws of a dynamics may have tails that the posterior has
-            not.
-    """
-    by_coordinate = diagnoses(draws)
-
-    def of(place: int) -> str:
-        return f" ({names[place]})" if len(names) > 1 else ""
-
-    rhats, sizes, tails = (
-        np.array([getattr(diagnosis, key) for diagnosis in by_coordinate])
-        for key in ("rhat", "ess", "ess_tail")
-    )
-    if (stuck := np.isnan(sizes)).any():
-        yield f"{method}: ESS and R-hat are undefined: a coordinate never moves{of(int(stuck.argmax()))}."
-    if stuck.all():
-        return
-    if is_apart(float(np.nan_to_num(rhats).max())):
-        worst = int(np.nan_to_num(rhats).argmax())
-        yield f"{method}: R-hat is {rhats[worst]:.4g}{of(worst)}, above {RHAT:g}: the chains have not converged."
-    if np.nanmin(sizes) < ESS:
-        worst = int(np.nanargmin(sizes))
-        low = min(sizes[worst], ESS - 1)  # 399.7 would be shown as 400
-        yield f"{method}: ESS is {low:.3g}{of(worst)}, below {ESS:g}: means and quantiles are imprecise."
-        return
-    is_judged = not predictions and not is_apart(float(np.nan_to_num(rhats).max()))
-    if is_judged and (heavy := heaviest(draws)) is not None:
-        yield (
-            f"{method}: the tail of {names[heavy[0]]} is heavy (index {heavy[1]:.2g}; from 0.5 on there is no "
-            "variance, and from 1 on no mean): means and standard deviations of draws say little of the posterior. "
-            + (
-                "Report quantiles, or choose a prior with a lighter tail."
-                if is_tested
-                else "The posterior may have it, or steps too long for the noise of gradients: lower the step size, "
-                "and see whether it stays."
-            )
-        )
-    if (points := few_points(draws, float(np.nanmin(sizes)))) is not None:
-        yield (
-            f"{method}: only {points:,} of the draws are distinct, and their ESS says little: chains come back to the "
-            "same points, as by jumps between which no other move is accepted. Lower the step size."
-        )
-    if np.nanmin(tails) < ESS:
-        worst = int(np.nanargmin(tails))
-        low = min(tails[worst], ESS - 1)
-        yield (
-            f"{method}: tail ESS is {low:.3g}{of(worst)}, below {ESS:g}: standard deviations and the 5 % and "
-            "95 % quantiles are imprecise. Raise steps."
-        )
-
-
-def tempered(temperature: float) -> str:
-    """Return a sentence on what a temperature above 1 means for draws."""
-    return (
-        f"the target is at T = {rounded(temperature)}, not the posterior: its standard deviations are up to sqrt(T) = "
-        f"{rounded(temperature**0.5)} times as large. Use T = 1 for the posterior."
-    )
 
 
 def valid_share(method: Method, summary: Mapping[str, Any]) -> float:

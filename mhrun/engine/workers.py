@@ -297,14 +297,14 @@ def _done(
             piloted(method, folder.method(name), watcher.note)
             return ("done",)
         if task == COST:
-            method, _ = piloted(method, folder.method(name), watcher.note)
+            method = piloted(method, folder.method(name), watcher.note)
             return ("cost", costs([(method, folder.method(name))], setup.settings))
         with claimed(folder, setup.digests[name]) as is_claimed:
             if not is_claimed:
                 return ("done",)  # by another run, for which the parent waits
             if not setup.config["runtime"]["force"] and take(folder, name, setup.digests[name]) is not None:
                 return ("done",)
-            method, _ = piloted(method, folder.method(name), watcher.note)
+            method = piloted(method, folder.method(name), watcher.note)
             attributes = trace_attributes(setup.config, folder.digest, method, setup.digests[name])
             run_method(method, folder.method(name), setup.settings, watcher, stop, attributes)
     except UserError as error:

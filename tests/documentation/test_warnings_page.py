@@ -67,7 +67,12 @@ def test_no_section_is_about_a_warning_that_is_gone():
     made = {text for found in MODULES.values() for text in found}
     idle = [anchor for anchor, text in _sections().items() if not any(one in text for one in made)]
     assert idle == ["cycles"]  # its line is made by `mhrun.schedules.Plan`
-    assert {"engine/warnings.py", "report/run_warnings.py", "engine/pilot/result.py"} <= set(MODULES)
+    assert {
+        "engine/warnings.py",
+        "engine/draws_warnings.py",
+        "report/run_warnings.py",
+        "engine/pilot/result.py",
+    } <= set(MODULES)
 
 
 def test_a_warning_in_any_form_is_found():

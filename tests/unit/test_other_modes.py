@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 
@@ -96,6 +97,38 @@ def test_a_model_that_fails_far_out_is_sampled_as_before():
 def test_nothing_is_tried_with_many_data():
     assert found(mixture(0.5, 8.0), [[3.0, 3.0]], n=2_000) is not None
     assert found(mixture(0.5, 8.0), [[3.0, 3.0]], n=2_001) is None
+
+
+@pytest.mark.parametrize("apart", [10.0, 20.0])
+def test_modes_are_found_among_many_parameters(apart):
+    """A random direction has little of the one in which they differ: of 12 searches 10 find a mode 20 away."""
+
+    def log_density(theta):
+        shift = torch.zeros(10, dtype=theta.dtype)
+        shift[0] = apart / 2
+        return torch.logaddexp(*(-0.5 * (theta + sign * shift).square().sum() for sign in (-1, 1)))
+
+    starts = [[apart / 2] + [0.3] * 9]
+    count = sum(found(log_density, starts, key=key) is not None for key in range(6))
+    assert count >= (6 if apart == 10.0 else 4)
+
+
+@pytest.mark.parametrize(("apart", "crosses"), [(4.5, True), (9.0, False)])
+def test_a_run_that_goes_there_does_not_warn(apart, crosses):
+    """The narrower of two modes, in one of two parameters: hmc crosses between them where they are near."""
+
+    def log_density(theta):
+        first = -0.5 * ((theta[0] / 0.8).square() + theta[1].square()) - math.log(0.8)
+        return torch.logaddexp(first, -0.5 * ((theta[0] - apart).square() + theta[1].square()))
+
+    with warnings.catch_warnings(record=True) as lines:
+        warnings.simplefilter("always")
+        trace = mhrun.sample(log_density, None, start=[0.0, 0.0], chains=2, steps=1000, warmup=200)
+    mode = json.loads(trace.attrs["pilot"])["other_mode"]
+    assert mode["share"] == pytest.approx(0.5, abs=0.02)
+    went = float((trace["posterior"]["theta"][..., 0] > apart / 2).mean())
+    assert (went > 0.2) == crosses
+    assert any("another mode" in str(line.message) for line in lines) != crosses
 
 
 @pytest.mark.slow

@@ -256,10 +256,11 @@ def test_a_pilot_is_the_methods_own(tmp_path):
     # At temperature 4 the posterior is twice as wide.
     assert about.facts["step_size"] == pytest.approx(2 * 2.38 / 2**0.5, rel=0.4)
     lines = []
-    done, facts = piloted(method, tmp_path, lines.append)
+    done = piloted(method, tmp_path, lines.append)
     assert not done.plan.is_open
     assert len(lines) == 1
-    again, _ = piloted(method, tmp_path, lines.append)
+    again = piloted(method, tmp_path, lines.append)
     assert len(lines) == 1  # it was read
     assert torch.equal(again.first_points(), done.first_points())
-    assert facts["n_lik"] > 0
+    assert done.pilot["n_lik"] > 0
+    assert again.pilot == done.pilot

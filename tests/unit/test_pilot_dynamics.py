@@ -121,8 +121,8 @@ def test_noise_of_the_target_is_in_the_coordinates_of_theta(precondition, scale,
         monitor=None,
         precondition=precondition,
     )
-    _, facts = piloted(method, None, lambda line: None)
-    assert facts["step_size"] == pytest.approx(2 * 0.1 / (1 + 1 / temperature), rel=1e-3)
+    found = piloted(method, None, lambda line: None).pilot
+    assert found["step_size"] == pytest.approx(2 * 0.1 / (1 + 1 / temperature), rel=1e-3)
 
 
 @pytest.mark.parametrize(("dynamics", "gain"), [(mhrun.SGLD, 1.0), (mhrun.SGBD, 0.75 * np.pi)])

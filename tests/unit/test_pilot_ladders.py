@@ -48,7 +48,7 @@ def test_a_ladder_gets_a_step_size_for_each_rung_and_finds_both_modes(proposal, 
 
 def test_a_ladder_is_not_advised_to_be_one(capsys):
     """Of two modes far apart, at one of which all chains begin."""
-    modes = torch.tensor([[-5.0], [5.0]])
+    modes = torch.tensor([[-7.0], [7.0]])
 
     def density(theta):
         return torch.logsumexp(-0.5 * (theta - modes).square().sum(-1), 0)
@@ -62,7 +62,7 @@ def test_a_ladder_is_not_advised_to_be_one(capsys):
         )
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
-            mhrun.sample(density, None, moves, start=[5.0], temperature=temperature, steps=200, warmup=100)
+            mhrun.sample(density, None, moves, start=[7.0], temperature=temperature, steps=200, warmup=100)
         assert any("another mode" in str(one.message) for one in found) == named
 
 

@@ -13,8 +13,8 @@ from scipy import signal, stats
 
 import mhrun
 from mhrun.diagnostics.chains import Diagnosis, ess, worth
+from mhrun.engine.draws_warnings import precision_warnings
 from mhrun.engine.experiment import run_experiment
-from mhrun.engine.warnings import precision_warnings
 from mhrun.engine.watcher import Silent
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.models.poisson_regression import PoissonRegression
@@ -162,7 +162,7 @@ def test_an_ess_just_below_400_is_not_shown_as_400(monkeypatch):
         (good, "ESS is 399,"),
         (good._replace(ess=500.0, ess_tail=399.7), "tail ESS is 399,"),
     ):
-        monkeypatch.setattr("mhrun.engine.warnings.diagnoses", lambda _, found=found: [found])
+        monkeypatch.setattr("mhrun.engine.draws_warnings.diagnoses", lambda _, found=found: [found])
         assert any(line.startswith(word) for line in warned(0.8)), word
 
 

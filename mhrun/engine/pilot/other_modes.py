@@ -18,6 +18,8 @@ from mhrun.target.function_space import is_network
 # Of the points that ascents begin at, in standard deviations at the mode
 _DISTANCES = (5.0, 10.0, 20.0, 40.0)
 _MOST, _PARAMETERS = 2_000, 20  # data and parameters up to which ascents are cheap
+_PARAMETERS_A_TURN = 5  # for each of which ascents begin at all distances, on both sides
+_GRADIENTS = 2_000_000  # of the log-likelihoods of data, after which no others begin
 _APART = 4.0  # standard deviations of either mode between two that are different
 _NATS = 0.05  # below its mode as a quadratic, that an end is at most
 _SHARE = 0.01  # of the posterior, that a mode worth a line has at least
@@ -28,17 +30,18 @@ class OtherMode(NamedTuple):
 
     theta: tuple[float, ...]  # (D,)
     share: float  # of its mass in the mass of both, by Laplace's approximation
+    begun: tuple[tuple[float, ...], ...]  # (K, D), the modes at which chains begin
 
 
 def other_mode(surface: Surface, modes: Mode, curvature: Tensor, key: int) -> OtherMode | None:
     """Return the mode with the largest mass that ascents from far away end at, if no chain begins at it.
 
     Chains that all begin near one mode have an R-hat of 1 whether or not they ever visit another. So ascents are made
-    from points 5, 10, 20 and 40 standard deviations from the highest mode, in random directions and their opposites.
-    A mode is another one
-    if it is 4 standard deviations from each at which chains begin, by the curvature at either, and has at least 1 % of
-    the mass of both. With many data or parameters, and for networks, nothing is tried: ascents would cost more than
-    the pilot. A mode that no ascent ends at is not found.
+    from points 5, 10, 20 and 40 standard deviations from the highest mode, in random directions and their opposites:
+    eight of them, and eight more for every five parameters above five. A mode is another one if it is 4 standard
+    deviations from each at which chains begin, by the curvature at either, and has at least 1 % of the mass of both.
+    With many data or parameters, and for networks, nothing is tried: ascents would cost more than the pilot. A mode
+    that no ascent ends at is not found.
 
     Args:
         surface: the log posterior; what is evaluated is added to its count.
@@ -55,17 +58,10 @@ def other_mode(surface: Surface, modes: Mode, curvature: Tensor, key: int) -> Ot
 
 
 def _searched(surface: Surface, modes: Mode, curvature: Tensor, key: int) -> OtherMode | None:
-    dim = len(curvature)
     begun = modes.theta.double().cpu().unique(dim=0)
-    best, root = modes.theta[modes.best].double().cpu(), torch.linalg.cholesky(curvature.double().cpu())
-    z = Draws(Streams(derive_key(key, "other modes"), len(_DISTANCES)), 0).normal(Purpose.INIT, dim).cpu()
-    directions = torch.linalg.solve_triangular(root.T, z.T, upper=True).T / z.norm(dim=1, keepdim=True)
-    away = torch.tensor(_DISTANCES)[:, None] * math.sqrt(surface.temperature) * directions
-    points = torch.cat([best + away, best - away]).to(modes.theta)
-    points = points[surface.value_and_grad(points)[0].isfinite().to(points.device)]
-    if not len(points):
+    found = _ascents(surface, modes, torch.linalg.cholesky(curvature.double().cpu()), key)
+    if not found:
         return None
-    found = [find_modes(surface, few) for few in points.split(len(_DISTANCES))]  # as many ascents as it makes
     masses: list[tuple[float, Tensor]] = []
     ends = torch.cat([few.theta for few in found]).double().cpu()
     for end, height in zip(ends, [height for few in found for height in few.heights], strict=True):
@@ -84,7 +80,30 @@ def _searched(surface: Surface, modes: Mode, curvature: Tensor, key: int) -> Oth
         return None
     mass, end = max(masses, key=lambda pair: pair[0])
     share = 1 / (1 + math.exp(-mass)) if mass > -700 else 0.0
-    return OtherMode(tuple(end.tolist()), share) if share >= _SHARE else None
+    if share < _SHARE:
+        return None
+    return OtherMode(tuple(end.tolist()), share, tuple(tuple(mode) for mode in begun.tolist()))
+
+
+def _ascents(surface: Surface, modes: Mode, root: Tensor, key: int) -> list[Mode]:
+    """Return where ascents end that begin away from the highest mode; `root` is that of its curvature (D, D).
+
+    A random direction has less of any one the more parameters there are, so that more of them are tried.
+    """
+    best, dim, before = modes.theta[modes.best].double().cpu(), len(root), surface.n_grad
+    found: list[Mode] = []
+    for turn in range(math.ceil(dim / _PARAMETERS_A_TURN)):
+        z = Draws(Streams(derive_key(key, "other modes"), len(_DISTANCES)), turn).normal(Purpose.INIT, dim)
+        directions = torch.linalg.solve_triangular(root.T, z.cpu().T, upper=True).T
+        directions /= z.cpu().norm(dim=1, keepdim=True)
+        away = torch.tensor(_DISTANCES)[:, None] * math.sqrt(surface.temperature) * directions
+        points = torch.cat([best + away, best - away]).to(modes.theta)
+        points = points[surface.value_and_grad(points)[0].isfinite().to(points.device)]
+        if len(points):  # as many ascents at once as `find_modes` makes
+            found += [find_modes(surface, few) for few in points.split(len(_DISTANCES))]
+        if surface.n_grad - before > _GRADIENTS:
+            break
+    return found
 
 
 def _lengths(offsets: Tensor, curvature: Tensor) -> Tensor:

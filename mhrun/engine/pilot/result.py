@@ -20,6 +20,9 @@ from mhrun.store.sharing import PILOT
 from mhrun.types.scale import Scale
 
 _COORDINATES = 4  # of another mode, that are named
+_VISITED = (
+    0.1  # of the share of another mode, in draws, from which on R-hat and ESS judge whether chains cross
+)
 _LONG = 25  # leapfrog steps from which a dense scale is named
 NETWORK = "network"
 _DOUBTS = {
@@ -62,6 +65,7 @@ def filled(method: Method, result: PilotResult) -> Method:
         plan=method.plan.filled(result.step_size, result.acceptance),
         starts=lambda chains, draws: points[torch.arange(chains) % len(points)],
         precondition=None,
+        pilot=result.facts,
     )
 
 
@@ -95,10 +99,16 @@ def line(name: str, facts: dict[str, Any]) -> str:
     return f"{name}: pilot: {', '.join(words)}: {facts['why'].strip()} It took {cost}.{doubt}"
 
 
-def pilot_warnings(name: str, facts: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield what a pilot found that makes the draws of a method doubtful; facts are None without a pilot."""
-    if facts is None:
+def pilot_warnings(method: Method, visits: float | None) -> Iterator[str]:
+    """Yield what a pilot found that makes the draws of a method doubtful.
+
+    Args:
+        method: after its pilot, if it had one.
+        visits: the share of draws at another mode that was found; None if it is unknown.
+    """
+    if (facts := method.pilot) is None:
         return
+    name = method.name
     if not facts.get("settled", True) and "flat_along" not in facts:
         yield (
             f"{name}: the pilot's step size did not settle: acceptance {facts['acceptance_found']:.3g}, aimed at "
@@ -106,8 +116,8 @@ def pilot_warnings(name: str, facts: Mapping[str, Any] | None) -> Iterator[str]:
         )
     if "flat_along" in facts:
         yield f"{name}: {improper(facts['flat_along'])}"
-    if "other_mode" in facts:
-        yield f"{name}: {elsewhere(**facts['other_mode'])}"
+    if (mode := facts.get("other_mode")) is not None and (visits or 0.0) < _VISITED * mode["share"]:
+        yield f"{name}: {elsewhere(mode['at'], mode['share'])}"
     if "heavy" in facts:
         yield f"{name}: {without_variance(**facts['heavy'])}"
 

@@ -38,9 +38,7 @@ _SILENT, _BETWEEN = 15.0, 60.0  # seconds before the first progress line of a pi
 _ZIG_ZAG = 1.0  # time between draws of the zig-zag sampler, in standard deviations
 
 
-def piloted(
-    method: Method, folder: Path | None, note: Callable[[str], None]
-) -> tuple[Method, dict[str, Any] | None]:
+def piloted(method: Method, folder: Path | None, note: Callable[[str], None]) -> Method:
     """Return a method with the settings that a pilot finds, and what it found; the method itself if none are open.
 
     Args:
@@ -49,7 +47,7 @@ def piloted(
         note: called with one line on what was found.
     """
     if not is_open(method):
-        return method, None
+        return method
     result = load(method, folder)
     if result is None:
         takes_gradients = method.kernel.of_a_chain.takes_gradients
@@ -60,7 +58,7 @@ def piloted(
         note(line(method.name, result.facts))
         if folder is not None:
             save(result, folder)
-    return filled(method, result), result.facts
+    return filled(method, result)
 
 
 @contextmanager
@@ -135,7 +133,7 @@ def _begun(
         facts["flat_along"] = start.flat_along
     if start.other is not None:
         at = numbers_of(method.target.model, start.other.theta)
-        facts["other_mode"] = {"at": at, "share": start.other.share}
+        facts["other_mode"] = {"at": at, **start.other._asdict()}
     if start.heavy is not None:
         direction = direction_in_words(start.heavy.direction, coordinate_names(method.target.model))
         facts["heavy"] = {"direction": direction, "power": start.heavy.power}

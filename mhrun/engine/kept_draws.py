@@ -1,0 +1,47 @@
+"""Draws that the folder of a method keeps, in the coordinates in which its chains move."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mhrun.engine.method import Method
+from mhrun.errors import Refusal
+from mhrun.models.parameters import parameters_of
+from mhrun.store.netcdf import flat_draws, open_trace
+
+
+def some_draws(
+    method: Method, folder: Path, chains: npt.NDArray[np.int64], count: int, *, fewest: int
+) -> Tensor | None:
+    """Return draws in the coordinates in which chains move (C, S, D), float64, evenly spaced.
+
+    Args:
+        method: whose steps have ended.
+        folder: with its trace.
+        chains: whose draws.
+        count: about how many draws C S, if there are so many.
+        fewest: None is returned if there are fewer.
+    """
+    trace = open_trace(folder, cache=False)
+    try:
+        if "posterior" not in trace.children:
+            return None
+        posterior = trace["posterior"].to_dataset()
+        each = min(posterior.sizes["draw"], max(1, count // len(chains)))
+        if each * len(chains) < fewest:
+            return None
+        places = np.linspace(0, posterior.sizes["draw"] - 1, each).astype(int)
+        posterior = posterior.isel(draw=places, chain=chains).load()
+    finally:
+        trace.close()
+    draws = torch.from_numpy(np.ascontiguousarray(flat_draws(posterior), dtype=np.float64))
+    parameters = parameters_of(method.target.model)
+    try:
+        return draws if parameters is None else parameters.theta(parameters.named(draws), "a draw")
+    except Refusal:  # a chain that went to the edge of a constraint
+        return None

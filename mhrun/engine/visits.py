@@ -1,0 +1,50 @@
+"""Whether chains went to another mode that a pilot found."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mhrun.engine.kept_draws import some_draws
+from mhrun.engine.method import Method
+from mhrun.engine.pilot.curvature import hessian
+from mhrun.engine.surface import Surface
+
+VISITS = "other_mode_visits"  # in a summary
+_MOST, _FEWEST = 4_000, 100  # draws that are looked at
+
+
+def visits(method: Method, folder: Path) -> float | None:
+    """Return the share of draws at the other mode that the pilot of a method found.
+
+    A draw is at the mode whose normal density is the highest there, of those at which the chains began and the other
+    one: with the mode as its mean, and the inverse of the curvature at it as its covariance.
+
+    Args:
+        method: whose steps have ended.
+        folder: with its trace.
+
+    Returns:
+        None without another mode, on a ladder, and if few draws were kept.
+    """
+    mode = None if method.pilot is None else method.pilot.get("other_mode")
+    if mode is None or method.kernel.rungs > 1 or method.shape.thin is None:
+        return None
+    draws = some_draws(method, folder, np.arange(method.shape.chains), _MOST, fewest=_FEWEST)
+    if draws is None:
+        return None
+    _, temperatures = method.plan.at_collected_steps()
+    surface = Surface(method.target, float(temperatures.min()), method.seed)
+    points = draws.reshape(-1, draws.shape[-1])
+    heights = []
+    for place in [*mode["begun"], mode["theta"]]:
+        center = torch.tensor(place, dtype=torch.float64)
+        curvature = hessian(surface, center.to(device=method.target.device, dtype=method.dtype))
+        away = points - center
+        squared = (away @ curvature * away).sum(1) / surface.temperature
+        heights.append(0.5 * float(torch.logdet(curvature)) - 0.5 * squared)
+    highest = torch.stack(heights).nan_to_num(-math.inf, -math.inf, -math.inf).argmax(0)
+    return float((highest == len(heights) - 1).double().mean())
