@@ -11,12 +11,16 @@ from typing import Any
 from mhrun.engine.longer import reason_to_begin_anew
 from mhrun.engine.method import Method
 from mhrun.errors import UserError
-from mhrun.store.files import read_json, write_json
+from mhrun.store.blocks import clear
+from mhrun.store.files import read_json, remove, write_json
 from mhrun.store.fingerprint import fingerprint
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import FORMAT, RESULTS_VERSION
 from mhrun.store.longer import STEPS, begin_longer, steps_of
 from mhrun.store.netcdf import TRACE
+from mhrun.store.sharing import EXECUTOR
+
+_NOTE = "call.json"  # what identifies a call, in its folder
 
 
 def _go_on(folder: Path, method: Method, steps: int) -> None:
@@ -50,19 +54,40 @@ def locked(folder: str | Path) -> Iterator[Path]:
         yield place.path
 
 
-def check_call(folder: Path, settings: Mapping[str, Any], method: Method) -> None:
+def digests_of(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return a digest of each setting of a call, by content."""
+    return {name: fingerprint(value) for name, value in settings.items()}
+
+
+def recorded_steps(folder: str | Path) -> int:
+    """Return the steps after burn-in of the call that a folder holds; 0 if there is none."""
+    return steps_of(read_json(Path(folder) / _NOTE))
+
+
+def begin_anew(folder: Path) -> None:
+    """Remove the trace of a call and how it was computed, but not what its pilot found."""
+    for name in (_NOTE, EXECUTOR):
+        remove(folder / name)
+    clear(folder)
+
+
+def check_call(folder: Path, digests: Mapping[str, str], method: Method) -> None:
     """Refuse a folder that holds the trace of another call, and name the settings that differ.
 
     A call that differs in more steps only goes on from what is there.
 
+    Args:
+        folder: of the trace.
+        digests: of the settings of the call, but for its steps.
+        method: of the call.
+
     Raises:
         UserError: it is the trace of another call, or one that cannot go on.
     """
-    note = folder / "call.json"
+    note = folder / _NOTE
     version = fingerprint(FORMAT, RESULTS_VERSION)
-    digests = {name: fingerprint(value) for name, value in settings.items()}
     recorded = read_json(note)
-    record = {"version": version, STEPS: method.shape.steps, "settings": digests}
+    record = {"version": version, STEPS: method.shape.steps, "settings": dict(digests)}
     if recorded is None and not any((folder / name).exists() for name in ("blocks", TRACE)):
         write_json(note, record)
         return
@@ -73,10 +98,13 @@ def check_call(folder: Path, settings: Mapping[str, Any], method: Method) -> Non
             "another folder."
         )
     differing = [name for name, digest in digests.items() if before.get(name) != digest]
-    if differing == [STEPS] and 0 < steps_of(recorded) < method.shape.steps:
-        _go_on(folder, method, steps_of(recorded))
-        write_json(note, record)
-    elif differing:
+    if (steps := steps_of(recorded)) != method.shape.steps:
+        if not differing and 0 < steps < method.shape.steps:
+            _go_on(folder, method, steps)
+            write_json(note, record)
+            return
+        differing.append(STEPS)
+    if differing:
         raise UserError(
             f"'{folder}' holds the trace of another call, with other values of: {', '.join(differing)}. Choose "
             "another folder."

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import torch
 
+from mhrun.engine.executors import HYBRID, prefers_compiled
 from mhrun.engine.method import Method
 from mhrun.errors import Refusal
 from mhrun.monitors import Monitor
 from mhrun.names import is_bundled
 from mhrun.schedules import Plan
+from mhrun.store.files import read_json
+from mhrun.store.sharing import EXECUTOR
 
 _CHUNK = 1 << 12  # steps whose controls are compared at once
 
@@ -42,6 +47,18 @@ def reason_to_begin_anew(method: Method, steps: int) -> str | None:
         if (step := _first_difference(method.monitor, monitor, total)) is not None:
             return f"its monitor is due after step {step:,} only with the smaller number of steps"
     return None
+
+
+def is_slower(method: Method, shorter: Path, executor: str) -> bool:
+    """Return whether a shorter run was made in torch, with which it would go on, and this one pays for compilation.
+
+    Args:
+        method: with more steps.
+        shorter: the folder of the method with fewer.
+        executor: the setting of the run.
+    """
+    was_in_torch = (read_json(shorter / EXECUTOR) or {}).get("executor") == HYBRID
+    return executor == "auto" and was_in_torch and prefers_compiled(method)
 
 
 def _same_values(plan: Plan, shorter: Plan, name: str, total: int) -> bool:

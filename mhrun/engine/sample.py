@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from mhrun.engine.assemble import assembled, check_kind
-from mhrun.engine.call_folder import check_call, locked
+from mhrun.engine.call_folder import begin_anew, check_call, digests_of, locked, recorded_steps
 from mhrun.engine.call_settings import check_device, step_size_schedule, temperature_schedule
 from mhrun.engine.defaults import (
     default_counts,
@@ -20,6 +21,7 @@ from mhrun.engine.defaults import (
     default_of,
     default_surrogate,
 )
+from mhrun.engine.longer import is_slower
 from mhrun.engine.method import Method, model_attributes
 from mhrun.engine.pilot import piloted
 from mhrun.engine.progress import Progress
@@ -27,6 +29,7 @@ from mhrun.engine.run_method import run_method
 from mhrun.engine.settings import Settings
 from mhrun.engine.starts import starts_of
 from mhrun.engine.trace_warnings import warn_of_trace
+from mhrun.engine.until import check_goes_on, until_of
 from mhrun.engine.user_model import user_model
 from mhrun.engine.watcher import Silent
 from mhrun.errors import UserError
@@ -51,6 +54,8 @@ def sample(
     *,
     step_size: float | str | Schedule = AUTO,
     steps: int | None = None,
+    ess: float | None = None,
+    max_steps: int | None = None,
     warmup: int | None = None,
     chains: int | None = None,
     temperature: float | Sequence[float] | Schedule = 1.0,
@@ -90,6 +95,9 @@ def sample(
             the moves, and the chains begin where the pilot leaves them. What it found is printed in one line and kept
             in the attribute ``pilot`` of the trace.
         steps: steps that count; every chain does them. None: 10,000, or 2,000 with HMC as the default kernel.
+        ess: go on after `steps`, until R-hat is at most 1.01 and every coordinate has this effective sample size, bulk
+            and tail (of a network, its predictions). The draws are those of a call with as many steps.
+        max_steps: steps at which a call with `ess` ends in any case. None: 32 times `steps`.
         warmup: steps of burn-in before them. None: 1,000, or 500 with HMC as the default kernel.
         chains: how many chains C, run together. None: 4, or with a ladder 4 ladders, 4 times its rungs.
         temperature: T of the target, or a schedule of it; with `ReplicaExchange` a list, T of each rung, the coldest
@@ -160,17 +168,32 @@ def sample(
         raise UserError(f"start has {len(points)} rows for {chains} chains; give one row, or one per chain.")
     schedules["step_size"] = step_size_schedule(step_size, acceptance, kernel)
     starts = None if points is None else starts_of(points, target.dim, "start", parameters_of(inputs.model))
-    method = assembled(
-        "sample",
-        kernel,
-        target,
-        schedules,
-        {"chains": chains, "warmup": warmup, "steps": steps, "thin": thin, "thin_stats": None, "seed": seed},
-        dtype=dtype,
-        starts=starts,
-        monitor=monitor,
-        precondition=precondition,
-    )
+    until = until_of(ess, max_steps, steps, thin)
+
+    def with_steps(count: int) -> Method:
+        return assembled(
+            "sample",
+            kernel,
+            target,
+            schedules,
+            {
+                "chains": chains,
+                "warmup": warmup,
+                "steps": count,
+                "thin": thin,
+                "thin_stats": None,
+                "seed": seed,
+            },
+            dtype=dtype,
+            starts=starts,
+            monitor=monitor,
+            precondition=precondition,
+        )
+
+    if until is not None:
+        check_goes_on(with_steps(until.most), steps)
+        steps = max(steps, 0 if folder is None else recorded_steps(folder))
+    method = with_steps(steps)
     method.check_data()
     if chosen.reason:
         _print(f"no kernel was named: {chosen.reason}.")
@@ -178,42 +201,59 @@ def sample(
     attributes: dict[str, Any] = {"seed": method.seed} | model_attributes(target)
     if precision != FP32:
         attributes["arithmetic"] = method.arithmetic
-    if folder is None:
-        with tempfile.TemporaryDirectory(prefix="mhrun-") as temporary:
-            method, summary = _run(method, Path(temporary), None, settings, attributes, progress)
-            with open_trace(Path(temporary)) as opened:
+    call = {
+        "model": inputs.model if isinstance(model, torch.nn.Module) else model,
+        "data": (inputs.data.fields, target.data.transforms),
+        "log_prior": log_prior,
+        "kernel": kernel,
+        "surrogate": chosen.surrogate,
+        "temper": temper,
+        "replacement": replacement,
+        "precision": precision,
+        "temperature": method.plan.schedules["temperature"],
+        "step_size/acceptance": method.plan.schedules["step_size"],
+        "precondition": method.precondition,
+        "start": start,
+        "parameters": (parameters, method.shape.parameters, method.shape.layout),
+        "chains": method.shape.chains,
+        "warmup": method.shape.warmup,
+        "thin": (method.shape.thin, method.shape.thin_stats),
+        "seed": method.seed,
+        "dtype": str(dtype),
+        "monitor": monitor,
+        # Devices round differently, and a GPU has many normals from another generator (`Streams.many_normals`).
+        "device": target.device.type,
+    }
+    watcher = Progress(is_kept=folder is not None) if progress else Silent()
+    with _place(folder) as place:
+        digests = {} if folder is None else digests_of(call)
+        while True:
+            check_call(place, digests, method)
+            method = piloted(method, place, _print)
+            summary = run_method(method, place, settings, watcher, lambda: False, attributes)
+            if until is None or (more := until.more(method, summary, place)) is None:
+                break
+            _print(more.in_words())
+            method = with_steps(more.steps)
+            if is_slower(method, place, executor):
+                begin_anew(place)
+        trace = open_trace(place)
+        if folder is None:
+            with trace as opened:
                 trace = opened.load()
-    else:
-        call = {
-            "model": inputs.model if isinstance(model, torch.nn.Module) else model,
-            "data": (inputs.data.fields, target.data.transforms),
-            "log_prior": log_prior,
-            "kernel": kernel,
-            "surrogate": chosen.surrogate,
-            "temper": temper,
-            "replacement": replacement,
-            "precision": precision,
-            "temperature": method.plan.schedules["temperature"],
-            "step_size/acceptance": method.plan.schedules["step_size"],
-            "precondition": method.precondition,
-            "start": start,
-            "parameters": (parameters, method.shape.parameters, method.shape.layout),
-            "chains": method.shape.chains,
-            "warmup": method.shape.warmup,
-            "steps": method.shape.steps,
-            "thin": (method.shape.thin, method.shape.thin_stats),
-            "seed": method.seed,
-            "dtype": str(dtype),
-            "monitor": monitor,
-            # Devices round differently, and a GPU has many normals from another generator (`Streams.many_normals`).
-            "device": target.device.type,
-        }
-        with locked(folder) as place:
-            check_call(place, call, method)
-            method, summary = _run(method, place, place, settings, attributes, progress)
-            trace = open_trace(place)
-    warn_of_trace(method, summary, trace)
+    warn_of_trace(method, summary, trace, until)
     return trace
+
+
+@contextmanager
+def _place(folder: str | Path | None) -> Iterator[Path]:
+    """Yield the folder of a trace, which no other process writes to; for None a temporary one."""
+    if folder is not None:
+        with locked(folder) as place:
+            yield place
+    else:
+        with tempfile.TemporaryDirectory(prefix="mhrun-") as temporary:
+            yield Path(temporary)
 
 
 class _Chosen(NamedTuple):
@@ -240,23 +280,6 @@ def _chosen(kernel: Kernel | None, surrogate: str, with_surrogate: Callable[...,
     if surrogate == "none" and (surrogate := default_surrogate(name)) != "none":
         target = with_surrogate(surrogate=surrogate)
     return _Chosen(default_kernel(name), target, surrogate, name, reason)
-
-
-def _run(
-    method: Method,
-    folder: Path,
-    pilot_folder: Path | None,
-    settings: Settings,
-    attributes: Mapping[str, Any],
-    progress: bool,
-) -> tuple[Method, dict[str, Any]]:
-    """Run the pilot for open settings, run the method in a folder, and return it with its summary.
-
-    The pilot's settings are read from, and kept in, the folder `pilot_folder`.
-    """
-    method = piloted(method, pilot_folder, _print)
-    watcher = Progress(is_kept=pilot_folder is not None) if progress else Silent()
-    return method, run_method(method, folder, settings, watcher, lambda: False, attributes)
 
 
 def _print(line: str) -> None:

@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-from mhrun.engine.executors import HYBRID, prefers_compiled
 from mhrun.engine.log import log
-from mhrun.engine.longer import reason_to_begin_anew
+from mhrun.engine.longer import is_slower, reason_to_begin_anew
 from mhrun.engine.method import Method
 from mhrun.engine.run_context import RunContext
 from mhrun.errors import Interrupted
 from mhrun.store.blocks import done
-from mhrun.store.files import read_json
 from mhrun.store.identity import method_digest
 from mhrun.store.longer import begin_longer, shorter_runs
-from mhrun.store.sharing import EXECUTOR, claimed, has_begun, take
+from mhrun.store.sharing import claimed, has_begun, take
 
 _WAIT = 0.5  # seconds between two looks at whether another run has computed a method
 
@@ -77,23 +74,14 @@ def _go_on(run: RunContext, method: Method) -> None:
         return
     digest = method_digest(run.config, method.name, any_steps=True)
     for shorter in shorter_runs(run.folder, method.name, digest, method.shape.steps):
-        if reason_to_begin_anew(method, shorter.steps) is None and not _is_slower(
-            run, method, shorter.folder
+        if reason_to_begin_anew(method, shorter.steps) is None and not is_slower(
+            method, shorter.folder, run.settings.executor
         ):
             total = method.shape.warmup + shorter.steps
             if begin_longer(target, shorter.folder, total):
                 source = shorter.folder.parent.parent.name
                 _note(run, f"{method.name}: goes on after step {total:,}, where run {source} ended")
                 return
-
-
-def _is_slower(run: RunContext, method: Method, shorter: Path) -> bool:
-    """Return whether a shorter run was made in torch, with which it would go on, and this one pays for compilation."""
-    return (
-        run.settings.executor == "auto"
-        and (read_json(shorter / EXECUTOR) or {}).get("executor") == HYBRID
-        and prefers_compiled(method)
-    )
 
 
 def _note(run: RunContext, line: str) -> None:

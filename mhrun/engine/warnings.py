@@ -65,8 +65,7 @@ def run_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
             "its minibatches save little; a lower step size or a higher temperature needs fewer data."
         )
     # A non-finite log-ratio is a rejection in an acceptance test, and the end of a chain without one.
-    diverging = np.asarray(totals["sum_diverging"])
-    stopped = 0 if method.kernel.decides else int((diverging > 0).sum())
+    diverging, stopped = np.asarray(totals["sum_diverging"]), stopped_chains(method, summary)
     if stopped:
         dynamics = method.kernel.of_a_chain.dynamics
         slower = (
@@ -283,6 +282,11 @@ def explained_acceptance(method: Method, summary: Mapping[str, Any]) -> str | No
 def _logit(rate: Any) -> Any:
     with np.errstate(divide="ignore"):
         return np.log(rate) - np.log1p(-rate)
+
+
+def stopped_chains(method: Method, summary: Mapping[str, Any]) -> int:
+    """Return how many chains without an acceptance test became non-finite and stopped."""
+    return 0 if method.kernel.decides else int((np.asarray(summary["totals"]["sum_diverging"]) > 0).sum())
 
 
 def valid_share(method: Method, summary: Mapping[str, Any]) -> float:

@@ -103,6 +103,11 @@ def begin_longer(target: Path, source: Path, total: int) -> bool:
     return True
 
 
+def can_go_on(folder: Path) -> bool:
+    """Return whether a folder has the state after the last step of its finished method."""
+    return (folder / LAST).is_file()
+
+
 def forget_shorter(folder: Path) -> None:
     """Remove the results of a method with fewer steps, which its folder has as the beginning of one with more.
 

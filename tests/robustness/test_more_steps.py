@@ -81,7 +81,7 @@ def test_a_run_goes_on_from_the_longest_shorter_one(whole, outputs):
 def test_a_long_run_does_not_go_on_in_torch_where_compilation_pays(outputs, monkeypatch, executor, begins):
     """A short run is made in torch, and its executor kept: going on would take longer than beginning anew."""
     ran(outputs, SHORT, f"executor={executor}")
-    monkeypatch.setattr("mhrun.engine.shared_methods.prefers_compiled", lambda method: True)
+    monkeypatch.setattr("mhrun.engine.longer.prefers_compiled", lambda method: True)
     _, watcher = ran(outputs, LONG, f"executor={executor}")
     assert watcher.begun["mint"] == begins
 
