@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -64,15 +64,6 @@ class PoissonRegression(Regression):
     Raises:
         Refusal: an invalid setting.
     """
-
-    def __init__(
-        self,
-        dim: int,
-        prior_variance: float | None = None,
-        start_sd: float = 0.0,
-        names: Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(dim, prior_variance, start_sd, names)
 
     @property
     def fields(self) -> Mapping[str, Field]:
