@@ -19,7 +19,6 @@ OPTIMISERS = ("sgd", "sgd_momentum")
 SNAPSHOTS = ("snapshot_sgd", "snapshot_sgd_momentum")
 TRADITIONAL = ("sgld", "sghmc")
 CYCLICAL = ("csgld", "csghmc")
-EIGHT = tuple(m for family in zip(OPTIMISERS, SNAPSHOTS, TRADITIONAL, CYCLICAL, strict=True) for m in family)
 READINGS: Mapping[str, str] = {"": "T = 1/n", "_t1": "T = 1"}  # ending of the samplers' names -> their noise
 LEVELS = (0.1, 0.5, 1.0)  # entropies at which curves are compared
 METRICS = (

@@ -30,10 +30,6 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def mistakes(outputs, *extra):
-    return [*SMOKE, f"runtime.outputs={outputs}", *extra]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

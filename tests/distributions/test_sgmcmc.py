@@ -205,10 +205,6 @@ def stationary(e, friction=None, points=141):
 EDGES = np.array([-np.inf, -1.6, -1.2, -0.8, -0.4, 0.0, 0.4, 0.8, 1.2, 1.6, 2.0, np.inf])
 
 
-def cells(x, expected):
-    return np.histogram(x, np.clip(EDGES, -99, 99), weights=expected)[0]
-
-
 def target_cells():
     sides = [ndtr((EDGES - c) / math.sqrt(v)) for (c,), v in zip(PAIR.centres, PAIR.variances, strict=True)]
     return np.diff(sum(w * s for w, s in zip(PAIR.weights, sides, strict=True)))
