@@ -119,10 +119,10 @@ def divergence(densities_of: LogDensities) -> float:
     return float(np.exp(p) @ (p - q))
 
 
-def gaussian_divergence(c: float, m: int, n: int, dim: int = 2) -> float:
-    """Return the same for the mean of a Gaussian in closed form, about d (c/m)^2 / 4."""
+def gaussian_divergence(c: float, m: int, n: int) -> float:
+    """Return the same for the mean of a Gaussian with D = 2 in closed form, about D (c/m)^2 / 4."""
     ratio = variance_ratio(c, m, n)
-    return 0.5 * dim * (1 / ratio - 1 + math.log(ratio))
+    return 1 / ratio - 1 + math.log(ratio)
 
 
 @cached

@@ -28,9 +28,9 @@ def printed(run: Run) -> Mapping[str, Sequence[float]]:
     return PRINTED[run.config["printed"]]
 
 
-def there(run: Run, names: Sequence[str] = METHODS) -> list[str]:
-    """Return those of these methods that the run has at each share of permuted labels."""
-    return [name for name in names if all(f"{name}_{level}" in run.methods for level in LEVELS)]
+def there(run: Run) -> list[str]:
+    """Return those of the methods that the run has at each share of permuted labels."""
+    return [name for name in METHODS if all(f"{name}_{level}" in run.methods for level in LEVELS)]
 
 
 def coldest(run: Run, method: str, name: str) -> Array:

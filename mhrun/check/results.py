@@ -80,7 +80,7 @@ def by_uniforms(check_name: str, uniforms: Array, what: str, alpha: float = ALPH
     return CheckResult(check_name, HOLDS if p > alpha else FAILS, detail, float(worst.statistic), p)
 
 
-def by_paths(check_name: str, paths: Sequence[Array], what: str, alpha: float = ALPHA) -> CheckResult:
+def by_paths(check_name: str, paths: Sequence[Array], what: str) -> CheckResult:
     """Judge whether draws along paths are uniform: their ends by Kolmogorov-Smirnov, their normal scores by moments.
 
     The normal score of a uniform u is the z of which u is the probability below. Its mean and mean square over a path
@@ -90,10 +90,9 @@ def by_paths(check_name: str, paths: Sequence[Array], what: str, alpha: float = 
         check_name: of the verdict.
         paths: groups of chains, each (S, C, k); all k columns of all groups are judged together.
         what: text before the statistics.
-        alpha: the probability of a false alarm.
     """
     ends = np.column_stack([path[-1] for path in paths])
-    of_ends = by_uniforms(check_name, ends, what, alpha)
+    of_ends = by_uniforms(check_name, ends, what)
     if of_ends.p is None:
         return of_ends
     judged, errors = [], []
@@ -114,7 +113,7 @@ def by_paths(check_name: str, paths: Sequence[Array], what: str, alpha: float = 
     )
     limit = float(stats.norm.isf(DOUBTFUL / (4 * len(judged))))  # standard errors from which it is repeated
     unseen = limit * min(errors)
-    return CheckResult(check_name, HOLDS if p > alpha else FAILS, detail, of_ends.statistic, p, unseen)
+    return CheckResult(check_name, HOLDS if p > ALPHA else FAILS, detail, of_ends.statistic, p, unseen)
 
 
 def after_repetition(first: CheckResult, again: CheckResult) -> CheckResult:

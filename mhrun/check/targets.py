@@ -88,10 +88,10 @@ def _gap(distance: Tensor) -> Tensor:
     return 0.05 + 0.25 * distance.square()
 
 
-def gaussian_mean(n: int, prior_variance: float | None = 1.0) -> Known:
+def gaussian_mean(n: int) -> Known:
     """The mean of n draws from N(theta, 1): a normal posterior. Its model has compiled pieces."""
     x = np.random.default_rng(11).normal(0.7, 1.0, n)
-    precision = n + (0.0 if prior_variance is None else 1 / prior_variance)
+    precision = n + 1.0  # the prior's is 1
     mean, sd = x.sum() / precision, precision**-0.5
 
     def uniforms(theta: Array, temperature: Array) -> Array:
@@ -99,7 +99,7 @@ def gaussian_mean(n: int, prior_variance: float | None = 1.0) -> Known:
 
     return Known(
         f"Gaussian mean, n = {n:,}",
-        BoundedMean(prior_variance),
+        BoundedMean(prior_variance=1.0),
         Dataset.of(x),
         lambda rng, t: mean + sd * (t**0.5 * rng.standard_normal(len(t)))[:, None],
         uniforms,

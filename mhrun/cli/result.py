@@ -81,20 +81,15 @@ def _warn(warnings: Sequence[str], console: Console) -> None:
         _say(f"{n_more} more in the report", console, "warning: ")
 
 
-def show_sweep(place: Path, width: int | None = None) -> None:
-    """Print what a sweep found: a sentence, and a row for each job and method, means over seeds.
-
-    Args:
-        place: the sweep's folder.
-        width: characters of a line; None: of the terminal.
-    """
+def show_sweep(place: Path) -> None:
+    """Print what the sweep in a folder found: a sentence, and a row for each job and method, means over seeds."""
     from mhrun.report.summary import FOOTNOTE, MARK
     from mhrun.report.sweep import sweep_summary
     from mhrun.report.tables import shown_frame
 
     if (summary := sweep_summary(place)) is None:
         return
-    console = Console(file=sys.stdout, width=width or (None if sys.stdout.isatty() else _PIPE))
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _PIPE)
     if summary.finding:
         _say(summary.finding, console)
     print()

@@ -169,9 +169,9 @@ def label_edges(axes: Sequence[Axes], columns: int, x: str = "", y: str = "") ->
             axis.set_ylabel(y)
 
 
-def few_ticks(axis: Axes, count: int = 3) -> None:
+def few_ticks(axis: Axes) -> None:
     """Put few ticks on the x axis, 20000 as 20k."""
-    narrow_ticks(axis.xaxis, count=count)
+    narrow_ticks(axis.xaxis)
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
@@ -194,10 +194,10 @@ def logarithmic(axis: Axes, ticks: Sequence[float] = (1, 1.5, 2, 3, 5, 7)) -> No
     _powers(axis.yaxis, ticks)
 
 
-def logarithmic_across(axis: Axes, ticks: Sequence[float] = (1, 2, 5)) -> None:
-    """Make the x axis logarithmic, with plain numbers at these multiples of powers of ten."""
+def logarithmic_across(axis: Axes) -> None:
+    """Make the x axis logarithmic, with plain numbers at 1, 2 and 5 times powers of ten."""
     axis.set_xscale("log")
-    _powers(axis.xaxis, ticks)
+    _powers(axis.xaxis, (1, 2, 5))
 
 
 def sizes_across(axis: Axes, sizes: Sequence[float]) -> None:

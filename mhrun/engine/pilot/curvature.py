@@ -13,6 +13,7 @@ _FINE, _FINER = (
     0.1,
     0.01,
 )  # standard deviations: the largest difference of coordinates, and what a larger one becomes
+_ITERATIONS = 20  # of power iteration
 _FLAT = 1e-8  # eigenvalues are at least this share of the largest
 _TINY = 1e-15  # the same of a proper mode, whose coordinates may have any units
 
@@ -35,12 +36,12 @@ def _differences(surface: Surface, theta: Tensor, steps: Tensor) -> Tensor:
     return (curvature + curvature.T) / 2
 
 
-def largest_curvature(surface: Surface, theta: Tensor, iterations: int = 20) -> float:
+def largest_curvature(surface: Surface, theta: Tensor) -> float:
     """Return the largest |eigenvalue| of the Hessian at theta (D,), by power iteration on differences of gradients."""
     streams = Streams(derive_key(0, "power"), 1, theta.device)
     direction = Draws(streams, 0).normal(Purpose.INIT, len(theta))[0].double()
     curvature = 0.0
-    for _ in range(iterations):
+    for _ in range(_ITERATIONS):
         direction = direction / direction.norm()
         step = _DIFFERENCE * (1 + float(theta.abs().max()))
         points = torch.stack([theta + step * direction.to(theta), theta - step * direction.to(theta)])
