@@ -30,10 +30,6 @@ class Bank:
         self.dim = dim
         self.latest = latest
 
-    def bytes(self) -> int:
-        """Return the memory of the bank in bytes."""
-        return self.rows * self.capacity * (8 * self.dim + 16)
-
     def empty(self, device: torch.device) -> dict[str, Tensor]:
         """Return an empty bank; unused entries have the energy NaN."""
         shape = (self.rows, self.capacity)

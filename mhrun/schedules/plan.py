@@ -317,8 +317,6 @@ def _memory_of(memory: Memory, name: str) -> Memory:
 class Stateless(Schedule):
     """A schedule that is a function of the step, without state or adaptation."""
 
-    quantities: tuple[str, ...]
-
     def bind(self, warmup: int, steps: int) -> Self:
         """Return itself."""
         return self

@@ -67,11 +67,6 @@ class Surrogate:
         return BOUND_KINDS[self.order]
 
     @property
-    def found(self) -> bool:
-        """Whether the reference is known."""
-        return self._sums is not None
-
-    @property
     def reference(self) -> Reference:
         """The expansion point."""
         return self.sums.reference

@@ -88,7 +88,6 @@ def test_a_bank_is_a_uniform_sample_of_what_was_handed_in():
     rows, capacity, count = 3000, 20, 60
     bank, at = Bank(rows, capacity, 1), torch.arange(rows)
     aux = bank.empty(torch.device("cpu"))
-    assert bank.bytes() == sum(aux[name].nbytes for name in (THETA, ENERGY, STAMP))
     u = torch.from_numpy(np.random.default_rng(0).random((count, rows)))
     for k in range(count):
         value = torch.full((rows,), float(k), dtype=torch.float64)
