@@ -229,14 +229,6 @@ class HasBounds(Protocol):
         ...
 
 
-class SizesSummands(Protocol):
-    """Has log-likelihoods that are small differences of large numbers, which round as these do."""
-
-    def log_lik_size(self, theta: Tensor, rows: Rows) -> Tensor:
-        """Return the sum of the absolute summands of each log-likelihood, (C, m), in place of its absolute value."""
-        ...
-
-
 class HasLowerBounds(Protocol):
     """Has lower bounds of its log-likelihood that are quadratic in theta, for `mhrun.kernels.Firefly`."""
 
@@ -296,6 +288,13 @@ class FastForms(Protocol):
 
     def taylor(self, theta: Tensor, reference: Tensor, rows: Rows, order: int) -> Tensor:
         """Return the Taylor polynomial of log_lik about the reference (D,), without its constant, (C, m)."""
+        ...
+
+    def log_lik_size(self, theta: Tensor, rows: Rows) -> Tensor:
+        """Return the sum of the absolute summands of each log-likelihood, (C, m): what rounding is relative to.
+
+        Default: its absolute value. For log-likelihoods that are small differences of large numbers.
+        """
         ...
 
     def replayable(self) -> bool:
