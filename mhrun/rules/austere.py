@@ -153,7 +153,7 @@ class Austere(Rule):
     def _fixed(self, n: int) -> Design:
         assert self.bound is not None
         if self.trials is None:
-            return _conservative(n, self.bound)
+            return conservative(n, self.bound)
         return _average(n, self.bound, tuple((float(gain), float(sd)) for gain, sd in self.trials))
 
     def _per_step(
@@ -232,11 +232,6 @@ def _profile(n: int, design: Design) -> tuple[np.ndarray[Any, Any], np.ndarray[A
     """Return values of mu_std and the probability of a wrong decision at each."""
     curve = profile(n, *design, np.linspace(0, 10, _GRID))
     return curve.mu_std, curve.error
-
-
-@lru_cache(maxsize=8)
-def _conservative(n: int, bound: float) -> Design:
-    return conservative(n, bound)
 
 
 @lru_cache(maxsize=8)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -127,7 +128,8 @@ def _walk(n_data: int, m: int, epsilon: float, mu: Array, cells: int) -> Iterato
         alive = alive[kept]
 
 
-def conservative(n_data: int, bound: float, cells: int = _CELLS) -> Design:
+@lru_cache(maxsize=8)
+def conservative(n_data: int, bound: float) -> Design:
     """Return the design with the least usage at mu_std = 0 among those whose error there is below `bound`.
 
     The error is largest at 0, so the bound holds for every test (Korattikara et al. 2014, eq. 8).
@@ -139,14 +141,14 @@ def conservative(n_data: int, bound: float, cells: int = _CELLS) -> Design:
     for design in DESIGNS:
         error, stages = 0.0, 1.0
         # Error and usage only increase: a design is dropped at the stage where it exceeds the best.
-        for wrong, undecided in _walk(n_data, *design, np.zeros(1), cells):
+        for wrong, undecided in _walk(n_data, *design, np.zeros(1), _CELLS):
             error, stages = error + float(wrong[0]), stages + float(undecided[0])
             if error >= bound or design.m * stages >= least:
                 break
         if error < bound and design.m * stages < least:
             best, least = design, design.m * stages
     if best is None:
-        least_error = float(profile(n_data, max(SIZES), min(EPSILONS), 0.0, cells).error[0])
+        least_error = float(profile(n_data, max(SIZES), min(EPSILONS), 0.0).error[0])
         raise Refusal(
             f"No design of AustereMH keeps its error below {bound:g} with {n_data:,} data; "
             f"take a bound of {math.ceil(least_error * 1000 + 0.5) / 1000:g} or more."
