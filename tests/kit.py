@@ -19,14 +19,17 @@ from PIL import Image
 
 from mhrun.cli.compose import compose_config
 from mhrun.compiled import compile_loop
+from mhrun.data import Dataset
 from mhrun.engine.experiment import run_experiment
 from mhrun.engine.watcher import Silent
 from mhrun.errors import UserError
 from mhrun.models.gaussian_mixture import GaussianMixture
+from mhrun.models.logistic import Logistic
 from mhrun.random import Draws, Streams, derive_key
 from mhrun.report import build
 from mhrun.store.folder import RunFolder
 from mhrun.store.netcdf import open_trace
+from mhrun.target import Target
 from mhrun.types import Controls
 
 FEW = ("~methods.tempered_mcmc", "~methods.mcmc", "~methods.sgld", "~methods.mint_stored")
@@ -179,6 +182,18 @@ def follow(kernel, target, control, steps=STEPS, chains=C, first_chain=0):
     state, draws = begin(kernel, target, chains, first_chain=first_chain)
     _, thetas, infos = advance(kernel, target, state, control, draws, steps)
     return torch.from_numpy(thetas).transpose(0, 1), infos
+
+
+def logistic_target(n, kind, surrogate, temper="posterior") -> Target:
+    """Return a logistic regression on n data with three features of a type, or of whole bytes (`kind`)."""
+    rng = np.random.default_rng(6)
+    x = rng.normal(size=(n, 3)) * np.array([1.0, 0.5, 0.2])
+    y = np.where(rng.random(n) < 1 / (1 + np.exp(-x.sum(1))), 1, -1)
+    whole = rng.integers(0, 256, (n, 3), dtype=np.uint8)
+    fields = {"x": whole if kind == "bytes" else x.astype(kind), "y": y}
+    return Target(
+        Logistic(3, 1.0, "zeros"), Dataset.of(fields, pixels=True), surrogate=surrogate, temper=temper
+    )
 
 
 CURVATURE = 4.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from kit import advance, advance_compiled, begin, controls
+from kit import advance, advance_compiled, begin, controls, logistic_target
 
 from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
@@ -22,17 +22,6 @@ KEY, CHAINS, STEPS, N = derive_key(8, "firefly"), 4, 30, 300
 pytestmark = pytest.mark.skipif(not available(), reason="needs numba")
 
 
-def logistic(kind, surrogate, temper="posterior"):
-    rng = np.random.default_rng(6)
-    x = rng.normal(size=(N, 3)) * np.array([1.0, 0.5, 0.2])
-    y = np.where(rng.random(N) < 1 / (1 + np.exp(-x.sum(1))), 1, -1)
-    whole = rng.integers(0, 256, (N, 3), dtype=np.uint8)
-    fields = {"x": whole if kind == "bytes" else x.astype(kind), "y": y}
-    return Target(
-        Logistic(3, 1.0, "zeros"), Dataset.of(fields, pixels=True), surrogate=surrogate, temper=temper
-    )
-
-
 @pytest.mark.usefixtures("either_code")
 @pytest.mark.parametrize(
     ("kind", "surrogate", "share", "step", "temperature", "temper"),
@@ -45,7 +34,7 @@ def logistic(kind, surrogate, temper="posterior"):
 )
 def test_every_field_agrees(kind, surrogate, share, step, temperature, temper):
     """In two blocks: the first step draws all bits, and the others continue from what is kept."""
-    target, kernel = logistic(kind, surrogate, temper), Firefly(RandomWalk(), share)
+    target, kernel = logistic_target(N, kind, surrogate, temper), Firefly(RandomWalk(), share)
     about = target.surrogate.reference.theta
     theta = about + 0.1 * torch.from_numpy(np.random.default_rng(3).normal(size=(CHAINS, 3)))
     state, draws = begin(kernel, target, theta, KEY)
@@ -77,7 +66,9 @@ def test_other_parts_have_no_compiled_loop():
         def lower_bound(self, theta, rows, anchor):
             return super().lower_bound(theta, rows, anchor) - 0.1
 
-    fields = logistic("float64", "lower_bound").data.fields
+    fields = logistic_target(N, "float64", "lower_bound").data.fields
     other = Target(Other(3, 1.0, "zeros"), Dataset(fields), surrogate="lower_bound")
     assert compile_loop(Firefly(RandomWalk()), other, KEY, 1) is None
-    assert compile_loop(Firefly(RandomWalk()), logistic("float64", "lower_bound"), KEY, 1) is not None
+    assert (
+        compile_loop(Firefly(RandomWalk()), logistic_target(N, "float64", "lower_bound"), KEY, 1) is not None
+    )

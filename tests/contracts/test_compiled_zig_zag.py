@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from kit import advance, advance_compiled, begin, controls
+from kit import advance, advance_compiled, begin, controls, logistic_target
 
 from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.errors import UserError
 from mhrun.kernels import ZigZag
-from mhrun.models.logistic import Logistic
 from mhrun.models.robust_regression import RobustRegression
 from mhrun.native import available
 from mhrun.random import derive_key
@@ -19,17 +18,6 @@ from mhrun.target import Target
 
 KEY, CHAINS, STEPS, N = derive_key(8, "zig-zag"), 4, 25, 400
 pytestmark = pytest.mark.skipif(not available(), reason="needs numba")
-
-
-def logistic(kind, surrogate, temper="posterior"):
-    rng = np.random.default_rng(6)
-    x = rng.normal(size=(N, 3)) * np.array([1.0, 0.5, 0.2])
-    y = np.where(rng.random(N) < 1 / (1 + np.exp(-x.sum(1))), 1, -1)
-    whole = rng.integers(0, 256, (N, 3), dtype=np.uint8)
-    fields = {"x": whole if kind == "bytes" else x.astype(kind), "y": y}
-    return Target(
-        Logistic(3, 1.0, "zeros"), Dataset.of(fields, pixels=True), surrogate=surrogate, temper=temper
-    )
 
 
 @pytest.mark.parametrize(
@@ -45,7 +33,7 @@ def test_every_field_agrees(request, kind, surrogate, step, temperature, temper)
     """The case with the most turns between two records in machine code, and the others as plain Python."""
     if kind != "float32":
         request.getfixturevalue("interpreted")
-    target, kernel = logistic(kind, surrogate, temper), ZigZag()
+    target, kernel = logistic_target(N, kind, surrogate, temper), ZigZag()
     theta = target.quadratic.theta(torch.from_numpy(np.random.default_rng(3).normal(size=(CHAINS, 3))))
     state, draws = begin(kernel, target, theta, KEY)
     control = controls(step, temperature, chains=CHAINS)
@@ -61,7 +49,7 @@ def test_every_field_agrees(request, kind, surrogate, step, temperature, temper)
 
 
 def test_bounds_that_are_too_wide_end_the_loop(interpreted):
-    target = logistic("float64", "taylor2")
+    target = logistic_target(N, "float64", "taylor2")
     state, _ = begin(ZigZag(), target, torch.full((2, 3), 3000.0, dtype=torch.float64), KEY)
     with pytest.raises(UserError, match="too wide for the zig-zag sampler"):
         advance_compiled(ZigZag(), target, state, controls(1.0, 1.0, chains=2), 3, KEY)
