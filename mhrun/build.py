@@ -268,7 +268,7 @@ def _as(annotation: Any, value: Any, setting: str) -> Any:
     return value
 
 
-def no_part(setting: str, override: str = "") -> str:
+def no_part(setting: str, override: str) -> str:
     """Return that a setting names no part, and the override that chooses one of a folder of conf/."""
     folder = override.removeprefix("+").partition("@")[0]
     choice = f"choose one of conf/{folder} with {override}" if folder else "choose one of conf/"

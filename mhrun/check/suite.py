@@ -31,7 +31,7 @@ CHECKS: dict[str, Check] = {
 }
 
 
-def run_suite(subject: Subject, chosen: Sequence[str] | None = None) -> Iterator[CheckResult]:
+def run_suite(subject: Subject, chosen: Sequence[str] | None) -> Iterator[CheckResult]:
     """Yield the verdicts of all checks, or of the chosen ones; a check that raises an error fails.
 
     Raises:

@@ -21,7 +21,7 @@ def is_calibration(overrides: Sequence[str]) -> bool:
     return any(override.lstrip("+").partition("=")[0] == "experiment" for override in overrides)
 
 
-def calibrate(overrides: Sequence[str], folders: Sequence[Path], *, as_json: bool = False) -> int:
+def calibrate(overrides: Sequence[str], folders: Sequence[Path], *, as_json: bool) -> int:
     """Calibrate each method of an experiment, print the verdicts, and return 1 if one fails.
 
     Raises:

@@ -72,7 +72,7 @@ def _check_paper(config: Mapping[str, Any]) -> None:
         )
 
 
-def reference_of(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> dict[str, Any] | None:
+def reference_of(config: Mapping[str, Any], folders: Sequence[Path]) -> dict[str, Any] | None:
     """Return the configuration at which the experiment's claims are judged: its own, at scale=paper.
 
     None for an experiment of no paper.

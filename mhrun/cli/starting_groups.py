@@ -74,7 +74,7 @@ _PREDICTED = {
 }
 
 
-def multilevel(kind: str, name: str, target: str, data: Dataset, form: str | None = None) -> Fitted:
+def multilevel(kind: str, name: str, target: str, data: Dataset, form: str | None) -> Fitted:
     """Return the regression of a kind whose intercept differs between groups.
 
     The effects of the groups of a column are N(0, sd^2) a priori, and sd is a parameter. They are written in the form

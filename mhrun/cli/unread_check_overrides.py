@@ -70,7 +70,7 @@ def has(name: str, takes: Sequence[str]) -> str:
     return f"{name.rpartition('.')[2]} takes {listed(takes) or 'no settings'}"
 
 
-def check_overrides_read(overrides: Sequence[str], config: DictConfig, of_class: str = "") -> None:
+def check_overrides_read(overrides: Sequence[str], config: DictConfig, of_class: str) -> None:
     """Refuse overrides that set what neither the checks nor the part under test read.
 
     Args:

@@ -301,7 +301,7 @@ def _autocovariance(draws: Draws, lags: int) -> Draws:
     return products / (chains * size)
 
 
-def _geyer(rho: npt.NDArray[np.float64], *, complete: bool = True) -> float | None:
+def _geyer(rho: npt.NDArray[np.float64], *, complete: bool) -> float | None:
     """Return the autocorrelation time -1 + 2 sum_k rho_k of autocorrelations (K,), K >= 4, rho_0 being 1.
 
     Without `complete`, which says that these are all lags, the result is None if more of them are needed.

@@ -45,7 +45,7 @@ def scale_of(kernel: Kernel) -> Scale | None:
     return kernel.dynamics.scale if isinstance(kernel.dynamics, PreconditionedDynamics) else None
 
 
-def excess_of_noise(method: Method, theta: Tensor, scale: Scale | None = None) -> Excess | None:
+def excess_of_noise(method: Method, theta: Tensor, scale: Scale | None) -> Excess | None:
     """Return by how much gradient noise makes the variance of draws too large.
 
     Gradient noise of covariance V adds c e V / 2 to the temperature, with e the step size and c the `bias.noise` of the

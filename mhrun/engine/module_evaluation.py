@@ -29,7 +29,7 @@ _SECONDS = 0.5  # after which no more than the least are timed
 _CLEARLY = 0.8  # `vmapped` is chosen if it takes less than this share of the time of `bound`
 
 
-def choose_evaluation(method: Method, begun_with: str | None = None) -> str | None:
+def choose_evaluation(method: Method, begun_with: str | None) -> str | None:
     """Select how a module is evaluated at the chains' parameters, and return it for the run's record.
 
     ``bound`` and ``vmapped`` round differently, so that a run goes on with what it began with. Otherwise the two are

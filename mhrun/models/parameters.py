@@ -220,7 +220,7 @@ def constant_coordinates(model: object) -> tuple[int, ...]:
     return () if parameters is None else parameters.constant
 
 
-def flat_names(key: str, shape: tuple[int, ...], axes: tuple[Axis, ...] = ()) -> Iterator[str]:
+def flat_names(key: str, shape: tuple[int, ...], axes: tuple[Axis, ...]) -> Iterator[str]:
     """Yield the names of the numbers of a parameter: ``scale``, ``slopes[0]`` or with labels ``slopes[age]``."""
     if not shape:
         yield key

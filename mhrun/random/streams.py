@@ -168,7 +168,7 @@ class Streams:
             count *= 2
 
     def marks(
-        self, first_step: int, steps: int, n: int, start: int, count: int, rows: Tensor | None = None
+        self, first_step: int, steps: int, n: int, start: int, count: int, rows: Tensor | None
     ) -> Tensor:
         """Return slot, coin, gap and uniform of arrivals start, start + 1, ..., (steps, C, 4, count); see `Marks`."""
         if self.compiled:
@@ -185,7 +185,7 @@ class Streams:
         return torch.stack((slot, coin, gap, uniform), dim=-2)
 
     def many_normals(
-        self, purpose: Purpose, step: int, count: int, dtype: torch.dtype, use: int = 0
+        self, purpose: Purpose, step: int, count: int, dtype: torch.dtype, use: int
     ) -> Tensor | None:
         """Return normals (C, count) of one step from a generator for large counts, or None if there is none.
 

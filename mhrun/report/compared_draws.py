@@ -37,9 +37,7 @@ class ComparedDraws(NamedTuple):
         return {name: draws for name, draws in self.by_name.items() if isinstance(draws, str)}
 
 
-def compared_draws(
-    rows: Sequence[Row], reference: Row | None, evaluations: float | None = None
-) -> ComparedDraws:
+def compared_draws(rows: Sequence[Row], reference: Row | None, evaluations: float | None) -> ComparedDraws:
     """Read what is compared.
 
     Args:

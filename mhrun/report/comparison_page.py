@@ -235,8 +235,8 @@ def build_comparison(
     rows: Sequence[Row],
     reference: Row | None,
     outputs: Path,
-    tolerance: float | None = None,
-    evaluations: float | None = None,
+    tolerance: float | None,
+    evaluations: float | None,
 ) -> tuple[Comparison, Path]:
     """Write the page of a comparison into ``<outputs>/compare/<digest>/``; return the comparison and the page's path.
 

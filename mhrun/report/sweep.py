@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -57,9 +56,7 @@ _NO_TABLE = "This table could not be made"
 _NO_FIGURE = "This figure could not be drawn"
 
 
-def build_sweep_report(
-    place: Path, warn: Callable[[str], None] = lambda line: print(f"mhrun: {line}", file=sys.stderr)
-) -> Path:
+def build_sweep_report(place: Path, warn: Callable[[str], None]) -> Path:
     """Write the sweep's table, figure and the experiment's additions, and return its page.
 
     The page lists the failures too. `warn` is called with a message for each failed part; the page shows the message in

@@ -123,7 +123,7 @@ def quantiles(correction: Correction, normalise: bool = True) -> Quantiles:
 
 
 @lru_cache(maxsize=64)
-def series_quantiles(variance: float, lam: float | None = None, terms: int | None = None) -> Quantiles:
+def series_quantiles(variance: float, lam: float | None, terms: int | None) -> Quantiles:
     """Return the table of a series (`mhrun.rules.series`), with an error of at most 1e-7 in its cdf.
 
     Args:

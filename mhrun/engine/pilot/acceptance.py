@@ -55,7 +55,7 @@ def tune(
     theta: Tensor,
     temperature: Tensor,
     key: int,
-    length: float | None = None,
+    length: float | None,
 ) -> Tuning:
     """Move the chains, and tune a step size for all of them to the best acceptance rate of the kernel.
 
