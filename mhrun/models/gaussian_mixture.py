@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mhrun.errors import Refusal
 from mhrun.native import NativeModel, piece
+from mhrun.native.forms import flat_prior_gradient
 from mhrun.native.maths import exp_negative_64
 from mhrun.random import Draws
 from mhrun.types import Field, Rows
@@ -117,7 +118,7 @@ class GaussianMixture:
             moments=_moments,
             total=_total,
             gradient=_gradient,
-            prior_gradient=_prior_gradient,
+            prior_gradient=flat_prior_gradient,
             terms=_terms,
             full_pass_stats=_full_pass_stats,
         )
@@ -164,12 +165,6 @@ def _gradient(args: Any, index: Any, m: Any, theta: Any, out: Any) -> None:
 @piece
 def _log_prior(args: Any, theta: Any) -> Any:
     return 0.0
-
-
-@piece
-def _prior_gradient(args: Any, theta: Any, out: Any) -> None:
-    for d in range(len(theta)):
-        out[d] = 0.0
 
 
 @piece

@@ -16,6 +16,7 @@ from mhrun.models.bounds import centred_norms
 from mhrun.models.compressed import bins_of, compress
 from mhrun.models.naming import numbered
 from mhrun.native import NativeModel, NativeSums, Piece, available, compiled, piece, routine
+from mhrun.native.forms import flat_prior_gradient
 from mhrun.native.maths import exp_negative_64, log_64
 from mhrun.random import Draws
 from mhrun.types import Bounds, Field, Reference, Rows
@@ -182,7 +183,7 @@ class MixtureMeans:
             moments=_moments,
             total=_total,
             gradient=_gradient,
-            prior_gradient=_prior_gradient,
+            prior_gradient=flat_prior_gradient,
             sums=sums,
         )
 
@@ -193,12 +194,6 @@ def _log_prior(args: Any, theta: Any) -> Any:
     for d in range(len(theta)):
         inside = inside and abs(theta[d]) <= args[2]
     return 0.0 if inside else -np.inf
-
-
-@piece
-def _prior_gradient(args: Any, theta: Any, out: Any) -> None:
-    for d in range(len(theta)):
-        out[d] = 0.0
 
 
 @piece

@@ -54,6 +54,13 @@ class Seen(NamedTuple):
     largest: Any  # largest |d_i| of all data, for a test that starts with a full pass; else 0
 
 
+@piece
+def flat_prior_gradient(args: Any, theta: Any, out: Any) -> None:
+    """Fill out (D,) with 0: the gradient of a log-prior that is constant where it is finite."""
+    for d in range(len(theta)):
+        out[d] = 0.0
+
+
 class NativeModel(NamedTuple):
     """A model's pieces."""
 
