@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mhrun.errors import Refusal, UserError
 from mhrun.models.axes import Axis, check_shared
+from mhrun.models.bounded_priors import density_of
 from mhrun.models.parameter import (
     Parameter,
     changed,
@@ -132,6 +133,9 @@ class Parameters:
         """Return the sum of the declared log-priors and log |dT/du|, (C,), at theta (C, D)."""
         total = theta.new_zeros(len(theta))
         for p, free in self._parts(theta):
+            if (density := density_of(p.prior, p.transform)) is not None:
+                total = total + density(free).reshape(len(theta), -1).sum(-1)
+                continue
             if p.transform is not None:
                 total = total + log_jacobian_of(p, free)
             if p.prior is not None:

@@ -19,8 +19,9 @@ _UNTUNED = 1.0  # |s| at which untuned lower bounds touch: the fewest bright dat
 class RobustRegression(Regression):
     """y_i = x_i.theta + scale e_i with e_i ~ Student-t(degrees); theta ~ N(0, prior_variance I), or flat.
 
-    With s = (y_i - x_i.theta) / scale and nu = degrees, log p = -(nu + 1)/2 log(1 + s^2 / nu), without its constant.
-    Its derivatives in eta = x_i.theta are bounded (as in Cornish et al. 2019):
+    With s = (y_i - x_i.theta) / scale and nu = degrees, log p = c - (nu + 1)/2 log(1 + s^2 / nu), where c is the log of
+    Gamma((nu + 1)/2) / (Gamma(nu/2) sqrt(pi nu) scale). Its derivatives in eta = x_i.theta are bounded (as in Cornish
+    et al. 2019):
 
         |f'| <= (nu + 1) / (2 sqrt(nu) scale),  |f''| <= (nu + 1) / (nu scale^2),
         |f'''| <= (nu + 1) (3 + 2 sqrt 2) / (4 nu^1.5 scale^3).
@@ -51,11 +52,15 @@ class RobustRegression(Regression):
             raise Refusal(f"RobustRegression needs degrees > 0 and scale > 0, not {degrees:g} and {scale:g}.")
         self.degrees = float(degrees)
         self.scale = float(scale)
+        nu = self.degrees
+        self._constant = (
+            math.lgamma((nu + 1) / 2) - math.lgamma(nu / 2) - math.log(math.sqrt(math.pi * nu) * self.scale)
+        )
 
     def value(self, eta: Tensor, y: Tensor) -> Tensor:
         """Return f(eta, y), (C, m)."""
         square = ((y - eta) / self.scale).square()
-        return -0.5 * (self.degrees + 1) * (square / self.degrees).log1p()
+        return self._constant - 0.5 * (self.degrees + 1) * (square / self.degrees).log1p()
 
     def slopes(self, eta: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first two derivatives of f in eta, each (C, m)."""
@@ -97,5 +102,5 @@ class RobustRegression(Regression):
             if anchor is None
             else ((y - x @ anchor) / self.scale).square()
         )
-        tangent = -0.5 * (self.degrees + 1) * (anchor_square / self.degrees).log1p()
+        tangent = self._constant - 0.5 * (self.degrees + 1) * (anchor_square / self.degrees).log1p()
         return tangent - 0.5 * (self.degrees + 1) * (square - anchor_square) / (self.degrees + anchor_square)

@@ -23,7 +23,8 @@ from mhrun.store.netcdf import SEPARATE, THIN_STATS, WARMUP
 
 Draws = npt.NDArray[np.float64]
 
-_ROUNDING = 1e-6  # relative differences of draws of a constant, as the diagonal of a correlation matrix
+# Relative differences of draws of a constant, as the diagonal of a correlation matrix, by the bytes of a number
+_ROUNDING = {4: 2.0**-20, 8: 2.0**-36}
 _PREDICTIONS = "prediction"  # the name of the quantity of an array without one
 
 
@@ -172,18 +173,26 @@ def aligned(found: Mapping[Any, UserTrace]) -> tuple[list[str], dict[Any, Draws]
     names = [name for variable in shared for name in _names(variable, variables[variable][first_key])]
     chosen = some_coordinates(len(names))
     columns: dict[Any, list[Draws]] = {key: [] for key in found}
+    rounding: list[float] = []
     start = 0
     for variable in shared:
         expected = variables[variable][first_key]
         count = int(np.prod(expected.shape[2:], dtype=np.int64))
         places = chosen[(chosen >= start) & (chosen < start + count)] - start
+        coarsest = 0.0
         for key, trace in found.items():
             array = _as_expected(variables[variable][key], expected, variable, key, first_key)
+            coarsest = max(coarsest, _rounding(array.dtype))
             flat = array.to_numpy().reshape(*array.shape[:2], count)[..., places].astype(np.float64)
             columns[key].append(flat if trace.valid is None else valid_of_each(flat, trace.valid))
+        rounding += [coarsest] * len(places)
         start += count
     draws = {key: np.concatenate(of_variables, axis=-1) for key, of_variables in columns.items()}
-    kept = [d for d in range(len(chosen)) if not _is_constant([values[..., d] for values in draws.values()])]
+    kept = [
+        d
+        for d, relative in enumerate(rounding)
+        if not _is_constant([values[..., d] for values in draws.values()], relative)
+    ]
     if not kept:
         raise UserError("All draws of all traces are equal; there is nothing to compare.")
     return [names[chosen[d]] for d in kept], {key: values[..., kept] for key, values in draws.items()}
@@ -209,7 +218,14 @@ def _as_expected(
     return array
 
 
-def _is_constant(columns: Sequence[npt.NDArray[np.float64]]) -> bool:
-    """Return whether all draws of a coordinate are equal, but for rounding."""
+def _rounding(dtype: np.dtype[Any]) -> float:
+    """Return the relative differences of draws of a constant in this type; 0 of whole numbers."""
+    return _ROUNDING.get(dtype.itemsize, _ROUNDING[4]) if dtype.kind == "f" else 0.0
+
+
+def _is_constant(columns: Sequence[npt.NDArray[np.float64]], relative: float) -> bool:
+    """Return whether all draws of a coordinate are equal, but for rounding; no infinite ones are."""
     ends = [float(end) for column in columns if column.size for end in (column.min(), column.max())]
-    return not ends or bool(max(ends) - min(ends) <= _ROUNDING * max(map(abs, ends)))
+    return all(map(math.isfinite, ends)) and (
+        not ends or max(ends) - min(ends) <= relative * max(map(abs, ends))
+    )

@@ -312,6 +312,37 @@ def test_draws_that_are_few_or_not_finite_have_no_verdict():
     assert found.loc["mine", "why"].startswith("R-hat")
 
 
+@pytest.mark.parametrize("offset", [0.0, 1e6, 1.7e9])  # of a time stamp
+def test_a_verdict_does_not_depend_on_the_origin(offset):
+    """A parameter far from 0, of small standard deviation, is none that is constant but for rounding."""
+    reference = {"when": normal(mean=offset, sd=0.05), "other": normal(seed=1)}
+    apart = {"when": normal(mean=offset + 0.35, sd=0.05, seed=2), "other": normal(seed=3)}
+    found = mhrun.compare({"apart": apart}, reference).loc["apart"]
+    assert found["verdict"] == "differs"
+    assert found["mean_off"] == pytest.approx(7.0, abs=0.2)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_constant_is_left_out_though_it_is_rounded(dtype):
+    rounded = (1 + 2 * np.finfo(dtype).eps * np.sign(normal())).astype(dtype)
+    reference = {"diagonal": rounded, "other": normal(seed=1).astype(dtype)}
+    found = mhrun.compare({"mine": {"diagonal": rounded[::-1], "other": normal(seed=2)}}, reference)
+    assert found.loc["mine", "verdict"] == "agrees"
+    with pytest.raises(UserError, match="All draws of all traces are equal"):
+        mhrun.compare({"mine": {"diagonal": rounded}}, {"diagonal": rounded})
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_a_draw_that_is_not_finite_leaves_no_parameter_out(value):
+    broken = normal(mean=5.0, seed=2)
+    broken[0, 0] = value
+    found = mhrun.compare(
+        {"mine": {"x": broken, "other": normal(seed=3)}}, {"x": normal(), "other": normal(seed=1)}
+    )
+    assert found.loc["mine", "verdict"] == "cannot tell"
+    assert found.loc["mine", "why"] == "some of its draws are no finite numbers."
+
+
 def test_networks_are_compared_by_predictions():
     mine, reference = (xr.DataArray(normal(dim=3, seed=s), dims=["chain", "draw", "datum"]) for s in (1, 2))
     mine[:, ::2] = np.nan  # not valid

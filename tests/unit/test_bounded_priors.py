@@ -1,0 +1,104 @@
+"""Priors on (0, 1) and on simplices, at coordinates where their values round to an end."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from scipy import special
+from torch.distributions import Beta, Dirichlet, Kumaraswamy
+
+import mhrun
+
+U = np.array([-300.0, -100, -40, -37, -30, -5, -0.3, 0, 0.3, 5, 30, 37, 40, 100, 300])
+
+
+def log_sigmoid(u):
+    return -np.logaddexp(0, -u)
+
+
+def beta(a, b):
+    return a * log_sigmoid(U) + b * log_sigmoid(-U) - special.betaln(a, b)
+
+
+def kumaraswamy(a, b):
+    log_power = a * log_sigmoid(U)
+    return np.log(a * b) + log_power + (b - 1) * np.log(-np.expm1(log_power)) + log_sigmoid(-U)
+
+
+def of(prior, u):
+    """Return the log density (C,) of a prior at unconstrained coordinates, and its gradient."""
+    theta = torch.tensor(u, dtype=torch.float64).reshape(len(u), -1).requires_grad_()
+    value = mhrun.Parameters({"x": prior}).log_prior(theta)
+    (grad,) = torch.autograd.grad(value.sum(), theta)
+    return value.detach().numpy(), grad.numpy()
+
+
+@pytest.mark.parametrize(
+    ("prior", "expected"),
+    [(Beta(a, b), beta(a, b)) for a, b in ((0.05, 0.05), (0.5, 0.5), (1.0, 1.0), (2.0, 3.0))]
+    + [(Kumaraswamy(a, b), kumaraswamy(a, b)) for a, b in ((0.3, 0.1), (2.0, 2.0))]
+    + [(Dirichlet(torch.tensor([a, b])), beta(a, b)) for a, b in ((0.05, 0.05), (0.1, 2.0))],
+)
+def test_densities_are_those_of_the_logit(prior, expected):
+    value, grad = of(prior, U)
+    assert value == pytest.approx(expected, rel=2e-7, abs=2e-7)  # concentrations are rounded to float32
+    assert np.isfinite(grad).all()
+
+
+@pytest.mark.parametrize("dim", [2, 4])
+def test_a_simplex_of_more_is_that_of_its_logarithms(dim, rng):
+    """Its values sum to 1 in logarithms, and the density is exact where one of them is 1e-200."""
+    alpha = rng.uniform(0.05, 3.0, dim + 1)
+    u = np.concatenate([rng.normal(0.0, 2.0, (20, dim)), rng.normal(0.0, 200.0, (20, dim))])
+    v = u - np.log(np.arange(dim, 0, -1))
+    left = np.concatenate([np.zeros((40, 1)), np.cumsum(log_sigmoid(-v), 1)], 1)
+    log_x = np.concatenate([log_sigmoid(v) + left[:, :-1], left[:, -1:]], 1)
+    assert special.logsumexp(log_x, axis=1) == pytest.approx(np.zeros(40), abs=1e-12)
+    # d x_k / d u_k = x_k sigmoid(-v_k), and the matrix of derivatives is lower triangular
+    jacobian = (log_x[:, :-1] + log_sigmoid(-v)).sum(1)
+    constant = special.gammaln(alpha.sum()) - special.gammaln(alpha).sum()
+    expected = ((alpha - 1) * log_x).sum(1) + jacobian + constant
+    value, _ = of(Dirichlet(torch.tensor(alpha)), u)
+    assert value == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    "prior", [Beta(2.0, 3.0), Kumaraswamy(2.0, 3.0), Dirichlet(torch.tensor([1.0, 2.0, 0.5]))]
+)
+def test_inside_they_are_those_of_torch(prior):
+    shape = (6, *prior.batch_shape, 2) if prior.event_shape else (6,)
+    u = torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    transform = torch.distributions.biject_to(prior.support)
+    x = transform(u)
+    expected = prior.log_prob(x) + transform.log_abs_det_jacobian(u, x)
+    assert of(prior, u.numpy())[0] == pytest.approx(expected.numpy(), rel=1e-6)
+
+
+def test_a_shape_and_a_derived_class():
+    class Other(Beta):
+        def log_prob(self, value):
+            return 0 * value
+
+    shaped = of({"prior": Beta(0.5, 2.0), "shape": [2, 3]}, np.tile(U[:, None], (1, 6)))[0]
+    assert shaped == pytest.approx(6 * beta(0.5, 2.0), rel=1e-6)
+    assert of(Other(0.5, 0.5), U[4:11])[0] == pytest.approx((log_sigmoid(U) + log_sigmoid(-U))[4:11])
+
+
+@pytest.mark.slow
+def test_draws_have_the_mass_at_both_ends():
+    """Of the mass of Beta(0.05, 0.05) 8 % is beyond the largest number below 1; without it the mean is 0.455."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trace = mhrun.sample(
+            lambda theta, batch: torch.zeros_like(batch),
+            torch.zeros(1, dtype=torch.float64),
+            parameters={"x": Beta(0.05, 0.05)},
+            steps=6_000,
+            progress=False,
+        )
+    x = trace["posterior"]["x"].to_numpy()
+    error = x.std() / mhrun.diagnostics.chains.ess(x) ** 0.5
+    assert abs(x.mean() - 0.5) < 4 * error < 0.04
