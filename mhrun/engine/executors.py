@@ -169,7 +169,7 @@ class CompiledExecutor:
 
 
 class TorchExecutor(StepwiseExecutor):
-    """One call per step, in torch, on any device; where it pays, steps are replayed from a recording, to the bit."""
+    """One call per step, in torch, on any device; where it pays, steps are replayed from a recording, bit for bit."""
 
     writes_at_once = True
 

@@ -1,4 +1,4 @@
-"""Steps that are replayed from a recording of their torch operations, with the same results to the bit.
+"""Steps that are replayed from a recording of their torch operations, with the same results bit for bit.
 
 A step of a small model is some hundred operations on small tensors, and most of its time is Python's. TorchScript's
 interpreter repeats the recorded operations without Python.
@@ -63,7 +63,7 @@ def _parts(part: object) -> Iterator[object]:
 
 
 class ReplayedSteps(CapturedSteps):
-    """Steps that are replayed to the bit; what cannot be recorded, or differs in a bit, is called as it is."""
+    """Steps that are replayed bit for bit; what cannot be recorded, or differs in a bit, is called as it is."""
 
     def __init__(self, kernel: Kernel, target: Target, draws: Draws) -> None:
         super().__init__(kernel, target, draws)
@@ -111,7 +111,7 @@ class ReplayedSteps(CapturedSteps):
         return lambda tensors: replay(*tensors)
 
     def agree(self, one: Tensor, other: Tensor) -> bool:
-        """Return whether two tensors are equal to the bit."""
+        """Return whether two tensors are equal bit for bit."""
         return same_bits(one, other)
 
     def refused(self, reason: str) -> None:

@@ -179,7 +179,7 @@ class _NoReading(TorchFunctionMode):
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Return whether two tensors of one shape and type are equal to the bit: -0 is not 0, and a NaN is itself."""
+    """Return whether two tensors of one shape and type are equal bit for bit: -0 is not 0, and a NaN is itself."""
     bits = _BITS.get(one.dtype)
     return torch.equal(one, other) if bits is None else torch.equal(one.view(bits), other.view(bits))
 

@@ -78,7 +78,7 @@ def method_digest(config: Mapping[str, Any], name: str, *, any_steps: bool = Fal
 
     With `any_steps` it does not depend on the number of steps after burn-in.
 
-    Two runs in which it is the same have the same trace of that method, to the bit: its name (which its random numbers
+    Two runs in which it is the same have the same trace of that method, bit for bit: its name (which its random numbers
     depend on), kernel, schedules, starts and counts, its model, data, target and monitor, seed, number type, device,
     executor, and those of the user's own files that it uses.
     """

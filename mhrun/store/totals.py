@@ -25,7 +25,7 @@ class Totals(Mapping[str, Array]):
 
     Evaluations are counted over all steps, and once more up to the end of burn-in (``warmup_...``). All else is summed
     over the steps after burn-in, in which step sizes are tuned. No total depends on how the steps were divided into
-    calls of `add`, to the bit.
+    calls of `add`, bit for bit.
 
     Args:
         shape: dimensions of the trace.

@@ -1,4 +1,4 @@
-"""Steps that are replayed from a recording have the results of the kernel's own steps, to the bit."""
+"""Steps that are replayed from a recording have the results of the kernel's own steps, bit for bit."""
 
 import gc
 

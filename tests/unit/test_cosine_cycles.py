@@ -54,7 +54,7 @@ def test_cycles_are_those_of_a_loop(total, cycles, explore, samples, apart):
     assert value["noise_temperature"][:, 0].tolist() == np.where(sampling, 0.7, 0.0).tolist()
     assert schedule.collected().tolist() == collected
     assert schedule.cycle_of(np.array([1, total])).tolist() == [0, cycles - 1]
-    for first, count in ((1, 1), (7, 13), (total, 1)):  # however steps are cut, to the bit
+    for first, count in ((1, 1), (7, 13), (total, 1)):  # however steps are cut, bit for bit
         part = schedule.values({}, first, count)
         assert all(torch.equal(part[name], value[name][first - 1 : first - 1 + count]) for name in value)
 
