@@ -40,7 +40,7 @@ def draws(trace):
     return trace["posterior"]["theta"].to_numpy()
 
 
-@pytest.mark.parametrize("executor", ["auto", "torch"])
+@pytest.mark.parametrize("executor", ["auto", pytest.param("torch", marks=pytest.mark.slow)])
 def test_a_call_has_the_draws_of_one_with_as_many_steps(executor, capsys):
     trace, lines = call(ess=200, executor=executor)
     assert not any("ess =" in line for line in lines)
