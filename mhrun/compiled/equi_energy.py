@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from mhrun.compiled.loop import register
-from mhrun.compiled.loop_inputs import Stream, constant_fields, record_arrays
+from mhrun.compiled.loop_inputs import Arguments, Stream, constant_fields, record_arrays
 from mhrun.exchanges import MADE, NEVER, REFUSED
 from mhrun.kernels import EquiEnergy
 from mhrun.kernels.bank import ENERGY, SEEN, STAMP, THETA
@@ -34,8 +34,8 @@ from mhrun.types import Controls, Evaluation, Record, State
 u64 = np.uint64
 
 
-class Ladder(NamedTuple):
-    """The settings of a ladder; see `EquiEnergy`."""
+class JumpSettings(NamedTuple):
+    """The settings of a ladder with jumps; see `EquiEnergy`."""
 
     n: Any  # uint64, number of data
     sizes: Any  # (R,) minibatch sizes of the rungs
@@ -47,7 +47,7 @@ class Ladder(NamedTuple):
     latest: Any
 
 
-class Anchor(NamedTuple):
+class EnergyAnchor(NamedTuple):
     """The point from which energies are measured."""
 
     differences: Any  # whether energies are measured from it
@@ -56,7 +56,39 @@ class Anchor(NamedTuple):
     values: Any  # (nodes,) its log-likelihoods
 
 
-class Out(NamedTuple):
+class EquiEnergySettings(NamedTuple):
+    """How a ladder jumps, and what its energies are measured from."""
+
+    jumps: JumpSettings
+    anchor: EnergyAnchor
+
+
+class EquiEnergyChains(NamedTuple):
+    """The state of the chains, and the banks between rungs, changed in place."""
+
+    theta: Any  # (C, D)
+    energy: Any  # (C,)
+    grad: Any  # (C, D)
+    stamp: Any  # (C,)
+    bank_theta: Any  # of the entries, as are the next two
+    bank_energy: Any
+    bank_stamp: Any
+    bank_seen: Any  # number of entries so far
+
+
+# Names in `State.aux` of the fields of `EquiEnergyChains` after theta.
+KEPT = ("energy", "grad", "stamp", THETA, ENERGY, STAMP, SEEN)
+
+
+class EquiEnergyControls(NamedTuple):
+    """The controls of a block, (K, C) each."""
+
+    step_size: Any
+    temperature: Any
+    noise_temperature: Any
+
+
+class EquiEnergyRecord(NamedTuple):
     """The record of each step, (C, K, ...)."""
 
     theta: Any
@@ -69,19 +101,6 @@ class Out(NamedTuple):
     diverging: Any
     exchange: Any
     valid: Any
-
-
-class Arguments(NamedTuple):
-    """The arguments of the loop."""
-
-    stream: Stream
-    ladder: Ladder
-    anchor: Anchor
-    chains: tuple[Any, ...]  # theta (C, D), energy (C,), gradient (C, D), stamp (C,); changed in place
-    banks: tuple[Any, ...]  # theta, energy, stamp and count of the entries; changed in place
-    schedule: tuple[Any, ...]  # step size, temperature, noise temperature, (K, C) each
-    args: tuple[Any, Any]  # of the model's pieces, and the weights of all data
-    out: Out
 
 
 class EquiEnergyLoop:
@@ -120,7 +139,7 @@ class EquiEnergyLoop:
         theta = state.evaluation.theta.double().numpy().copy()
         for name in ("energy", "grad", "stamp"):
             aux[name] = aux[name].clone()
-        out = record_arrays(Out, steps, chains, theta.shape[1])
+        out = record_arrays(EquiEnergyRecord, steps, chains, theta.shape[1])
         point = kernel.energies.point(target).numpy().copy()
         values, grad = np.empty(self._sums.size), np.empty(len(point))
         score = compiled_once(_anchored, self._sums.score)
@@ -129,20 +148,21 @@ class EquiEnergyLoop:
         schedule = (controls.step_size, controls.temperature, controls.noise_temperature)
         arguments = Arguments(
             stream=Stream(split_key(self._key), u64(first_step)),
-            ladder=Ladder(
-                n=u64(target.n),
-                sizes=np.asarray(kernel.sizes, np.int64),
-                jump=kernel.jump,
-                spacing=kernel.spacing,
-                every=kernel.every,
-                stagger=kernel.stagger,
-                burn=kernel.burn,
-                latest=kernel.latest,
+            settings=EquiEnergySettings(
+                JumpSettings(
+                    n=u64(target.n),
+                    sizes=np.asarray(kernel.sizes, np.int64),
+                    jump=kernel.jump,
+                    spacing=kernel.spacing,
+                    every=kernel.every,
+                    stagger=kernel.stagger,
+                    burn=kernel.burn,
+                    latest=kernel.latest,
+                ),
+                EnergyAnchor(kernel.energies.differences, lowest, total, values),
             ),
-            anchor=Anchor(kernel.energies.differences, lowest, total, values),
-            chains=(theta, *(aux[name].numpy() for name in ("energy", "grad", "stamp"))),
-            banks=tuple(aux[name].numpy() for name in (THETA, ENERGY, STAMP, SEEN)),
-            schedule=tuple(values.numpy() for values in schedule),
+            chains=EquiEnergyChains(theta, *(aux[name].numpy() for name in KEPT)),
+            schedule=EquiEnergyControls(*(values.numpy() for values in schedule)),
             args=(self._model.args, self._sums.whole),
             out=out,
         )
@@ -235,10 +255,9 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
     def loop(first_ladder: Any, last_ladder: Any, work: Any, arguments: Any) -> None:
         # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
         key, first_step = arguments.stream
-        n, sizes, jump, spacing, every, stagger, burn, latest = arguments.ladder
-        differences, lowest, at_anchor, anchored = arguments.anchor
-        theta, energy, grad, stamp = arguments.chains
-        bank_theta, bank_energy, bank_stamp, bank_seen = arguments.banks
+        n, sizes, jump, spacing, every, stagger, burn, latest = arguments.settings.jumps
+        differences, lowest, at_anchor, anchored = arguments.settings.anchor
+        theta, energy, grad, stamp, bank_theta, bank_energy, bank_stamp, bank_seen = arguments.chains
         step_size, temperature, noise = arguments.schedule
         model, all_weights = arguments.args
         out = arguments.out

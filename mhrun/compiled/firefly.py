@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from mhrun.compiled.loop import register
-from mhrun.compiled.loop_inputs import ControlArrays, Stream, constant_fields, record_arrays
+from mhrun.compiled.loop_inputs import Arguments, ControlArrays, Stream, constant_fields, record_arrays
 from mhrun.kernels import Firefly
 from mhrun.kernels.firefly import DARK, GAPS, LEAST
 from mhrun.native import (
@@ -33,8 +33,8 @@ from mhrun.types import Controls, Evaluation, Record, State
 u64 = np.uint64
 
 
-class Out(NamedTuple):
-    """What is recorded of each step, (C, K, ...)."""
+class FireflyRecord(NamedTuple):
+    """The record of each step, (C, K, ...)."""
 
     theta: Any
     accepted: Any
@@ -42,17 +42,6 @@ class Out(NamedTuple):
     batch_size: Any
     diverging: Any
     violations: Any
-
-
-class Arguments(NamedTuple):
-    """What the loop works on."""
-
-    stream: Stream
-    share: Any  # q
-    chains: tuple[Any, Any, Any]  # theta (C, D), its log prior (C,) and the gaps (C, n), changed in place
-    schedule: ControlArrays
-    args: tuple[Any, Any]  # of the model's and the proposal's pieces
-    out: Out
 
 
 class FireflyLoop:
@@ -99,10 +88,10 @@ class FireflyLoop:
         theta = state.evaluation.theta.double().numpy().copy()
         log_prior = state.evaluation.log_prior.double().numpy().copy()
         gaps = state.aux[GAPS].numpy().copy()
-        out = record_arrays(Out, steps, chains, theta.shape[1])
+        out = record_arrays(FireflyRecord, steps, chains, theta.shape[1])
         arguments = Arguments(
             stream=Stream(split_key(self._key), u64(first_step)),
-            share=self._share,
+            settings=self._share,
             chains=(theta, log_prior, gaps),
             schedule=ControlArrays.of(controls, self._target),
             args=(self._model.args, self._proposal.args),
@@ -138,13 +127,14 @@ def _uniform_of_datum(i: Any, draw: Any) -> Any:
 def _loop(propose: Piece, proposal_ratio: Piece, log_prior: Piece, gap_of: Piece, total: Piece) -> Piece:
     def loop(first_chain: Any, last_chain: Any, part: Any, arguments: Any) -> None:
         key, first_step = arguments.stream
+        share = arguments.settings
         theta, kept_prior, all_gaps = arguments.chains
         step_size, noise_temperature, scale, prior_power = arguments.schedule
         model, proposal = arguments.args
         out_theta, out_accepted, out_log_ratio, out_size, out_diverging, out_violations = arguments.out
         steps, dim, n = step_size.shape[0], theta.shape[1], all_gaps.shape[1]
-        log_share = math.log(arguments.share)
-        rate = np.inf if arguments.share == 1 else -math.log1p(-arguments.share)
+        log_share = math.log(share)
+        rate = np.inf if share == 1 else -math.log1p(-share)
         bright, bright_gaps = np.empty(n, np.int64), np.empty(n)
         changed, new_gaps = np.empty(n, np.int64), np.empty(n)
         candidate = np.empty(dim)

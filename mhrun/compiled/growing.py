@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mhrun.compiled.loop_inputs import ControlArrays, Stream, constant_fields, record_arrays
+from mhrun.compiled.loop_inputs import Arguments, ControlArrays, Stream, constant_fields, record_arrays
 from mhrun.compiled.part_forms import forms_of
 from mhrun.kernels import MetropolisHastings
 from mhrun.native import (
@@ -47,7 +47,7 @@ class StageSizes(NamedTuple):
     wants_full_pass_stats: Any  # whether the test begins with statistics of all data
 
 
-class Out(NamedTuple):
+class GrowingRecord(NamedTuple):
     """The record of each step, (C, K, ...)."""
 
     theta: Any
@@ -57,17 +57,6 @@ class Out(NamedTuple):
     log_ratio_skew: Any
     batch_size: Any
     diverging: Any
-
-
-class Arguments(NamedTuple):
-    """The arguments of the loop."""
-
-    stream: Stream
-    stages: StageSizes
-    chains: tuple[Any, Any]  # theta (C, D) and its log prior (C,), changed in place
-    schedule: ControlArrays
-    args: tuple[Any, Any, Any]  # of the model's, the proposal's and the rule's pieces
-    out: Out
 
 
 class GrowingLoop:
@@ -117,10 +106,10 @@ class GrowingLoop:
         n, wants_full_pass_stats = self._target.n, self._test.wants_full_pass_stats
         theta = state.evaluation.theta.double().numpy().copy()
         log_prior = state.evaluation.log_prior.double().numpy().copy()
-        out = record_arrays(Out, steps, chains, theta.shape[1])
+        out = record_arrays(GrowingRecord, steps, chains, theta.shape[1])
         arguments = Arguments(
             stream=Stream(split_key(self._key), u64(first_step)),
-            stages=StageSizes(
+            settings=StageSizes(
                 n, np.asarray(self._test.sizes, np.int64), self._test.pilot, wants_full_pass_stats
             ),
             chains=(theta, log_prior),
@@ -149,7 +138,7 @@ def _loop(
     def loop(first_chain: Any, last_chain: Any, work: Any, arguments: Any) -> None:
         # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
         key, first_step = arguments.stream
-        n, sizes, pilot, wants_full_pass_stats = arguments.stages
+        n, sizes, pilot, wants_full_pass_stats = arguments.settings
         theta, kept_prior = arguments.chains
         step_size, noise_temperature, scale, prior_power = arguments.schedule
         model, proposal, rule = arguments.args

@@ -55,6 +55,17 @@ class ControlArrays(NamedTuple):
         )
 
 
+class Arguments(NamedTuple):
+    """The arguments of a loop; each loop has NamedTuples of its own for what differs."""
+
+    stream: Stream
+    settings: Any  # what stays the same
+    chains: Any  # the state of the chains, (C, ...), changed in place
+    schedule: Any  # the controls of the steps, (K, C)
+    args: Any  # of the pieces
+    out: Any  # the record of each step, (C, K, ...)
+
+
 Out = TypeVar("Out", bound=tuple[Any, ...])
 
 

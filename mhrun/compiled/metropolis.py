@@ -11,6 +11,7 @@ import torch
 from mhrun.compiled.growing import GrowingLoop
 from mhrun.compiled.loop import Loop, register
 from mhrun.compiled.loop_inputs import (
+    Arguments,
     Chains,
     ControlArrays,
     LoopInputs,
@@ -44,7 +45,7 @@ from mhrun.types import Controls, Evaluation, Record, State
 u64 = np.uint64
 
 
-class Batch(NamedTuple):
+class PairedBatch(NamedTuple):
     """The data that a decision is made on."""
 
     mode: Any  # of the pairing: SHARED, STORED or FULL
@@ -53,7 +54,7 @@ class Batch(NamedTuple):
     error_share: Any  # factor of S^2 / m in the variance of a minibatch mean; 0 for all data
 
 
-class Out(NamedTuple):
+class MetropolisRecord(NamedTuple):
     """The record of each step, (C, K, ...)."""
 
     theta: Any
@@ -61,17 +62,6 @@ class Out(NamedTuple):
     log_ratio: Any
     log_ratio_var: Any
     diverging: Any
-
-
-class Arguments(NamedTuple):
-    """The arguments of the loop."""
-
-    stream: Stream
-    batch: Batch
-    chains: Chains
-    schedule: ControlArrays
-    args: tuple[Any, Any, Any]  # of the model's, the proposal's and the rule's pieces
-    out: Out
 
 
 class MetropolisLoop:
@@ -132,10 +122,10 @@ class MetropolisLoop:
         kept = np.stack([(empty if f is None else f).double().numpy() for f in fields], axis=1)
         where = Chains(theta, kept)
         share = 0.0 if self.mode == FULL else self._target.batches.error_share(self._m)
-        out = record_arrays(Out, steps, chains, theta.shape[1])
+        out = record_arrays(MetropolisRecord, steps, chains, theta.shape[1])
         arguments = Arguments(
             stream=Stream(split_key(self._key), u64(first_step)),
-            batch=Batch(self.mode, self._m, u64(n), share),
+            settings=PairedBatch(self.mode, self._m, u64(n), share),
             chains=where,
             schedule=ControlArrays.of(controls, self._target),
             args=(self._model.args, self._proposal.args, self._decision.args),
@@ -147,7 +137,7 @@ class MetropolisLoop:
 
         return LoopInputs(arguments, steps, (theta, kept), np.zeros(chains, np.bool_), out.theta, finish)
 
-    def _finished(self, where: Chains, out: Out) -> tuple[State, Record]:
+    def _finished(self, where: Chains, out: MetropolisRecord) -> tuple[State, Record]:
         record: dict[str, npt.NDArray[Any]] = out._asdict()
         chains, steps = out.accepted.shape
         n_lik = 2 * self._m if self.mode == SHARED else self._m
@@ -172,7 +162,7 @@ def _loop(
     def loop(chains: Range, steps: Range, work: Any, arguments: Any) -> None:
         # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
         key, first_step = arguments.stream
-        mode, m, n, error_share = arguments.batch
+        mode, m, n, error_share = arguments.settings
         theta, kept = arguments.chains
         step_size, noise_temperature, scale, prior_power = arguments.schedule
         model, proposal, rule = arguments.args

@@ -53,7 +53,7 @@ def exchange_loop(kernel: ReplicaExchange, target: Target, key: int, threads: in
     return StagedExchange(kernel, inner, target, key)
 
 
-class Ladder(NamedTuple):
+class ExchangeOrder(NamedTuple):
     """When and in which order neighbours exchange."""
 
     rungs: Any
@@ -74,7 +74,7 @@ class Rungs(NamedTuple):
     arguments: Any
 
 
-class Batch(NamedTuple):
+class ExchangeBatch(NamedTuple):
     """The data on which an exchange is decided."""
 
     full: Any  # whether they are all data
@@ -88,7 +88,7 @@ class Batch(NamedTuple):
 class Exchanges(NamedTuple):
     """The arguments and the record of exchanges."""
 
-    batch: Batch
+    batch: ExchangeBatch
     schedule: tuple[Any, Any]  # temperature and prior power, (K, C) each
     args: tuple[Any, Any]  # of the model's and of the rule's pieces
     exchange: Any  # (C, K)
@@ -141,10 +141,14 @@ class ExchangeLoop:
             self._loop,
             chains // kernel.rungs,
             self._inner.threads,
-            Ladder(kernel.rungs, kernel.every, kernel.order == "alternate", float(kernel.sign), self._keys),
+            ExchangeOrder(
+                kernel.rungs, kernel.every, kernel.order == "alternate", float(kernel.sign), self._keys
+            ),
             Rungs(first_step, steps, prepared.points, prepared.stopped, prepared.theta, prepared.arguments),
             Exchanges(
-                batch=Batch(self._full, self._kept, self._m, n, share, 2 * target.energy_noise / n**2),
+                batch=ExchangeBatch(
+                    self._full, self._kept, self._m, n, share, 2 * target.energy_noise / n**2
+                ),
                 schedule=(controls.temperature.numpy(), target.prior_power(controls.temperature).numpy()),
                 args=(self._model.args, self._decision.args),
                 exchange=exchange,

@@ -9,7 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mhrun.compiled.loop_inputs import AliasSlots, ControlArrays, Stream, constant_fields, record_arrays
+from mhrun.compiled.loop_inputs import (
+    AliasSlots,
+    Arguments,
+    ControlArrays,
+    Stream,
+    constant_fields,
+    record_arrays,
+)
 from mhrun.compiled.part_forms import forms_of
 from mhrun.kernels import MetropolisHastings
 from mhrun.native import (
@@ -35,8 +42,17 @@ u64 = np.uint64
 _TILE = 64  # arrivals held at once
 
 
-class Out(NamedTuple):
-    """What is recorded of each step, (C, K, ...)."""
+class ThinningSettings(NamedTuple):
+    """Where arrivals come from, and what the rule does with them; see `NativeThinning`."""
+
+    table: AliasSlots
+    lifts: Any
+    only_lowers: Any
+    most: Any  # arrivals expected in a step that is not decided on all data
+
+
+class ThinnedRecord(NamedTuple):
+    """The record of each step, (C, K, ...)."""
 
     theta: Any
     accepted: Any
@@ -45,18 +61,6 @@ class Out(NamedTuple):
     batch_size: Any
     diverging: Any
     violations: Any
-
-
-class Arguments(NamedTuple):
-    """What the loop works on."""
-
-    stream: Stream
-    table: AliasSlots
-    chains: tuple[Any, Any]  # theta (C, D) and its log prior (C,), changed in place
-    schedule: ControlArrays
-    args: tuple[Any, Any, Any]  # of the model's, the proposal's and the rule's pieces
-    rule: tuple[Any, Any, Any]  # lifts, only_lowers, most arrivals
-    out: Out
 
 
 class ThinnedLoop:
@@ -94,16 +98,17 @@ class ThinnedLoop:
         n, thinning = self._target.n, self._thinning
         theta = state.evaluation.theta.double().numpy().copy()
         log_prior = state.evaluation.log_prior.double().numpy().copy()
-        out = record_arrays(Out, steps, chains, theta.shape[1])
+        out = record_arrays(ThinnedRecord, steps, chains, theta.shape[1])
         if self._table is None:
             self._table = AliasSlots.of(self._target)
         arguments = Arguments(
             stream=Stream(split_key(self._key), u64(first_step)),
-            table=self._table,
+            settings=ThinningSettings(
+                self._table, thinning.lifts, thinning.only_lowers, min(thinning.at_most, n)
+            ),
             chains=(theta, log_prior),
             schedule=ControlArrays.of(controls, self._target),
             args=(self._model.args, self._proposal.args, thinning.args),
-            rule=(thinning.lifts, thinning.only_lowers, min(thinning.at_most, n)),
             out=out,
         )
         over_chains(self._loop, chains, self._threads, arguments, own=lambda part: part)
@@ -152,11 +157,11 @@ def _loop(
     def loop(first_chain: Any, last_chain: Any, part: Any, arguments: Any) -> None:
         # Tuples are taken apart here, once: in the loops each array that is taken out counts a reference.
         key, first_step = arguments.stream
-        n, slots, total_weight = arguments.table
+        table, lifts, only_lowers, most = arguments.settings
+        n, slots, total_weight = table
         theta, kept_prior = arguments.chains
         step_size, noise_temperature, scale, prior_power = arguments.schedule
         model, proposal, rule = arguments.args
-        lifts, only_lowers, most = arguments.rule
         out_theta, out_accepted, out_log_ratio, out_var, out_size, out_diverging, out_violations = (
             arguments.out
         )

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from mhrun.compiled.loop import register
-from mhrun.compiled.loop_inputs import LoopInputs, Range, Stream, constant_fields, record_arrays
+from mhrun.compiled.loop_inputs import Arguments, LoopInputs, Range, Stream, constant_fields, record_arrays
 from mhrun.kernels import Unadjusted
 from mhrun.native import Draw, NativeDynamics, NativeModel, Piece, StepControls, native_form, piece_once
 from mhrun.native.indices import Workspaces, filler
@@ -20,7 +20,7 @@ from mhrun.types import Controls, Record, State
 u64 = np.uint64
 
 
-class Batch(NamedTuple):
+class GradientBatch(NamedTuple):
     """The data of a gradient."""
 
     m: Any
@@ -28,12 +28,19 @@ class Batch(NamedTuple):
     gradient_sd: Any  # standard deviation of the noise that the target adds
 
 
-class Anchor(NamedTuple):
-    """A surrogate of order 1: the control variate of a gradient."""
+class ControlVariate(NamedTuple):
+    """A surrogate of order 1, as the control variate of a gradient."""
 
     reduces: Any  # whether there is one
     theta: Any  # (D,) its reference
     mean: Any  # (D,) the mean gradient of all log-likelihoods there
+
+
+class GradientSettings(NamedTuple):
+    """How gradients are estimated."""
+
+    batch: GradientBatch
+    control_variate: ControlVariate
 
 
 class DynamicsChains(NamedTuple):
@@ -53,23 +60,11 @@ class DynamicsControls(NamedTuple):
     prior_weight: Any
 
 
-class Out(NamedTuple):
+class DynamicsRecord(NamedTuple):
     """The record of each step, (C, K, ...)."""
 
     theta: Any
     diverging: Any
-
-
-class Arguments(NamedTuple):
-    """The arguments of the loop."""
-
-    stream: Stream
-    batch: Batch
-    anchor: Anchor
-    chains: DynamicsChains
-    schedule: DynamicsControls
-    args: tuple[Any, Any]  # of the model's and the dynamics' pieces
-    out: Out
 
 
 class UnadjustedLoop:
@@ -124,12 +119,14 @@ class UnadjustedLoop:
         for a, name in enumerate(numbers):
             scalars[:, a] = state.aux[name].double().numpy()
         where = DynamicsChains(theta, vectors, scalars, state.aux["stopped"].numpy().copy())
-        out = record_arrays(Out, steps, chains, theta.shape[1])
+        out = record_arrays(DynamicsRecord, steps, chains, theta.shape[1])
         prior_weight = self._target.prior_power(controls.temperature) * controls.temperature
         arguments = Arguments(
             stream=Stream(split_key(self._key), u64(first_step)),
-            batch=Batch(self._m, u64(self._target.n), self._target.gradient_noise**0.5),
-            anchor=self._anchor(theta.shape[1]),
+            settings=GradientSettings(
+                GradientBatch(self._m, u64(self._target.n), self._target.gradient_noise**0.5),
+                self._control_variate(theta.shape[1]),
+            ),
             chains=where,
             schedule=DynamicsControls(
                 controls.step_size.numpy(), controls.noise_temperature.numpy(), prior_weight.numpy()
@@ -143,13 +140,13 @@ class UnadjustedLoop:
 
         return LoopInputs(arguments, steps, (theta,), where.stopped, out.theta, finish)
 
-    def _anchor(self, dim: int) -> Anchor:
+    def _control_variate(self, dim: int) -> ControlVariate:
         if self._target.surrogate is None:
-            return Anchor(False, np.zeros(dim), np.zeros(dim))
+            return ControlVariate(False, np.zeros(dim), np.zeros(dim))
         sums = self._target.surrogate.sums
-        return Anchor(True, sums.reference.theta.numpy(), sums.gradient.numpy() / self._target.n)
+        return ControlVariate(True, sums.reference.theta.numpy(), sums.gradient.numpy() / self._target.n)
 
-    def _finished(self, where: DynamicsChains, out: Out) -> tuple[State, Record]:
+    def _finished(self, where: DynamicsChains, out: DynamicsRecord) -> tuple[State, Record]:
         record: dict[str, npt.NDArray[Any]] = out._asdict()
         record["accepted"] = record["valid"] = np.logical_not(out.diverging)
         chains, steps = out.diverging.shape
@@ -174,8 +171,8 @@ def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece) -> P
     def loop(chains: Range, steps: Range, work: Any, arguments: Any) -> None:
         # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
         key, first_step = arguments.stream
-        m, n, gradient_sd = arguments.batch
-        reduces, reference, mean_at_reference = arguments.anchor
+        m, n, gradient_sd = arguments.settings.batch
+        reduces, reference, mean_at_reference = arguments.settings.control_variate
         theta, vectors, scalars, stopped = arguments.chains
         step_size, noise_temperature, prior_weight = arguments.schedule
         model, dynamics = arguments.args

@@ -10,7 +10,14 @@ import numpy.typing as npt
 import torch
 
 from mhrun.compiled.loop import register
-from mhrun.compiled.loop_inputs import AliasSlots, ControlArrays, Stream, constant_fields, record_arrays
+from mhrun.compiled.loop_inputs import (
+    AliasSlots,
+    Arguments,
+    ControlArrays,
+    Stream,
+    constant_fields,
+    record_arrays,
+)
 from mhrun.kernels import ZigZag
 from mhrun.kernels.zig_zag import MOST, VELOCITY, too_wide
 from mhrun.native import Draw, NativeBounds, Piece, compiled_once, over_chains, piece
@@ -33,28 +40,29 @@ class QuadraticArrays(NamedTuple):
     prior_curvature: Any
 
 
-class Out(NamedTuple):
-    """What is recorded of each step, (C, K, ...)."""
+class ZigZagSettings(NamedTuple):
+    """The quadratic part of the log density, and the bounds of the remainders."""
+
+    table: AliasSlots
+    quadratic: QuadraticArrays
+
+
+class ZigZagChains(NamedTuple):
+    """The state of the chains, changed in place."""
+
+    theta: Any  # (C, D)
+    velocity: Any  # (C, D)
+    wide: Any  # (C, 2): the arguments of `too_wide` of a chain that could not go on, otherwise 0
+
+
+class ZigZagRecord(NamedTuple):
+    """The record of each step, (C, K, ...)."""
 
     theta: Any
     accepted: Any
     batch_size: Any
     diverging: Any
     violations: Any
-
-
-class Arguments(NamedTuple):
-    """What the loop works on."""
-
-    stream: Stream
-    table: AliasSlots
-    quadratic: QuadraticArrays
-    chains: tuple[
-        Any, Any, Any
-    ]  # theta and velocity (C, D), changed in place; (C, 2): why a chain could not go on
-    schedule: ControlArrays
-    args: Any  # of the model's pieces
-    out: Out
 
 
 class ZigZagLoop:
@@ -82,14 +90,16 @@ class ZigZagLoop:
         target = self._target
         theta = state.evaluation.theta.double().numpy().copy()
         velocity, wide = state.aux[VELOCITY].numpy().copy(), np.zeros((chains, 2))
-        out = record_arrays(Out, steps, chains, theta.shape[1])
+        out = record_arrays(ZigZagRecord, steps, chains, theta.shape[1])
         if self._table is None:
             self._table = AliasSlots.of(target)
         arguments = Arguments(
             stream=Stream(split_key(self._key), u64(first_step)),
-            table=self._table,
-            quadratic=QuadraticArrays(*(np.ascontiguousarray(value.numpy()) for value in target.quadratic)),
-            chains=(theta, velocity, wide),
+            settings=ZigZagSettings(
+                self._table,
+                QuadraticArrays(*(np.ascontiguousarray(value.numpy()) for value in target.quadratic)),
+            ),
+            chains=ZigZagChains(theta, velocity, wide),
             schedule=ControlArrays.of(controls, target),
             args=self._model.args,
             out=out,
@@ -161,8 +171,8 @@ def _matrix(curvature: Any, prior: Any, beta: Any, power: Any, out: Any) -> None
 def _loop(slope: Piece, remainder: Piece) -> Piece:
     def loop(first_chain: Any, last_chain: Any, part: Any, arguments: Any) -> None:
         key, first_step = arguments.stream
-        n, slots, total_weight = arguments.table
-        reference, root, known_slope, curvature, prior_slope, prior_curvature = arguments.quadratic
+        n, slots, total_weight = arguments.settings.table
+        reference, root, known_slope, curvature, prior_slope, prior_curvature = arguments.settings.quadratic
         theta, velocity, wide = arguments.chains
         step_size, _, scale, prior_power = arguments.schedule
         args = arguments.args
