@@ -6,11 +6,10 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from mhrun.compiled.loop import register
-from mhrun.compiled.loop_inputs import Arguments, Stream, constant_fields, record_arrays
+from mhrun.compiled.loop_inputs import Arguments, BlockLoop, Range, Stream, record_arrays, record_of
 from mhrun.exchanges import MADE, NEVER, REFUSED
 from mhrun.kernels import EquiEnergy
 from mhrun.kernels.bank import ENERGY, SEEN, STAMP, THETA
@@ -21,12 +20,12 @@ from mhrun.native import (
     Piece,
     compiled_once,
     native_form,
-    over_chains,
     piece,
+    piece_once,
     routine,
 )
 from mhrun.native.indices import Workspaces, filler
-from mhrun.native.philox import ACCEPT, EXCHANGE, MINIBATCH, PROPOSAL, USE, fill_normals, split_key, uniform
+from mhrun.native.philox import ACCEPT, EXCHANGE, MINIBATCH, PROPOSAL, USE, fill_normals, uniform
 from mhrun.proposals.langevin import LangevinProposal
 from mhrun.target import Target
 from mhrun.types import Controls, Evaluation, Record, State
@@ -103,7 +102,7 @@ class EquiEnergyRecord(NamedTuple):
     valid: Any
 
 
-class EquiEnergyLoop:
+class EquiEnergyLoop(BlockLoop):
     """See `EquiEnergy`: the same step and the same random numbers, compiled, with Langevin moves."""
 
     def __init__(
@@ -113,12 +112,9 @@ class EquiEnergyLoop:
         self._kernel = kernel
         self._model = model
         self._sums = model.sums
-        self._target = target
-        self._key = key
-        self._threads = threads
-        self._work = Workspaces(target.n, max((m for m in kernel.sizes if m < target.n), default=0))
         pieces = (filler(target.n), threshold, model.log_prior, model.sums.gather, model.sums.score)
-        self._loop = compiled_once(_loop, *pieces)
+        work = Workspaces(target.n, max((m for m in kernel.sizes if m < target.n), default=0))
+        super().__init__(piece_once(_loop, *pieces), target, key, threads, work=work, rungs=kernel.rungs)
 
     @classmethod
     def of(cls, kernel: EquiEnergy, target: Target, key: int, threads: int) -> EquiEnergyLoop | None:
@@ -132,22 +128,23 @@ class EquiEnergyLoop:
             return None
         return cls(kernel, model, threshold, target, key, threads)
 
-    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
-        """Do the K steps from `first_step` on; every field of `controls` is (K, C). Banks are written to in place."""
+    def prepare(self, state: State, first_step: int, controls: Controls) -> Arguments:
+        """Return the arguments for the K steps from `first_step` on; every field of `controls` is (K, C).
+
+        Banks are not copied: the loop writes to those of the state.
+        """
         kernel, target, aux = self._kernel, self._target, dict(state.aux)
-        steps, chains = controls.step_size.shape
         theta = state.evaluation.theta.double().numpy().copy()
         for name in ("energy", "grad", "stamp"):
             aux[name] = aux[name].clone()
-        out = record_arrays(EquiEnergyRecord, steps, chains, theta.shape[1])
         point = kernel.energies.point(target).numpy().copy()
         values, grad = np.empty(self._sums.size), np.empty(len(point))
         score = compiled_once(_anchored, self._sums.score)
         score(self._model.args, self._sums.whole, point, grad, values)
         lowest, total = kernel.energies.lowest(target)
         schedule = (controls.step_size, controls.temperature, controls.noise_temperature)
-        arguments = Arguments(
-            stream=Stream(split_key(self._key), u64(first_step)),
+        return Arguments(
+            stream=Stream.of(self._key, first_step),
             settings=EquiEnergySettings(
                 JumpSettings(
                     n=u64(target.n),
@@ -164,14 +161,15 @@ class EquiEnergyLoop:
             chains=EquiEnergyChains(theta, *(aux[name].numpy() for name in KEPT)),
             schedule=EquiEnergyControls(*(values.numpy() for values in schedule)),
             args=(self._model.args, self._sums.whole),
-            out=out,
+            out=record_arrays(EquiEnergyRecord, controls, theta.shape[1]),
         )
-        over_chains(self._loop, chains // kernel.rungs, self._threads, arguments, own=self._work)
-        record: dict[str, npt.NDArray[Any]] = out._asdict()
-        record |= constant_fields(steps, chains, n_lik_overhead=0)
-        moved = torch.from_numpy(theta)
-        log_prior = target.model.log_prior(moved).double()
-        return State(Evaluation(moved, log_prior), aux), record
+
+    def finish(self, arguments: Arguments) -> tuple[State, Record]:
+        """Return the state after the steps and their record, from the arguments of the finished loop."""
+        theta, *kept = (torch.from_numpy(array) for array in arguments.chains)
+        log_prior = self._target.model.log_prior(theta).double()
+        aux = dict(zip(KEPT, kept, strict=True))
+        return State(Evaluation(theta, log_prior), aux), record_of(arguments.out, n_lik_overhead=0)
 
 
 def _anchored(score: Piece) -> Piece:
@@ -252,7 +250,7 @@ def _entry(energies: Any, filled: Any, low: Any, high: Any, u: Any) -> Any:
 
 
 def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score: Piece) -> Piece:
-    def loop(first_ladder: Any, last_ladder: Any, work: Any, arguments: Any) -> None:
+    def loop(chains: Range, steps: Range, work: Any, arguments: Any) -> None:
         # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
         key, first_step = arguments.stream
         n, sizes, jump, spacing, every, stagger, burn, latest = arguments.settings.jumps
@@ -263,15 +261,15 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
         out = arguments.out
         out_theta, out_accepted, out_log_ratio, out_var, out_size = out[:5]
         out_lik, out_grad, out_diverging, out_exchange, out_valid = out[5:]
-        steps, dim, rungs, nodes = step_size.shape[0], theta.shape[1], len(sizes), len(all_weights)
+        dim, rungs, nodes = theta.shape[1], len(sizes), len(all_weights)
         capacity, data = bank_theta.shape[1], np.float64(n)
         largest = sizes[0]
         index = np.empty(largest + 1, np.int64)
         weights, before, after = np.empty(nodes), np.empty(nodes), np.empty(nodes)
         pull, far, to, z = np.empty(dim), np.empty(dim), np.empty(dim), np.empty(dim)
         levels = np.empty(rungs + 1)
-        for ladder in range(first_ladder, last_ladder):
-            for k in range(steps):
+        for ladder in range(chains.first // rungs, chains.last // rungs):
+            for k in range(steps.first, steps.last):
                 step = first_step + u64(k)
                 _set_levels(levels, lowest, spacing, temperature[k], ladder * rungs)
                 # From cold to hot: a jump must not see what the hotter rung adds in this step.

@@ -6,11 +6,19 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from mhrun.compiled.loop import register
-from mhrun.compiled.loop_inputs import Arguments, ControlArrays, Stream, constant_fields, record_arrays
+from mhrun.compiled.loop_inputs import (
+    Arguments,
+    BlockLoop,
+    ControlArrays,
+    Points,
+    Range,
+    Stream,
+    record_arrays,
+    record_of,
+)
 from mhrun.kernels import Firefly
 from mhrun.kernels.firefly import DARK, GAPS, LEAST
 from mhrun.native import (
@@ -20,17 +28,23 @@ from mhrun.native import (
     Piece,
     StepControls,
     available,
-    compiled_once,
     native_form,
-    over_chains,
     piece,
+    piece_once,
 )
-from mhrun.native.philox import ACCEPT, ARRIVALS, USE, arrival, philox, split_key, uniform
+from mhrun.native.philox import ACCEPT, ARRIVALS, USE, arrival, philox, uniform
 from mhrun.target import Target
 from mhrun.target.lower_bound import LowerBound
-from mhrun.types import Controls, Evaluation, Record, State
+from mhrun.types import Controls, Record, State
 
 u64 = np.uint64
+
+
+class FireflyChains(NamedTuple):
+    """The state of the chains, changed in place."""
+
+    points: Points
+    gaps: Any  # (C, n)
 
 
 class FireflyRecord(NamedTuple):
@@ -44,7 +58,7 @@ class FireflyRecord(NamedTuple):
     violations: Any
 
 
-class FireflyLoop:
+class FireflyLoop(BlockLoop):
     """See `Firefly`: the same step and the same random numbers, compiled."""
 
     def __init__(
@@ -57,9 +71,8 @@ class FireflyLoop:
         threads: int,
     ) -> None:
         self._model, self._proposal, self._share = model, proposal, share
-        self._target, self._key, self._threads = target, key, threads
         pieces = (proposal.propose, proposal.log_ratio, model.log_prior, model.gap, model.total)
-        self._loop = compiled_once(_loop, *pieces)
+        super().__init__(piece_once(_loop, *pieces), target, key, threads)
 
     @classmethod
     def of(cls, kernel: Firefly, target: Target, key: int, threads: int) -> FireflyLoop | None:
@@ -82,27 +95,24 @@ class FireflyLoop:
             threads,
         )
 
-    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
-        """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
-        steps, chains = controls.step_size.shape
-        theta = state.evaluation.theta.double().numpy().copy()
-        log_prior = state.evaluation.log_prior.double().numpy().copy()
-        gaps = state.aux[GAPS].numpy().copy()
-        out = record_arrays(FireflyRecord, steps, chains, theta.shape[1])
-        arguments = Arguments(
-            stream=Stream(split_key(self._key), u64(first_step)),
+    def prepare(self, state: State, first_step: int, controls: Controls) -> Arguments:
+        """Return the arguments for the K steps from `first_step` on; every field of `controls` is (K, C)."""
+        points = Points.of(state)
+        return Arguments(
+            stream=Stream.of(self._key, first_step),
             settings=self._share,
-            chains=(theta, log_prior, gaps),
+            chains=FireflyChains(points, state.aux[GAPS].numpy().copy()),
             schedule=ControlArrays.of(controls, self._target),
             args=(self._model.args, self._proposal.args),
-            out=out,
+            out=record_arrays(FireflyRecord, controls, points.theta.shape[1]),
         )
-        over_chains(self._loop, chains, self._threads, arguments, own=lambda part: part)
-        record: dict[str, npt.NDArray[Any]] = out._asdict()
-        record["n_lik"] = 2 * out.batch_size.astype(np.int64)
-        record |= constant_fields(steps, chains, n_lik_overhead=0, n_grad=0, log_ratio_var=math.nan)
-        point = Evaluation(torch.from_numpy(theta), torch.from_numpy(log_prior))
-        return State(point, {GAPS: torch.from_numpy(gaps)}), record
+
+    def finish(self, arguments: Arguments) -> tuple[State, Record]:
+        """Return the state after the steps and their record, from the arguments of the finished loop."""
+        record = record_of(arguments.out, n_lik_overhead=0, n_grad=0, log_ratio_var=math.nan)
+        record["n_lik"] = 2 * record["batch_size"].astype(np.int64)
+        points, gaps = arguments.chains
+        return State(points.evaluation(), {GAPS: torch.from_numpy(gaps)}), record
 
 
 register(Firefly, FireflyLoop.of)
@@ -125,22 +135,23 @@ def _uniform_of_datum(i: Any, draw: Any) -> Any:
 
 
 def _loop(propose: Piece, proposal_ratio: Piece, log_prior: Piece, gap_of: Piece, total: Piece) -> Piece:
-    def loop(first_chain: Any, last_chain: Any, part: Any, arguments: Any) -> None:
+    def loop(chains: Range, steps: Range, work: Any, arguments: Any) -> None:
         key, first_step = arguments.stream
         share = arguments.settings
-        theta, kept_prior, all_gaps = arguments.chains
+        points, all_gaps = arguments.chains
+        theta, kept_prior = points
         step_size, noise_temperature, scale, prior_power = arguments.schedule
         model, proposal = arguments.args
         out_theta, out_accepted, out_log_ratio, out_size, out_diverging, out_violations = arguments.out
-        steps, dim, n = step_size.shape[0], theta.shape[1], all_gaps.shape[1]
+        dim, n = theta.shape[1], all_gaps.shape[1]
         log_share = math.log(share)
         rate = np.inf if share == 1 else -math.log1p(-share)
         bright, bright_gaps = np.empty(n, np.int64), np.empty(n)
         changed, new_gaps = np.empty(n, np.int64), np.empty(n)
         candidate = np.empty(dim)
-        for c in range(first_chain, last_chain):
+        for c in range(chains.first, chains.last):
             gaps, current = all_gaps[c], theta[c]
-            for k in range(steps):
+            for k in range(steps.first, steps.last):
                 draw = Draw(key, first_step + u64(k), u64(c))
                 beta = scale[k, c] / np.float64(n)
                 n_tried, wrong, changes = np.int64(0), 0, 0

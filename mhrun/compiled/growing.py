@@ -6,10 +6,17 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-import torch
 
-from mhrun.compiled.loop_inputs import Arguments, ControlArrays, Stream, constant_fields, record_arrays
+from mhrun.compiled.loop_inputs import (
+    Arguments,
+    BlockLoop,
+    ControlArrays,
+    Points,
+    Range,
+    Stream,
+    record_arrays,
+    record_of,
+)
 from mhrun.compiled.part_forms import forms_of
 from mhrun.kernels import MetropolisHastings
 from mhrun.native import (
@@ -24,15 +31,14 @@ from mhrun.native import (
     Seen,
     SequentialTest,
     StepControls,
-    compiled_once,
     native_form,
-    over_chains,
+    piece_once,
 )
 from mhrun.native.forms import NEARLY_EQUAL
 from mhrun.native.indices import Workspaces, filler
-from mhrun.native.philox import MINIBATCH, split_key
+from mhrun.native.philox import MINIBATCH
 from mhrun.target import Target
-from mhrun.types import Controls, Evaluation, Record, State
+from mhrun.types import Controls, Record, State
 
 u64 = np.uint64
 _TILE = 1024  # terms computed at once
@@ -59,7 +65,7 @@ class GrowingRecord(NamedTuple):
     diverging: Any
 
 
-class GrowingLoop:
+class GrowingLoop(BlockLoop):
     """See `MetropolisHastings`: the same step and the same random numbers, compiled.
 
     Stages are read one by one: no data beyond the decision are read.
@@ -79,14 +85,11 @@ class GrowingLoop:
         self._model = model
         self._proposal = proposal
         self._test = test
-        self._target = target
-        self._key = key
-        self._threads = threads
-        self._work = Workspaces(target.n, target.n, grows=True)
         fill = filler(target.n, grows=True)
         moving = (proposal.propose, proposal.log_ratio)
         pieces = (fill, *moving, test.begin, test.judge, model.log_prior, model.terms, model.full_pass_stats)
-        self._loop = compiled_once(_loop, *pieces)
+        work = Workspaces(target.n, target.n, grows=True)
+        super().__init__(piece_once(_loop, *pieces), target, key, threads, work=work)
 
     @classmethod
     def of(cls, kernel: MetropolisHastings, target: Target, key: int, threads: int) -> GrowingLoop | None:
@@ -100,29 +103,26 @@ class GrowingLoop:
             return None
         return cls(model, forms.proposal, test, target, key, threads)
 
-    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
-        """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
-        steps, chains = controls.step_size.shape
-        n, wants_full_pass_stats = self._target.n, self._test.wants_full_pass_stats
-        theta = state.evaluation.theta.double().numpy().copy()
-        log_prior = state.evaluation.log_prior.double().numpy().copy()
-        out = record_arrays(GrowingRecord, steps, chains, theta.shape[1])
-        arguments = Arguments(
-            stream=Stream(split_key(self._key), u64(first_step)),
+    def prepare(self, state: State, first_step: int, controls: Controls) -> Arguments:
+        """Return the arguments for the K steps from `first_step` on; every field of `controls` is (K, C)."""
+        test, points = self._test, Points.of(state)
+        return Arguments(
+            stream=Stream.of(self._key, first_step),
             settings=StageSizes(
-                n, np.asarray(self._test.sizes, np.int64), self._test.pilot, wants_full_pass_stats
+                self._target.n, np.asarray(test.sizes, np.int64), test.pilot, test.wants_full_pass_stats
             ),
-            chains=(theta, log_prior),
+            chains=points,
             schedule=ControlArrays.of(controls, self._target),
-            args=(self._model.args, self._proposal.args, self._test.args),
-            out=out,
+            args=(self._model.args, self._proposal.args, test.args),
+            out=record_arrays(GrowingRecord, controls, points.theta.shape[1]),
         )
-        over_chains(self._loop, chains, self._threads, arguments, own=self._work)
-        record: dict[str, npt.NDArray[Any]] = out._asdict()
-        overhead = 2 * n if wants_full_pass_stats else 0
-        record |= constant_fields(steps, chains, n_lik_overhead=overhead, n_grad=0)
-        record["n_lik"] = 2 * out.batch_size.astype(np.int64) + overhead
-        return State(Evaluation(torch.from_numpy(theta), torch.from_numpy(log_prior)), {}), record
+
+    def finish(self, arguments: Arguments) -> tuple[State, Record]:
+        """Return the state after the steps and their record, from the arguments of the finished loop."""
+        overhead = 2 * self._target.n if self._test.wants_full_pass_stats else 0
+        record = record_of(arguments.out, n_lik_overhead=overhead, n_grad=0)
+        record["n_lik"] = 2 * record["batch_size"].astype(np.int64) + overhead
+        return State(arguments.chains.evaluation(), {}), record
 
 
 def _loop(
@@ -135,7 +135,7 @@ def _loop(
     terms: Piece,
     full_pass_stats: Piece,
 ) -> Piece:
-    def loop(first_chain: Any, last_chain: Any, work: Any, arguments: Any) -> None:
+    def loop(chains: Range, steps: Range, work: Any, arguments: Any) -> None:
         # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
         key, first_step = arguments.stream
         n, sizes, pilot, wants_full_pass_stats = arguments.settings
@@ -144,14 +144,14 @@ def _loop(
         model, proposal, rule = arguments.args
         out_theta, out_accepted, out_log_ratio, out_var, out_skew, out_size, out_diverging = arguments.out
         # Element by element: a slice assignment here keeps LLVM from vectorising the loops of the pieces.
-        steps, dim = step_size.shape[0], theta.shape[1]
+        dim = theta.shape[1]
         index = np.empty(_TILE + 1, np.int64)
         values = np.empty(_TILE)
         candidate = np.empty(dim)
-        for c in range(first_chain, last_chain):
+        for c in range(chains.first, chains.last):
             current = theta[c]
             chain = u64(c)
-            for k in range(steps):
+            for k in range(steps.first, steps.last):
                 draw = Draw(key, first_step + u64(k), chain)
                 controls = StepControls(step_size[k, c], noise_temperature[k, c])
                 propose(proposal, current, controls, draw, candidate)

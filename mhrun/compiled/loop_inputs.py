@@ -1,18 +1,19 @@
-"""Arguments of a compiled loop over chains and steps."""
+"""The calling convention of compiled loops over chains and steps."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from mhrun.native import Piece, compiled_once, over_chains
-from mhrun.native.indices import Workspaces
+from mhrun.native.philox import split_key
 from mhrun.target import Target
-from mhrun.types import INFO_DTYPES, Controls, Record, State
+from mhrun.types import INFO_DTYPES, Controls, Evaluation, Record, State
 
 
 class Range(NamedTuple):
@@ -25,15 +26,30 @@ class Range(NamedTuple):
 class Stream(NamedTuple):
     """The random numbers of a block."""
 
-    key: Any  # two words, uint64
+    key: Any  # two words, uint64; those of exchanges are three such keys
     first_step: Any  # uint64
 
+    @classmethod
+    def of(cls, key: int, first_step: int) -> Stream:
+        """Return the random numbers of a key of 64 bits."""
+        return cls(split_key(key), np.uint64(first_step))
 
-class Chains(NamedTuple):
-    """The state of the chains of a Metropolis-Hastings loop, changed in place."""
+
+class Points(NamedTuple):
+    """The points of the chains, changed in place."""
 
     theta: Any  # (C, D)
-    kept: Any  # (C, 3): log prior, and the mean and variance of the log-likelihood that the pairing keeps
+    log_prior: Any  # (C,)
+
+    @classmethod
+    def of(cls, state: State) -> Points:
+        """Return copies of the points of a state, in float64."""
+        point = state.evaluation
+        return cls(point.theta.double().numpy().copy(), point.log_prior.double().numpy().copy())
+
+    def evaluation(self) -> Evaluation:
+        """Return them for a state."""
+        return Evaluation(torch.from_numpy(self.theta), torch.from_numpy(self.log_prior))
 
 
 class ControlArrays(NamedTuple):
@@ -69,8 +85,9 @@ class Arguments(NamedTuple):
 Out = TypeVar("Out", bound=tuple[Any, ...])
 
 
-def record_arrays(out: type[Out], steps: int, chains: int, dim: int) -> Out:
+def record_arrays(out: type[Out], controls: Controls, dim: int) -> Out:
     """Return a NamedTuple of uninitialised arrays: ``theta`` (C, K, D), and fields of `Info`, (C, K) each."""
+    steps, chains = controls.step_size.shape
 
     def array(name: str) -> npt.NDArray[Any]:
         if name == "theta":
@@ -82,11 +99,16 @@ def record_arrays(out: type[Out], steps: int, chains: int, dim: int) -> Out:
     return arrays
 
 
-def constant_fields(steps: int, chains: int, **values: float) -> dict[str, npt.NDArray[Any]]:
-    """Return fields of `Info` (C, K) that are the same in all steps, without memory for each step."""
-    return {
-        name: np.broadcast_to(np.asarray(value, INFO_DTYPES[name]), (chains, steps))
-        for name, value in values.items()
+def record_of(out: tuple[Any, ...], **constants: float) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of `out`, and fields of `Info` (C, K) that are the same in all steps.
+
+    The latter take no memory for each step.
+    """
+    arrays: dict[str, npt.NDArray[Any]] = cast(Any, out)._asdict()
+    shape = arrays["theta"].shape[:2]
+    return arrays | {
+        name: np.broadcast_to(np.asarray(value, INFO_DTYPES[name]), shape)
+        for name, value in constants.items()
     }
 
 
@@ -105,28 +127,66 @@ class AliasSlots(NamedTuple):
         return cls(np.uint64(target.n), slots, float(table.total))
 
 
-class LoopInputs(NamedTuple):
-    """A block of K steps, prepared for ``body(chains: Range, steps: Range, work, arguments)``.
+class Exchanged(NamedTuple):
+    """What rungs of a ladder exchange between two steps."""
 
-    `work` is a thread's `mhrun.native.indices.Workspace`.
+    points: tuple[npt.NDArray[np.float64], ...]  # (C, ...) each: theta, and what follows it
+    stopped: npt.NDArray[np.bool_]  # (C,), chains that have stopped, and exchange no more
+
+
+def no_workspace(part: int) -> None:
+    """Return None, for loops that need no workspace."""
+
+
+class BlockLoop(ABC):
+    """A compiled loop, called for one block of steps after the other.
+
+    Args:
+        body: a piece, ``body(chains: Range, steps: Range, work, arguments)``, which is compiled alone or inside a
+            ladder's. `arguments` are those of `prepare`, and `work` is the workspace of a thread.
+        target: the target.
+        key: of the random numbers, 64 bits.
+        threads: number of threads for the chains.
+        work: makes the workspace of a part of the chains.
+        rungs: chains that one thread has together, because they exchange.
     """
 
-    arguments: Any  # a NamedTuple, specific to the body
-    steps: int  # K
-    points: tuple[npt.NDArray[np.float64], ...]  # (C, ...) each: theta, and what follows it in an exchange
-    stopped: npt.NDArray[np.bool_]  # (C,), chains that have stopped
-    theta: npt.NDArray[np.float64]  # (C, K, D), the record of theta
-    finish: Callable[[], tuple[State, Record]]
+    def __init__(
+        self,
+        body: Piece,
+        target: Target,
+        key: int,
+        threads: int,
+        *,
+        work: Callable[[int], object] = no_workspace,
+        rungs: int = 1,
+    ) -> None:
+        self.body = body
+        self.threads = threads
+        self._target = target
+        self._key = key
+        self._work = work
+        self._rungs = rungs
 
-    def run(self, body: Piece, threads: int, work: Workspaces) -> tuple[State, Record]:
-        """Run all steps, with chains in parallel."""
-        loop, steps = compiled_once(_alone, body), Range(0, self.steps)
+    @abstractmethod
+    def prepare(self, state: State, first_step: int, controls: Controls) -> Arguments:
+        """Return the arguments for the K steps from `first_step` on; every field of `controls` is (K, C)."""
+
+    @abstractmethod
+    def finish(self, arguments: Arguments) -> tuple[State, Record]:
+        """Return the state after the steps and their record, from the arguments of the finished loop."""
+
+    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
+        """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
+        arguments, rungs = self.prepare(state, first_step, controls), self._rungs
+        steps, chains = controls.step_size.shape
+        body, all_steps = compiled_once(_alone, self.body), Range(0, steps)
 
         def block(first: int, last: int, work: object) -> None:
-            loop(Range(first, last), steps, work, self.arguments)
+            body(Range(first * rungs, last * rungs), all_steps, work, arguments)
 
-        over_chains(block, len(self.stopped), threads, own=work)
-        return self.finish()
+        over_chains(block, chains // rungs, self.threads, own=self._work)
+        return self.finish(arguments)
 
 
 def _alone(body: Piece) -> Piece:

@@ -5,20 +5,19 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from mhrun.compiled.growing import GrowingLoop
 from mhrun.compiled.loop import Loop, register
 from mhrun.compiled.loop_inputs import (
     Arguments,
-    Chains,
+    BlockLoop,
     ControlArrays,
-    LoopInputs,
+    Exchanged,
     Range,
     Stream,
-    constant_fields,
     record_arrays,
+    record_of,
 )
 from mhrun.compiled.part_forms import decision_of, forms_of
 from mhrun.compiled.thinned import ThinnedLoop
@@ -37,7 +36,7 @@ from mhrun.native import (
     piece_once,
 )
 from mhrun.native.indices import Workspaces, filler
-from mhrun.native.philox import MINIBATCH, split_key
+from mhrun.native.philox import MINIBATCH
 from mhrun.parts import ARRIVALS
 from mhrun.target import Target
 from mhrun.types import Controls, Evaluation, Record, State
@@ -54,6 +53,13 @@ class PairedBatch(NamedTuple):
     error_share: Any  # factor of S^2 / m in the variance of a minibatch mean; 0 for all data
 
 
+class MetropolisChains(NamedTuple):
+    """The state of the chains, changed in place."""
+
+    theta: Any  # (C, D)
+    kept: Any  # (C, 3): log prior, and the mean and variance of the log-likelihood that the pairing keeps
+
+
 class MetropolisRecord(NamedTuple):
     """The record of each step, (C, K, ...)."""
 
@@ -64,7 +70,7 @@ class MetropolisRecord(NamedTuple):
     diverging: Any
 
 
-class MetropolisLoop:
+class MetropolisLoop(BlockLoop):
     """See `MetropolisHastings`: the same step and the same random numbers, compiled."""
 
     def __init__(
@@ -82,11 +88,7 @@ class MetropolisLoop:
         self._decision = decision
         self.mode = pairing.mode
         self._m = target.n if pairing.m is None else pairing.m
-        self._target = target
-        self._key = key
-        self.threads = threads
         self.largest = 0 if self.mode == FULL else self._m  # minibatch
-        self._work = Workspaces(target.n, self.largest, replacement=target.replacement)
         pieces = (
             filler(target.n, replacement=target.replacement),
             proposal.propose,
@@ -97,7 +99,8 @@ class MetropolisLoop:
             model.moments,
             model.total,
         )
-        self.body = piece_once(_loop, *pieces)
+        work = Workspaces(target.n, self.largest, replacement=target.replacement)
+        super().__init__(piece_once(_loop, *pieces), target, key, threads, work=work)
 
     @classmethod
     def of(cls, kernel: MetropolisHastings, target: Target, key: int, threads: int) -> MetropolisLoop | None:
@@ -108,45 +111,39 @@ class MetropolisLoop:
         model = target.native(full=forms.pairing.mode == FULL)
         return None if model is None else cls(model, *forms, decision, target, key, threads)
 
-    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
-        """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
-        return self.prepare(state, first_step, controls).run(self.body, self.threads, self._work)
-
-    def prepare(self, state: State, first_step: int, controls: Controls) -> LoopInputs:
-        """Return the arguments of the loop for the K steps from `first_step` on."""
-        steps, chains = controls.step_size.shape
+    def prepare(self, state: State, first_step: int, controls: Controls) -> Arguments:
+        """Return the arguments for the K steps from `first_step` on; every field of `controls` is (K, C)."""
+        chains = controls.step_size.shape[1]
         point, n = state.evaluation, self._target.n
         theta = point.theta.double().numpy().copy()
         empty = torch.zeros(chains)
         fields = (point.log_prior, point.log_lik_mean, point.log_lik_var)
         kept = np.stack([(empty if f is None else f).double().numpy() for f in fields], axis=1)
-        where = Chains(theta, kept)
         share = 0.0 if self.mode == FULL else self._target.batches.error_share(self._m)
-        out = record_arrays(MetropolisRecord, steps, chains, theta.shape[1])
-        arguments = Arguments(
-            stream=Stream(split_key(self._key), u64(first_step)),
+        return Arguments(
+            stream=Stream.of(self._key, first_step),
             settings=PairedBatch(self.mode, self._m, u64(n), share),
-            chains=where,
+            chains=MetropolisChains(theta, kept),
             schedule=ControlArrays.of(controls, self._target),
             args=(self._model.args, self._proposal.args, self._decision.args),
-            out=out,
+            out=record_arrays(MetropolisRecord, controls, theta.shape[1]),
         )
 
-        def finish() -> tuple[State, Record]:
-            return self._finished(where, out)
-
-        return LoopInputs(arguments, steps, (theta, kept), np.zeros(chains, np.bool_), out.theta, finish)
-
-    def _finished(self, where: Chains, out: MetropolisRecord) -> tuple[State, Record]:
-        record: dict[str, npt.NDArray[Any]] = out._asdict()
-        chains, steps = out.accepted.shape
+    def finish(self, arguments: Arguments) -> tuple[State, Record]:
+        """Return the state after the steps and their record, from the arguments of the finished loop."""
+        where: MetropolisChains = arguments.chains
         n_lik = 2 * self._m if self.mode == SHARED else self._m
-        record |= constant_fields(steps, chains, batch_size=self._m, n_lik=n_lik, n_lik_overhead=0, n_grad=0)
+        record = record_of(arguments.out, batch_size=self._m, n_lik=n_lik, n_lik_overhead=0, n_grad=0)
         evaluation = Evaluation(torch.from_numpy(where.theta), torch.from_numpy(where.kept[:, 0].copy()))
         if self.mode != SHARED:
             mean, var = (torch.from_numpy(where.kept[:, k].copy()) for k in (1, 2))
             evaluation = evaluation._replace(log_lik_mean=mean, log_lik_var=var)
         return State(evaluation, {}), record
+
+    def exchanged(self, arguments: Arguments) -> Exchanged:
+        """Return what rungs exchange, of the arguments."""
+        theta, kept = arguments.chains
+        return Exchanged((theta, kept), np.zeros(len(theta), np.bool_))
 
 
 def _loop(

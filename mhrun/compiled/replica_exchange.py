@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from mhrun.compiled.loop import Loop, built_loop, register
-from mhrun.compiled.loop_inputs import Range
+from mhrun.compiled.loop_inputs import Arguments, BlockLoop, Range, Stream
 from mhrun.compiled.metropolis import MetropolisLoop
 from mhrun.compiled.part_forms import decision_of
 from mhrun.compiled.unadjusted import UnadjustedLoop
@@ -22,9 +22,8 @@ from mhrun.native import (
     NativeModel,
     NativePairing,
     Piece,
-    compiled_once,
     native_form,
-    over_chains,
+    piece_once,
 )
 from mhrun.native.indices import Workspaces, filler
 from mhrun.native.philox import EXCHANGE, MINIBATCH, normals, split_key, uniform
@@ -60,18 +59,6 @@ class ExchangeOrder(NamedTuple):
     every: Any  # steps
     alternate: Any  # even and odd pairs alternately, or by a coin toss
     sign: Any  # of the log-ratio
-    keys: Any  # of the even pairs, of the odd ones, and of the coin toss
-
-
-class Rungs(NamedTuple):
-    """A block of steps between which rungs exchange; see `LoopInputs`."""
-
-    first_step: Any
-    steps: Any  # K
-    points: Any
-    stopped: Any
-    theta: Any
-    arguments: Any
 
 
 class ExchangeBatch(NamedTuple):
@@ -85,16 +72,28 @@ class ExchangeBatch(NamedTuple):
     energy_noise_var: Any  # variance of the noise of a mean difference
 
 
-class Exchanges(NamedTuple):
-    """The arguments and the record of exchanges."""
+class ExchangeSettings(NamedTuple):
+    """When rungs exchange, and on which data."""
 
+    order: ExchangeOrder
     batch: ExchangeBatch
-    schedule: tuple[Any, Any]  # temperature and prior power, (K, C) each
-    args: tuple[Any, Any]  # of the model's and of the rule's pieces
-    exchange: Any  # (C, K)
 
 
-class ExchangeLoop:
+class ExchangeControls(NamedTuple):
+    """The controls of a block, (K, C) each."""
+
+    temperature: Any
+    prior_power: Any
+
+
+class ExchangeRecord(NamedTuple):
+    """The record of each step that exchanges change, (C, K, ...)."""
+
+    theta: Any
+    exchange: Any
+
+
+class ExchangeLoop(BlockLoop):
     """See `ReplicaExchange`: the same step and the same random numbers, compiled."""
 
     def __init__(
@@ -111,13 +110,12 @@ class ExchangeLoop:
         self._inner = inner
         self._model = model
         self._decision = decision
-        self._target = target
         self._m = target.n if scoring.m is None else scoring.m
         self._full = scoring.mode == FULL
         largest = max(0 if self._full else self._m, inner.largest)
-        self._work = Workspaces(target.n, largest, replacement=target.replacement)
         # Sums over all data that the kernel keeps need no evaluation.
         self._kept = self._full and isinstance(inner, MetropolisLoop) and inner.mode == FULL
+        # Of the even pairs, of the odd ones, and of the coin toss between them.
         self._keys = tuple(split_key(derive_key(key, f"exchange{suffix}")) for suffix in (" 0", " 1", ""))
         pieces = (
             inner.body,
@@ -127,36 +125,36 @@ class ExchangeLoop:
             model.difference,
             model.total,
         )
-        self._loop = compiled_once(_loop, *pieces)
+        work = Workspaces(target.n, largest, replacement=target.replacement)
+        body = piece_once(_loop, *pieces)
+        super().__init__(body, target, key, inner.threads, work=work, rungs=kernel.rungs)
 
-    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
-        """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
-        kernel, target = self._kernel, self._target
-        steps, chains = controls.step_size.shape
-        prepared = self._inner.prepare(state, first_step, controls)
-        exchange = np.zeros((chains, steps), np.int8)
-        n = target.n
+    def prepare(self, state: State, first_step: int, controls: Controls) -> Arguments:
+        """Return the arguments for the K steps from `first_step` on; every field of `controls` is (K, C)."""
+        kernel, target, n = self._kernel, self._target, self._target.n
+        rungs = self._inner.prepare(state, first_step, controls)
         share = 0.0 if self._full else target.batches.error_share(self._m)
-        over_chains(
-            self._loop,
-            chains // kernel.rungs,
-            self._inner.threads,
-            ExchangeOrder(
-                kernel.rungs, kernel.every, kernel.order == "alternate", float(kernel.sign), self._keys
+        alternate = kernel.order == "alternate"
+        return Arguments(
+            stream=Stream(self._keys, first_step),
+            settings=ExchangeSettings(
+                ExchangeOrder(kernel.rungs, kernel.every, alternate, float(kernel.sign)),
+                ExchangeBatch(self._full, self._kept, self._m, n, share, 2 * target.energy_noise / n**2),
             ),
-            Rungs(first_step, steps, prepared.points, prepared.stopped, prepared.theta, prepared.arguments),
-            Exchanges(
-                batch=ExchangeBatch(
-                    self._full, self._kept, self._m, n, share, 2 * target.energy_noise / n**2
-                ),
-                schedule=(controls.temperature.numpy(), target.prior_power(controls.temperature).numpy()),
-                args=(self._model.args, self._decision.args),
-                exchange=exchange,
+            chains=self._inner.exchanged(rungs),
+            schedule=ExchangeControls(
+                controls.temperature.numpy(), target.prior_power(controls.temperature).numpy()
             ),
-            own=self._work,
+            args=(self._model.args, self._decision.args, rungs),
+            out=ExchangeRecord(rungs.out.theta, np.zeros(rungs.out.theta.shape[:2], np.int8)),
         )
-        state, record = prepared.finish()
-        per_exchange = 0 if self._kept else n if self._full else self._m
+
+    def finish(self, arguments: Arguments) -> tuple[State, Record]:
+        """Return the state after the steps and their record, from the arguments of the finished loop."""
+        *_, rungs = arguments.args
+        exchange = arguments.out.exchange
+        state, record = self._inner.finish(rungs)
+        per_exchange = 0 if self._kept else self._target.n if self._full else self._m
         counted = record["n_lik"].astype(np.int64) + per_exchange * (exchange > 0)
         return state, {**record, "exchange": exchange, "n_lik": counted}
 
@@ -164,22 +162,21 @@ class ExchangeLoop:
 def _loop(
     body: Piece, fill: Piece, decide: Piece, log_prior: Piece, difference: Piece, total: Piece
 ) -> Piece:
-    def loop(
-        first_ladder: Any, last_ladder: Any, work: Any, ladder: Any, arguments: Any, exchanges: Any
-    ) -> None:
+    def loop(chains: Range, steps: Range, work: Any, arguments: Any) -> None:
         # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
-        rungs, every, alternate, sign, keys = ladder
-        first_step, steps, points, stopped, out_theta, inner = arguments
-        full, has_sums, m, n, error_share, energy_noise_var = exchanges.batch
-        temperature, prior_power = exchanges.schedule
-        model, rule = exchanges.args
-        out_exchange = exchanges.exchange
+        keys, first_step = arguments.stream
+        rungs, every, alternate, sign = arguments.settings.order
+        full, has_sums, m, n, error_share, energy_noise_var = arguments.settings.batch
+        points, stopped = arguments.chains
+        temperature, prior_power = arguments.schedule
+        model, rule, inner = arguments.args
+        out_theta, out_exchange = arguments.out
         index = np.empty(m + 1 if not full else 1, np.int64)
         theta = points[0]
-        k = 0
-        while k < steps:
-            stop = min(steps, k + every - (first_step + k - 1) % every)
-            body(Range(first_ladder * rungs, last_ladder * rungs), Range(k, stop), work, inner)
+        k = steps.first
+        while k < steps.last:
+            stop = min(steps.last, k + every - (first_step + k - 1) % every)
+            body(chains, Range(k, stop), work, inner)
             k = stop
             if (first_step + stop - 1) % every != 0:
                 continue
@@ -191,7 +188,7 @@ def _loop(
                 )
             key = keys[1] if odd else keys[0]
             time_of = u64(time)
-            for start in range(first_ladder * rungs, last_ladder * rungs, rungs):
+            for start in range(chains.first, chains.last, rungs):
                 for low in range(start + odd, start + rungs - 1, 2):
                     high = low + 1
                     draw = Draw(key, time_of, u64(low))

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-import torch
 
 from mhrun.compiled.loop_inputs import (
     AliasSlots,
     Arguments,
+    BlockLoop,
     ControlArrays,
+    Points,
+    Range,
     Stream,
-    constant_fields,
     record_arrays,
+    record_of,
 )
 from mhrun.compiled.part_forms import forms_of
 from mhrun.kernels import MetropolisHastings
@@ -27,16 +29,15 @@ from mhrun.native import (
     NativeThinning,
     Piece,
     StepControls,
-    compiled_once,
     native_form,
-    over_chains,
     piece,
+    piece_once,
 )
 from mhrun.native.forms import ROUNDING, SLACK
 from mhrun.native.maths import log_64
-from mhrun.native.philox import ACCEPT, fill_arrivals, split_key, uniform
+from mhrun.native.philox import ACCEPT, fill_arrivals, uniform
 from mhrun.target import Target
-from mhrun.types import Controls, Evaluation, Record, State
+from mhrun.types import Controls, Record, State
 
 u64 = np.uint64
 _TILE = 64  # arrivals held at once
@@ -63,7 +64,7 @@ class ThinnedRecord(NamedTuple):
     violations: Any
 
 
-class ThinnedLoop:
+class ThinnedLoop(BlockLoop):
     """See `MetropolisHastings`: the same step and the same random numbers, compiled."""
 
     def __init__(
@@ -76,12 +77,10 @@ class ThinnedLoop:
         threads: int,
     ) -> None:
         self._model, self._proposal, self._thinning = model, proposal, thinning
-        self._target, self._key, self._threads = target, key, threads
-        self._table: AliasSlots | None = None
         moving = (proposal.propose, proposal.log_ratio)
         bounded = (model.log_prior, model.width, model.terms, model.size, model.known, model.total)
         pieces = (*moving, thinning.share, *bounded)
-        self._loop = compiled_once(_loop, *pieces)
+        super().__init__(piece_once(_loop, *pieces), target, key, threads)
 
     @classmethod
     def of(cls, kernel: MetropolisHastings, target: Target, key: int, threads: int) -> ThinnedLoop | None:
@@ -92,32 +91,31 @@ class ThinnedLoop:
         model = target.bounded.native()
         return None if model is None else cls(model, forms.proposal, thins(), target, key, threads)
 
-    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
-        """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
-        steps, chains = controls.step_size.shape
-        n, thinning = self._target.n, self._thinning
-        theta = state.evaluation.theta.double().numpy().copy()
-        log_prior = state.evaluation.log_prior.double().numpy().copy()
-        out = record_arrays(ThinnedRecord, steps, chains, theta.shape[1])
-        if self._table is None:
-            self._table = AliasSlots.of(self._target)
-        arguments = Arguments(
-            stream=Stream(split_key(self._key), u64(first_step)),
-            settings=ThinningSettings(
-                self._table, thinning.lifts, thinning.only_lowers, min(thinning.at_most, n)
-            ),
-            chains=(theta, log_prior),
+    @cached_property
+    def _table(self) -> AliasSlots:
+        return AliasSlots.of(self._target)
+
+    def prepare(self, state: State, first_step: int, controls: Controls) -> Arguments:
+        """Return the arguments for the K steps from `first_step` on; every field of `controls` is (K, C)."""
+        thinning, points = self._thinning, Points.of(state)
+        most = min(thinning.at_most, self._target.n)
+        return Arguments(
+            stream=Stream.of(self._key, first_step),
+            settings=ThinningSettings(self._table, thinning.lifts, thinning.only_lowers, most),
+            chains=points,
             schedule=ControlArrays.of(controls, self._target),
             args=(self._model.args, self._proposal.args, thinning.args),
-            out=out,
+            out=record_arrays(ThinnedRecord, controls, points.theta.shape[1]),
         )
-        over_chains(self._loop, chains, self._threads, arguments, own=lambda part: part)
-        record: dict[str, npt.NDArray[Any]] = out._asdict()
-        size = out.batch_size.astype(np.int64)
+
+    def finish(self, arguments: Arguments) -> tuple[State, Record]:
+        """Return the state after the steps and their record, from the arguments of the finished loop."""
+        target, record = self._target, record_of(arguments.out, n_lik_overhead=0, n_grad=0)
+        size = record["batch_size"].astype(np.int64)
         # Only a step that is decided on all data has no variance.
-        record["n_lik"] = np.where(out.log_ratio_var == 0, 2 * n, self._target.differences.per_term * size)
-        record |= constant_fields(steps, chains, n_lik_overhead=0, n_grad=0)
-        return State(Evaluation(torch.from_numpy(theta), torch.from_numpy(log_prior)), {}), record
+        decided_on_all = record["log_ratio_var"] == 0
+        record["n_lik"] = np.where(decided_on_all, 2 * target.n, target.differences.per_term * size)
+        return State(arguments.chains.evaluation(), {}), record
 
 
 @piece
@@ -154,7 +152,7 @@ def _loop(
     known_part: Piece,
     total: Piece,
 ) -> Piece:
-    def loop(first_chain: Any, last_chain: Any, part: Any, arguments: Any) -> None:
+    def loop(chains: Range, steps: Range, work: Any, arguments: Any) -> None:
         # Tuples are taken apart here, once: in the loops each array that is taken out counts a reference.
         key, first_step = arguments.stream
         table, lifts, only_lowers, most = arguments.settings
@@ -165,13 +163,13 @@ def _loop(
         out_theta, out_accepted, out_log_ratio, out_var, out_size, out_diverging, out_violations = (
             arguments.out
         )
-        steps, dim = step_size.shape[0], theta.shape[1]
+        dim = theta.shape[1]
         index, marks, values = np.empty(_TILE, np.int64), np.empty(_TILE), np.empty(_TILE)
         coins, gaps, sizes = np.empty(_TILE), np.empty(_TILE), np.empty(_TILE)
         candidate = np.empty(dim)
-        for c in range(first_chain, last_chain):
+        for c in range(chains.first, chains.last):
             current = theta[c]
-            for k in range(steps):
+            for k in range(steps.first, steps.last):
                 draw = Draw(key, first_step + u64(k), u64(c))
                 controls = StepControls(step_size[k, c], noise_temperature[k, c])
                 propose(proposal, current, controls, draw, candidate)

@@ -5,15 +5,22 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from mhrun.compiled.loop import register
-from mhrun.compiled.loop_inputs import Arguments, LoopInputs, Range, Stream, constant_fields, record_arrays
+from mhrun.compiled.loop_inputs import (
+    Arguments,
+    BlockLoop,
+    Exchanged,
+    Range,
+    Stream,
+    record_arrays,
+    record_of,
+)
 from mhrun.kernels import Unadjusted
 from mhrun.native import Draw, NativeDynamics, NativeModel, Piece, StepControls, native_form, piece_once
 from mhrun.native.indices import Workspaces, filler
-from mhrun.native.philox import GRADIENT, MINIBATCH, fill_normals, split_key
+from mhrun.native.philox import GRADIENT, MINIBATCH, fill_normals
 from mhrun.target import Target
 from mhrun.types import Controls, Record, State
 
@@ -67,7 +74,7 @@ class DynamicsRecord(NamedTuple):
     diverging: Any
 
 
-class UnadjustedLoop:
+class UnadjustedLoop(BlockLoop):
     """See `Unadjusted`: the same step and the same random numbers, compiled."""
 
     def __init__(
@@ -76,18 +83,15 @@ class UnadjustedLoop:
         self._model = model
         self._dynamics = dynamics
         self._m = m
-        self._target = target
-        self._key = key
-        self.threads = threads
         self.largest = m  # minibatch
-        self._work = Workspaces(target.n, m, replacement=target.replacement)
         pieces = (
             filler(target.n, replacement=target.replacement),
             dynamics.move,
             model.gradient,
             model.prior_gradient,
         )
-        self.body = piece_once(_loop, *pieces)
+        work = Workspaces(target.n, m, replacement=target.replacement)
+        super().__init__(piece_once(_loop, *pieces), target, key, threads, work=work)
 
     @classmethod
     def of(cls, kernel: Unadjusted, target: Target, key: int, threads: int) -> UnadjustedLoop | None:
@@ -103,13 +107,9 @@ class UnadjustedLoop:
             return None
         return cls(model, native, m, target, key, threads)
 
-    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
-        """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
-        return self.prepare(state, first_step, controls).run(self.body, self.threads, self._work)
-
-    def prepare(self, state: State, first_step: int, controls: Controls) -> LoopInputs:
-        """Return the arguments of the loop for the K steps from `first_step` on."""
-        steps, chains = controls.step_size.shape
+    def prepare(self, state: State, first_step: int, controls: Controls) -> Arguments:
+        """Return the arguments for the K steps from `first_step` on; every field of `controls` is (K, C)."""
+        chains = controls.step_size.shape[1]
         theta = state.evaluation.theta.double().numpy().copy()
         names, numbers = self._dynamics.vectors, self._dynamics.scalars
         vectors = np.zeros((chains, max(1, len(names)), theta.shape[1]))
@@ -118,27 +118,20 @@ class UnadjustedLoop:
             vectors[:, a] = state.aux[name].double().numpy()
         for a, name in enumerate(numbers):
             scalars[:, a] = state.aux[name].double().numpy()
-        where = DynamicsChains(theta, vectors, scalars, state.aux["stopped"].numpy().copy())
-        out = record_arrays(DynamicsRecord, steps, chains, theta.shape[1])
         prior_weight = self._target.prior_power(controls.temperature) * controls.temperature
-        arguments = Arguments(
-            stream=Stream(split_key(self._key), u64(first_step)),
+        return Arguments(
+            stream=Stream.of(self._key, first_step),
             settings=GradientSettings(
                 GradientBatch(self._m, u64(self._target.n), self._target.gradient_noise**0.5),
                 self._control_variate(theta.shape[1]),
             ),
-            chains=where,
+            chains=DynamicsChains(theta, vectors, scalars, state.aux["stopped"].numpy().copy()),
             schedule=DynamicsControls(
                 controls.step_size.numpy(), controls.noise_temperature.numpy(), prior_weight.numpy()
             ),
             args=(self._model.args, self._dynamics.args),
-            out=out,
+            out=record_arrays(DynamicsRecord, controls, theta.shape[1]),
         )
-
-        def finish() -> tuple[State, Record]:
-            return self._finished(where, out)
-
-        return LoopInputs(arguments, steps, (theta,), where.stopped, out.theta, finish)
 
     def _control_variate(self, dim: int) -> ControlVariate:
         if self._target.surrogate is None:
@@ -146,13 +139,11 @@ class UnadjustedLoop:
         sums = self._target.surrogate.sums
         return ControlVariate(True, sums.reference.theta.numpy(), sums.gradient.numpy() / self._target.n)
 
-    def _finished(self, where: DynamicsChains, out: DynamicsRecord) -> tuple[State, Record]:
-        record: dict[str, npt.NDArray[Any]] = out._asdict()
-        record["accepted"] = record["valid"] = np.logical_not(out.diverging)
-        chains, steps = out.diverging.shape
-        record |= constant_fields(
-            steps,
-            chains,
+    def finish(self, arguments: Arguments) -> tuple[State, Record]:
+        """Return the state after the steps and their record, from the arguments of the finished loop."""
+        where: DynamicsChains = arguments.chains
+        record = record_of(
+            arguments.out,
             log_ratio=np.nan,
             log_ratio_var=np.nan,
             batch_size=self._m,
@@ -160,11 +151,16 @@ class UnadjustedLoop:
             n_lik_overhead=0,
             n_grad=self._target.gradients.per_datum * self._m,
         )
+        record["accepted"] = record["valid"] = np.logical_not(record["diverging"])
         names, numbers = self._dynamics.vectors, self._dynamics.scalars
         aux = {name: torch.from_numpy(where.vectors[:, a].copy()) for a, name in enumerate(names)}
         aux |= {name: torch.from_numpy(where.scalars[:, a].copy()) for a, name in enumerate(numbers)}
         evaluation = self._target.prior(torch.from_numpy(where.theta))
         return State(evaluation, aux | {"stopped": torch.from_numpy(where.stopped)}), record
+
+    def exchanged(self, arguments: Arguments) -> Exchanged:
+        """Return what rungs exchange, of the arguments."""
+        return Exchanged((arguments.chains.theta,), arguments.chains.stopped)
 
 
 def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece) -> Piece:

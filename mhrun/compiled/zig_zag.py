@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from mhrun.compiled.loop import register
 from mhrun.compiled.loop_inputs import (
     AliasSlots,
     Arguments,
+    BlockLoop,
     ControlArrays,
+    Range,
     Stream,
-    constant_fields,
     record_arrays,
+    record_of,
 )
 from mhrun.kernels import ZigZag
 from mhrun.kernels.zig_zag import MOST, VELOCITY, too_wide
-from mhrun.native import Draw, NativeBounds, Piece, compiled_once, over_chains, piece
+from mhrun.native import Draw, NativeBounds, Piece, piece, piece_once
 from mhrun.native.forms import GRADIENT_ROUNDING, SLACK
-from mhrun.native.philox import fill_arrivals, split_key
+from mhrun.native.philox import fill_arrivals
 from mhrun.target import Target
 from mhrun.types import Controls, Record, State
 
@@ -65,16 +67,14 @@ class ZigZagRecord(NamedTuple):
     violations: Any
 
 
-class ZigZagLoop:
+class ZigZagLoop(BlockLoop):
     """See `ZigZag`: the same step and the same random numbers, compiled."""
 
     def __init__(self, model: NativeBounds, target: Target, key: int, threads: int) -> None:
         assert model.slope is not None
         assert model.remainder is not None
-        self._model, self._target, self._key, self._threads = model, target, key, threads
-        self._table: AliasSlots | None = None
-        pieces = (model.slope, model.remainder)
-        self._loop = compiled_once(_loop, *pieces)
+        self._model = model
+        super().__init__(piece_once(_loop, model.slope, model.remainder), target, key, threads)
 
     @classmethod
     def of(cls, kernel: ZigZag, target: Target, key: int, threads: int) -> ZigZagLoop | None:
@@ -84,34 +84,35 @@ class ZigZagLoop:
             return None
         return cls(model, target, key, threads)
 
-    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
-        """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
-        steps, chains = controls.step_size.shape
-        target = self._target
+    @cached_property
+    def _table(self) -> AliasSlots:
+        return AliasSlots.of(self._target)
+
+    def prepare(self, state: State, first_step: int, controls: Controls) -> Arguments:
+        """Return the arguments for the K steps from `first_step` on; every field of `controls` is (K, C)."""
+        chains = controls.step_size.shape[1]
         theta = state.evaluation.theta.double().numpy().copy()
-        velocity, wide = state.aux[VELOCITY].numpy().copy(), np.zeros((chains, 2))
-        out = record_arrays(ZigZagRecord, steps, chains, theta.shape[1])
-        if self._table is None:
-            self._table = AliasSlots.of(target)
-        arguments = Arguments(
-            stream=Stream(split_key(self._key), u64(first_step)),
-            settings=ZigZagSettings(
-                self._table,
-                QuadraticArrays(*(np.ascontiguousarray(value.numpy()) for value in target.quadratic)),
-            ),
-            chains=ZigZagChains(theta, velocity, wide),
-            schedule=ControlArrays.of(controls, target),
+        quadratic = QuadraticArrays(*(np.ascontiguousarray(part.numpy()) for part in self._target.quadratic))
+        return Arguments(
+            stream=Stream.of(self._key, first_step),
+            settings=ZigZagSettings(self._table, quadratic),
+            chains=ZigZagChains(theta, state.aux[VELOCITY].numpy().copy(), np.zeros((chains, 2))),
+            schedule=ControlArrays.of(controls, self._target),
             args=self._model.args,
-            out=out,
+            out=record_arrays(ZigZagRecord, controls, theta.shape[1]),
         )
-        over_chains(self._loop, chains, self._threads, arguments, own=lambda part: part)
+
+    def finish(self, arguments: Arguments) -> tuple[State, Record]:
+        """Return the state after the steps and their record, from the arguments of the finished loop."""
+        theta, velocity, wide = arguments.chains
         if (stuck := wide[:, 0].nonzero()[0]).size:
             raise too_wide(*wide[stuck[0]])
-        record: dict[str, npt.NDArray[Any]] = out._asdict()
-        record["n_grad"] = 2 * out.batch_size.astype(np.int64)
-        record |= constant_fields(steps, chains, n_lik=0, n_lik_overhead=0, log_ratio=math.nan)
-        record |= constant_fields(steps, chains, log_ratio_var=math.nan)
-        return State(target.prior(torch.from_numpy(theta)), {VELOCITY: torch.from_numpy(velocity)}), record
+        record = record_of(
+            arguments.out, n_lik=0, n_lik_overhead=0, log_ratio=math.nan, log_ratio_var=math.nan
+        )
+        record["n_grad"] = 2 * record["batch_size"].astype(np.int64)
+        evaluation = self._target.prior(torch.from_numpy(theta))
+        return State(evaluation, {VELOCITY: torch.from_numpy(velocity)}), record
 
 
 register(ZigZag, ZigZagLoop.of)
@@ -169,7 +170,7 @@ def _matrix(curvature: Any, prior: Any, beta: Any, power: Any, out: Any) -> None
 
 
 def _loop(slope: Piece, remainder: Piece) -> Piece:
-    def loop(first_chain: Any, last_chain: Any, part: Any, arguments: Any) -> None:
+    def loop(chains: Range, steps: Range, work: Any, arguments: Any) -> None:
         key, first_step = arguments.stream
         n, slots, total_weight = arguments.settings.table
         reference, root, known_slope, curvature, prior_slope, prior_curvature = arguments.settings.quadratic
@@ -177,16 +178,16 @@ def _loop(slope: Piece, remainder: Piece) -> Piece:
         step_size, _, scale, prior_power = arguments.schedule
         args = arguments.args
         out_theta, out_accepted, out_size, out_diverging, out_violations = arguments.out
-        steps, dim = step_size.shape[0], theta.shape[1]
+        dim = theta.shape[1]
         per = dim + 1
         index, coins, gaps, marks = np.empty(per, np.int64), np.empty(per), np.empty(per), np.empty(per)
         phi, point, matrix = np.empty(dim), np.empty(dim), np.empty((dim, dim))
         rate, change = np.empty(dim), np.empty(dim)
         remainder_grad, log_lik_grad = np.empty(dim), np.empty(dim)
         scratch = np.empty(dim)
-        for c in range(first_chain, last_chain):
+        for c in range(chains.first, chains.last):
             v = velocity[c]
-            for k in range(steps):
+            for k in range(steps.first, steps.last):
                 if wide[c, 0] > 0:
                     break
                 _whiten(reference, root, theta[c], phi)  # theta, not phi, goes on from block to block
