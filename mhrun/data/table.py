@@ -315,7 +315,7 @@ class Table:
                 new if any(np.ndim(v) for v in new.values()) else {k: [v] for k, v in new.items()}
             )
         elif isinstance(new, pd.DataFrame):
-            frame = new
+            frame = new.infer_objects()  # one row of a frame, as a column that is turned, holds objects
         else:
             raise UserError(f"New rows of {self.file} are a DataFrame, a mapping of its columns, or a file.")
         frame = frame.rename(columns=str).reset_index(drop=True)  # messages name rows by their place

@@ -21,7 +21,11 @@ _RESOLVED = 30.0  # numbers of float32 within a standard deviation of draws, bel
 
 
 def draws_warnings(
-    method: Method, summary: Mapping[str, Any], draws: npt.NDArray[np.float64], names: Sequence[str]
+    method: Method,
+    summary: Mapping[str, Any],
+    draws: npt.NDArray[np.float64],
+    names: Sequence[str],
+    enough: float = ESS,
 ) -> Iterator[str]:
     """Yield the warnings of a single method that a report has aggregated over methods: R-hat, ESS, acceptance, T.
 
@@ -30,6 +34,7 @@ def draws_warnings(
         summary: of its run.
         draws: after burn-in (C, S, D), or of a network its predictions.
         names: of the coordinates, D.
+        enough: effective sample size below which there is a warning.
     """
     name, shape = method.name, method.shape
     if draws.shape[1] >= LEAST_DRAWS and np.isfinite(draws).all() and not method.kernel.optimises:
@@ -39,6 +44,7 @@ def draws_warnings(
             names,
             predictions=is_network(method.target.model),
             is_tested=method.kernel.of_a_chain.dynamics is None,
+            enough=enough,
         )
         if len(draws) == 1:
             yield (
@@ -95,6 +101,7 @@ def precision_warnings(
     *,
     predictions: bool = False,
     is_tested: bool = True,
+    enough: float = ESS,
 ) -> Iterator[str]:
     """Yield a line on the largest R-hat and one on the least effective sample size, with the names of coordinates.
 
@@ -106,6 +113,7 @@ def precision_warnings(
             moments, though those that are nearly 0 but for a few draws look like a heavy tail.
         is_tested: whether moves are accepted or rejected; draws of a dynamics may have tails that the posterior has
             not.
+        enough: effective sample size below which there is a warning.
     """
     by_coordinate = diagnoses(draws)
 
@@ -123,10 +131,10 @@ def precision_warnings(
     if is_apart(float(np.nan_to_num(rhats).max())):
         worst = int(np.nan_to_num(rhats).argmax())
         yield f"{method}: R-hat is {rhats[worst]:.4g}{of(worst)}, above {RHAT:g}: the chains have not converged."
-    if np.nanmin(sizes) < ESS:
+    if np.nanmin(sizes) < enough:
         worst = int(np.nanargmin(sizes))
-        low = min(sizes[worst], ESS - 1)  # 399.7 would be shown as 400
-        yield f"{method}: ESS is {low:.3g}{of(worst)}, below {ESS:g}: means and quantiles are imprecise."
+        low = min(sizes[worst], enough - 1)  # 399.7 would be shown as 400
+        yield f"{method}: ESS is {low:.3g}{of(worst)}, below {enough:g}: means and quantiles are imprecise."
         return
     is_judged = not predictions and not is_apart(float(np.nan_to_num(rhats).max()))
     if is_judged and (heavy := heaviest(draws)) is not None:
@@ -145,11 +153,11 @@ def precision_warnings(
             f"{method}: only {points:,} of the draws are distinct, and their ESS says little: chains come back to the "
             "same points, as by jumps between which no other move is accepted. Lower the step size."
         )
-    if np.nanmin(tails) < ESS:
+    if np.nanmin(tails) < enough:
         worst = int(np.nanargmin(tails))
-        low = min(tails[worst], ESS - 1)
+        low = min(tails[worst], enough - 1)
         yield (
-            f"{method}: tail ESS is {low:.3g}{of(worst)}, below {ESS:g}: standard deviations and the 5 % and "
+            f"{method}: tail ESS is {low:.3g}{of(worst)}, below {enough:g}: standard deviations and the 5 % and "
             "95 % quantiles are imprecise. Raise steps."
         )
 

@@ -49,8 +49,8 @@ def excess_of_noise(method: Method, theta: Tensor, scale: Scale | None) -> Exces
     """Return by how much gradient noise makes the variance of draws too large.
 
     Gradient noise of covariance V adds c e V / 2 to the temperature, with e the step size and c the `bias.noise` of the
-    dynamics: in small steps the variance along a direction u is too large by the relative excess c e u'Vu / (2 T). A
-    The `known_noise` for which the dynamics corrects is subtracted from V.
+    dynamics: in small steps the variance along a direction u is too large by the relative excess c e u'Vu / (2 T). The
+    `known_noise` for which the dynamics corrects is subtracted from V.
 
     Args:
         method: whose steps have ended.

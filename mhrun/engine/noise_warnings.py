@@ -10,6 +10,7 @@ import numpy as np
 from mhrun.diagnostics.chains import EXCESS
 from mhrun.engine.batch_sizes import batch_sizes
 from mhrun.engine.method import Method
+from mhrun.engine.width import WIDE, WIDTH
 from mhrun.kernels import Unadjusted
 from mhrun.kernels.acceptance import noise_widening
 from mhrun.numbers import rounded
@@ -111,6 +112,8 @@ def excess_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
             f"minibatch noise of its gradients is not estimated (m = {m}); R-hat and ESS do not show it. Declare "
             "bias = mhrun.Bias(noise=...), or compare the draws with those of hmc."
         )
+    if summary.get("variance_ratio") is None:
+        yield from _scale_warnings(method, summary)
     excess = summary.get("excess_variance")
     if excess is None or not excess > EXCESS:
         yield from _width_warnings(method, summary)
@@ -137,6 +140,17 @@ def _width_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
             f"{method.name}: draws are too wide: by the gradients of the log posterior at them, their variance is "
             f"about {_times(ratio)} times that of the posterior in the direction where it is largest. Lower the step "
             "size, or raise m if minibatch noise is the cause."
+        )
+
+
+def _scale_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if the draws of a dynamics are far wider than the scale that its pilot found."""
+    width = summary.get(WIDTH)
+    if width is not None and width > WIDE:
+        yield (
+            f"{method.name}: draws are {_times(width)} times as wide as the scale of its steps, in the direction where "
+            "that is most: the posterior is far from normal there, or the steps are too long for its steep side. Lower "
+            "the step size, and see whether it stays, or sample with hmc."
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
@@ -24,9 +24,9 @@ from mhrun.models.parameters import parameters_of
 from mhrun.numbers import is_whole, whole_number
 from mhrun.store.draws import in_order_of_run, stopped_chains, validity
 from mhrun.store.netcdf import FIELDS, LAYERS, flat_draws
-from mhrun.target.fields import ambiguous_bytes
+from mhrun.target.fields import ambiguous_bytes, describe_row
 from mhrun.types import Model, Rows
-from mhrun.types.capabilities import HasOutcomeMean, offers, predicts_classes
+from mhrun.types.capabilities import HasOutcomeMean, declared_fields, offers, predicts_classes
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -117,7 +117,13 @@ def predict(
     dims = [*names, *(f"output_dim_{k}" for k in range(prediction.ndim - 1 - each - len(names)))]
     if each:
         return xr.DataArray(
-            prediction.reshape(chains, draws, *prediction.shape[1:]), dims=["chain", "draw", "datum", *dims]
+            prediction.reshape(chains, draws, *prediction.shape[1:]),
+            dims=["chain", "draw", "datum", *dims],
+            coords={
+                name: coordinate[:: every if name == "draw" else 1]
+                for name, coordinate in trace["posterior"].coords.items()
+                if name in ("chain", "draw")
+            },
         )
     return xr.DataArray(prediction / int(valid.sum()), dims=["datum", *dims])
 
@@ -148,12 +154,15 @@ def _quantity(
             )
         if isinstance(model, ModuleModel):
             _check_module(trace, model)
+            _check_rows(model, data)
         if isinstance(model, ModuleModel) and not model.is_classifier:
             return lambda theta: model.outputs(theta, rows), []
         has_names = parameters_of(model) is not None
         if predicts_classes(model) and not has_names:
+            _check_rows(model, data)
             return lambda theta: model.predict(theta, rows).exp(), ["class"]
         if offers(model, HasOutcomeMean):
+            _check_rows(model, data)
             _check_fields(trace, data)
             return lambda theta: model.outcome_mean(theta, rows), []
         if isinstance(model, FunctionModel) and model.mean is not None:
@@ -238,14 +247,36 @@ def _check_module(trace: xr.DataTree, model: ModuleModel) -> None:
             )
 
 
+def _check_rows(model: object, data: Dataset) -> None:
+    """Refuse new data that a model cannot read, or with a number that is not finite; the outcome may lack."""
+    for name, need in declared_fields(model).items():
+        if name == "y":
+            continue
+        if name not in data.fields:
+            raise UserError(_lacking(name, [name]))
+        field = data.fields[name]
+        if need.row is not None and tuple(field.shape[1:]) != need.row:
+            raise UserError(
+                f"{type(model).__name__} needs {name} with {describe_row(need.row)}; the new data have "
+                f"{describe_row(tuple(field.shape[1:]))}."
+            )
+        if field.is_floating_point() and (count := int((~field.isfinite()).sum())):
+            raise UserError(
+                f"{name} of the new data has {count:,} values that are not finite; leave their rows out."
+            )
+
+
 def _check_fields(trace: xr.DataTree, data: Dataset) -> None:
     """Refuse new data without a field that the model was fitted with, such as an exposure; the outcome may lack."""
     needed = [name for name in trace.attrs.get(FIELDS, "").split() if name != "y"]
     if lacking := [name for name in needed if name not in data.fields]:
-        mapping = ", ".join(f"'{name}': ..." for name in needed)
-        raise UserError(
-            f"the new data have no {lacking[0]}, which the model was fitted with; give predict {{{mapping}}}."
-        )
+        raise UserError(_lacking(lacking[0], needed))
+
+
+def _lacking(name: str, needed: Sequence[str]) -> str:
+    """Return that new data have no field of a name, as a line that says what is needed."""
+    mapping = ", ".join(f"'{each}': ..." for each in needed)
+    return f"the new data have no {name}, which the model was fitted with; give predict {{{mapping}}}."
 
 
 def _one_by_one(theta: Any) -> Iterator[Any]:

@@ -28,6 +28,7 @@ from mhrun.engine.threads import limited, torch_threads
 from mhrun.engine.virial import variance_ratio
 from mhrun.engine.visits import VISITS, visits
 from mhrun.engine.watcher import Watcher
+from mhrun.engine.width import WIDTH, width_of_draws
 from mhrun.errors import Interrupted, UserError, after_step
 from mhrun.random import MANY
 from mhrun.store.blocks import TraceWriter, clear, damage, done
@@ -111,6 +112,8 @@ def _of_draws(method: Method, folder: Path) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     if (share := visits(method, folder)) is not None:
         facts[VISITS] = share
+    if (width := width_of_draws(method, folder)) is not None:
+        facts[WIDTH] = width
     sampled = sampled_gradients(method, folder)
     if sampled is None:
         return facts

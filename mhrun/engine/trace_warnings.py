@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from mhrun.diagnostics.chains import ESS
 from mhrun.engine.draws_warnings import draws_warnings
 from mhrun.engine.fit import fit_warnings
 from mhrun.engine.judged_draws import judged_draws
@@ -23,7 +24,8 @@ def warn_of_trace(
     """Warn of everything that makes the draws doubtful; `until` is how precise they should be."""
     lines = [*warnings_of(method, summary), *fit_warnings(method, trace)]
     if (judged := judged_draws(method, trace)) is not None:
-        lines += draws_warnings(method, summary, judged.values, judged.names)
+        enough = ESS if until is None else min(ESS, until.ess)
+        lines += draws_warnings(method, summary, judged.values, judged.names, enough)
         lines += judged.notes
     if until is not None:
         lines += until.ess_warnings(method, judged)

@@ -53,7 +53,8 @@ class Until(NamedTuple):
         found = precision_of(judged)
         if not found.has(self.ess):
             yield (
-                f"ess = {rounded(self.ess)} is not reached with {method.shape.steps:,} steps: {found.in_words()}. "
+                f"ess = {rounded(self.ess)} with R-hat below {RHAT:g} is not reached in {method.shape.steps:,} steps: "
+                f"{found.in_words()}. "
                 f"Raise {'max_steps' if method.shape.steps == self.most else 'steps'}, or choose another method or "
                 "step size where chains do not converge."
             )

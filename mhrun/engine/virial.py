@@ -12,9 +12,6 @@ from mhrun.engine.sampled_gradients import SampledGradients
 
 TOLERATED = 1.25  # times the variance: a pilot's step makes it 1.1
 _ERRORS = 3.0  # standard errors beyond that
-# Standard deviation of the product of a right draw, at most: 1.4 of a normal posterior, 1 of exponential tails, 6 of the
-# neck of a funnel. That of wrong draws is no measure of the error, as a few that are far out make it large.
-_LARGEST_SD = 10.0
 _ROTATED = 50  # parameters up to which principal directions are looked at, with ten draws for each
 _FINITE = 1e6  # a larger one has diverged
 
@@ -46,8 +43,7 @@ def variance_ratio(sampled: SampledGradients) -> float | None:
         return None
     series = products[:, largest].reshape(sampled.draws.shape[:2])
     ess = min(diagnosis(series.numpy()).ess, series.numel())
-    sd = min(float(series.std()), _LARGEST_SD)
-    if not ratio - TOLERATED > _ERRORS * sd / math.sqrt(max(ess, 1.0)):
+    if not ratio - TOLERATED > _ERRORS * float(series.std()) / math.sqrt(max(ess, 1.0)):
         return None
     return min(ratio, _FINITE)
 

@@ -51,7 +51,7 @@ def unfit(model: Model, data: Dataset) -> str | None:
             change = f"; set {need.setting}" if need.setting else ""
             if need.values == "classes" and row == (need.classes,):
                 change = f"; if they are one-hot, give {field}.argmax(1)"
-            return f"{name} needs {field} with {_shape(need.row)}; the data have {_shape(row)}{change}."
+            return f"{name} needs {field} with {describe_row(need.row)}; the data have {describe_row(row)}{change}."
         if data_fields[field].is_complex():
             return f"{name} needs {field} of real numbers; the data have {data_fields[field].dtype}."
         if need.values and (wrong := _wrong(need, data_fields[field])) is not None:
@@ -86,7 +86,8 @@ def ambiguous_bytes(model: Model, data: Dataset) -> str | None:
     )
 
 
-def _shape(row: tuple[int, ...]) -> str:
+def describe_row(row: tuple[int, ...]) -> str:
+    """Return the shape of a datum's part of a field, in words."""
     return f"rows of shape {row}" if row else "one number per datum"
 
 

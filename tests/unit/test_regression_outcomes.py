@@ -132,6 +132,12 @@ def test_predict_of_a_regression_is_the_mean_of_the_outcome_over_the_draws():
     with pytest.raises(UserError, match=r"the new data have no x, .* give predict \{'x': \.\.\.\}\."):
         mhrun.predict(trace, model, {"z": X})
     with pytest.raises(
+        UserError, match=r"needs x with rows of shape \(\d,\); the new data have rows of shape"
+    ):
+        mhrun.predict(trace, model, X[:, :-1])
+    with pytest.raises(UserError, match="x of the new data has 1 values that are not finite"):
+        mhrun.predict(trace, model, np.where(np.arange(X.size).reshape(X.shape) == 1, np.nan, X))
+    with pytest.raises(
         UserError, match=r"does not say what it predicts; .* lambda theta, rows: rows.x @ theta\."
     ):
         mhrun.predict(trace, GaussianMixture([[0.0] * D], 1.0), X)

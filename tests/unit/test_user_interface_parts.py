@@ -92,6 +92,7 @@ def test_a_function_is_averaged_over_the_draws(fitted):
     assert mean.dims == ("datum",)
     assert np.allclose(mean, exact.mean((0, 1)))
     each = mhrun.predict(trace, lambda theta, batch: theta.a + batch @ theta.b, x, each=True, every=3)
+    assert each.coords["draw"].equals(trace["posterior"].coords["draw"][::3])
     assert each.dims == ("chain", "draw", "datum")
     assert np.allclose(each, exact[:, ::3])
 

@@ -60,6 +60,22 @@ def test_heavy_tails_are_no_reason(rng):
         assert variance_ratio(found) is None
 
 
+@pytest.mark.parametrize("leaves", [1, 9])
+@pytest.mark.parametrize("draws", [26, 100])
+def test_a_funnel_is_no_reason(leaves, draws):
+    """Of v ~ N(0, 9) and x ~ N(0, e^v), whose products have the largest spread of the usual posteriors."""
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        v = 3 * rng.normal(size=(4, draws, 1))
+        x = np.exp(v / 2) * rng.normal(size=(4, draws, leaves))
+        square = (x**2 * np.exp(-v)).sum(-1, keepdims=True)
+        grad = np.concatenate([-v / 9 - leaves / 2 + square / 2, -x * np.exp(-v)], -1)
+        theta = torch.from_numpy(np.concatenate([v, x], -1))
+        flat = torch.from_numpy(grad.reshape(-1, leaves + 1))
+        found = SampledGradients(theta, torch.zeros(len(flat)), flat, 1.0, 0.1)
+        assert variance_ratio(found) is None
+
+
 def test_what_has_no_ratio_has_none():
     constant = SampledGradients(torch.zeros(4, 100, 1), torch.zeros(400), torch.ones(400, 1), 1.0, 0.1)
     assert variance_ratio(constant) is None

@@ -1,0 +1,77 @@
+"""Draws of a dynamics that are far wider than the scale of its steps."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import mhrun
+from mhrun.engine.width import WIDTH
+
+
+def of_a_rate(step_size, folder, **settings):
+    """Return the draws of the log of a rate with one event, U = e^x - x, the recorded width, and the warnings."""
+    call = {"start": [0.0, 0.0], "precondition": "dense", "steps": 4000, "warmup": 500, "seed": 1} | settings
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        trace = mhrun.sample(
+            lambda theta: theta[0] - theta[0].exp() - 0.5 * theta[1] ** 2,
+            None,
+            mhrun.Unadjusted(mhrun.SGLD(), m=1),
+            step_size=step_size,
+            folder=folder,
+            **call,
+        )
+    width = json.loads((folder / "done.json").read_text()).get(WIDTH)
+    draws = trace["posterior"]["theta"].to_numpy() if "posterior" in trace.children else None
+    return draws, width, [str(one.message) for one in found]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 4.0])
+def test_the_width_is_the_largest_standard_deviation(tmp_path, temperature):
+    """At the mode, x = 0, both curvatures are 1."""
+    draws, width, lines = of_a_rate(0.1, tmp_path, temperature=temperature)
+    assert width == pytest.approx(draws.std((0, 1)).max() / temperature**0.5, rel=0.05)
+    assert not any("as wide as the scale" in line for line in lines)
+
+
+def test_draws_that_the_steep_side_throws_far_out_are_warned_of(tmp_path):
+    """Of a posterior with standard deviation 1.28 they have 44, the same in all chains."""
+    draws, width, lines = of_a_rate(1.5, tmp_path)
+    assert draws.std() > 20
+    assert width > 20
+    assert any("times as wide as the scale of its steps" in line for line in lines)
+    assert not any("R-hat" in line for line in lines)
+
+
+def test_what_has_no_scale_has_no_width(tmp_path):
+    assert of_a_rate(0.1, tmp_path / "none", precondition="none", steps=200)[1] is None
+    assert of_a_rate(0.1, tmp_path / "few", steps=20)[1] is None
+    assert of_a_rate(0.1, tmp_path / "no", steps=200, thin=None)[1] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 3])
+def test_the_default_for_many_data_warns_where_outcomes_are_rare(seed):
+    """One and three positive outcomes at the values of a dummy variable: its draws are 45 to 60 times too wide."""
+    n = 210_000
+    x = torch.repeat_interleave(torch.tensor([0.0, 1.0], dtype=torch.float64), n // 2)
+    y = torch.zeros(n, dtype=torch.float64)
+    y[[0, n // 2, n // 2 + 1, n // 2 + 2]] = 1.0
+
+    def log_lik(theta, batch):
+        score = theta.a + theta.b * batch.x
+        return batch.y * score - torch.nn.functional.softplus(score)
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        trace = mhrun.sample(
+            log_lik, {"x": x, "y": y}, parameters={"a": "Normal(0, 5)", "b": "Normal(0, 5)"}, seed=seed
+        )
+    assert np.std(trace["posterior"]["b"].to_numpy()) > 20  # 1.1 of the posterior
+    lines = [str(one.message) for one in found]
+    assert any("as wide as the scale" in line or "draws are too wide" in line for line in lines)
