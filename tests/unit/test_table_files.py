@@ -388,6 +388,8 @@ def test_groups_are_codes_of_their_values_in_sorted_order(frame):
             values = [data.facts["groups"][name][code] for code in codes]
             assert values == [str(value) for value in frame[name].iloc[at]]
     new = part.prepared({"a": [1.0, 2.0], "kind": ["red", "blue"], "grade": [2, 1]})
+    objects = pd.Series({"a": 1.0, "kind": "red", "grade": 2}).to_frame().T  # as of one row of a frame
+    assert torch.equal(part.prepared(objects).fields["x"], new.fields["x"][:1])
     assert new.fields["kind"].tolist() == [2, 0]
     assert new.fields["grade"].tolist() == [1, 0]
     with pytest.raises(UserError, match=r"column 'kind' has 'pink', which the table does not have: 'blue'"):
