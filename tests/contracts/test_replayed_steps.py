@@ -101,6 +101,7 @@ def test_replays_are_the_steps_to_the_bit(monkeypatch, kernel, kinds):
     assert all(count == replay._CHECKED for count in steps._checked.values())
 
 
+@pytest.mark.slow
 def test_by_default_a_run_of_a_function_is_replayed(monkeypatch):
     monkeypatch.undo()
     made = []

@@ -45,6 +45,7 @@ def closest(point):
     return min(range(5), key=lambda k: math.dist(point, CENTRES[k]))
 
 
+@pytest.mark.slow
 def test_modes_are_counted_as_by_a_plain_loop(run):
     found = modes.metrics(run)
     with run.trace("renhd") as trace:

@@ -67,6 +67,7 @@ FITS = {  # all others are refused
 }
 
 
+@pytest.mark.slow
 def test_every_pair_of_a_model_and_data_runs_or_is_refused_in_a_line(here, monkeypatch):
     """What does not fit is refused before anything is computed or written."""
     data = pairs.write(here, monkeypatch)

@@ -51,6 +51,7 @@ def test_a_model_to_which_bytes_are_numbers_takes_them(rows):
     assert trace["posterior"]["theta"].shape == (2, 5, 2)
 
 
+@pytest.mark.slow
 @short_run
 def test_predictions_and_monitors_refuse_plain_bytes_too(rows):
     data = rows | {"x": rows["x"].astype("float32"), "y": (rows["y"] > 0).astype(int)}

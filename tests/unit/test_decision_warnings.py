@@ -32,9 +32,9 @@ def ran(monkeypatch, rule, temperature=1.0, steps=120):
     """Return the warnings on wrong decisions, and (n/T) sd / sqrt(n) as the run estimates it."""
     noises = []
 
-    def watched(method, summary, trace):
+    def watched(method, summary, trace, until):
         noises.append(full_noise(summary, N, method.shape.chains * method.shape.steps))
-        return kept(method, summary, trace)
+        return kept(method, summary, trace, until)
 
     kept = engine.warn_of_trace
     monkeypatch.setattr(engine, "warn_of_trace", watched)

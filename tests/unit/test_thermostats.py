@@ -205,6 +205,7 @@ def test_the_hottest_rung_of_five_modes_is_too_wide_as_algorithm_2_makes_it():
     assert_mean(ours - plain, 0.0, "against NumPy")
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_the_splitting_survives_a_thermostat_that_is_negative():
     """Where the explicit scheme multiplies momenta by 1 - s > 1."""
