@@ -72,7 +72,7 @@ class ControlArrays(NamedTuple):
 
 
 class Arguments(NamedTuple):
-    """The arguments of a loop; each loop has NamedTuples of its own for what differs."""
+    """The arguments of a loop; what differs between loops is in NamedTuples that each defines."""
 
     stream: Stream
     settings: Any  # what stays the same

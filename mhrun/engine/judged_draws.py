@@ -35,8 +35,9 @@ class JudgedDraws(NamedTuple):
 
     @property
     def can_be_judged(self) -> bool:
-        """Return whether they are enough for R-hat and ESS, and finite."""
-        return self.values.shape[1] >= LEAST_DRAWS and bool(np.isfinite(self.values).all())
+        """Return whether they are enough for R-hat and ESS, finite, and of any coordinate."""
+        enough = self.values.shape[1] >= LEAST_DRAWS and self.values.shape[-1] > 0
+        return enough and bool(np.isfinite(self.values).all())
 
 
 def judged_draws(method: Method, trace: xr.DataTree) -> JudgedDraws | None:

@@ -12,7 +12,8 @@ import torch
 
 import mhrun
 from mhrun.diagnostics.chains import diagnoses
-from mhrun.engine.until import More, Precision, Until
+from mhrun.engine.judged_draws import JudgedDraws
+from mhrun.engine.until import More, Precision, Until, precision_of
 from mhrun.errors import UserError
 
 SCALES = torch.tensor([1.0, 1.5], dtype=torch.float64)
@@ -183,6 +184,12 @@ def test_the_next_number_of_steps(ess, rhat, steps):
     assert found == steps
     assert Until(400.0, 1_200).next_steps(1_000, Precision(ess, rhat)) == (None if steps is None else 1_200)
     assert Until(400.0, 1_000).next_steps(1_000, Precision(ess, rhat)) is None
+
+
+def test_draws_of_no_coordinate_have_no_precision():
+    """As of a network none of whose predictions varies."""
+    assert precision_of(JudgedDraws(np.zeros((4, 100, 0)), [], [])).ess == 0
+    assert precision_of(None).ess == 0
 
 
 def test_a_line_has_what_was_found():
