@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,12 @@ from mhrun.target import Target
 # a curvature, which has two gradients for each.
 ROWS, _NUMBERS = 20_000, 5_000_000
 _VALUES = 1 << 24  # numbers of one evaluation, at most
+
+
+class _Evaluated:
+    """A count that surfaces of one target share."""
+
+    n_grad = 0
 
 
 class Surface:
@@ -29,11 +37,27 @@ class Surface:
     def __init__(self, target: Target, temperature: float, seed: int) -> None:
         self.target = target
         self.temperature = temperature
+        self._takes_passes = False  # over all data, in place of a part
         is_curved = target.dim <= most_scaled(target.model)
         self.size = min(target.n, ROWS, *[_NUMBERS // target.dim] * is_curved)
         streams = Streams(derive_key(seed, "reference"), 1, target.device)
         self._index = Draws(streams, 0).index(target.n, self.size, replacement=False)
-        self.n_grad = 0  # gradients of single data evaluated
+        self._evaluated = _Evaluated()
+
+    def of_all_data(self) -> Surface:
+        """Return the surface of all data, which adds to the same count."""
+        whole = copy.copy(self)
+        whole.size, whole._takes_passes = self.target.n, True
+        return whole
+
+    @property
+    def n_grad(self) -> int:
+        """The gradients of single data evaluated."""
+        return self._evaluated.n_grad
+
+    @n_grad.setter
+    def n_grad(self, count: int) -> None:
+        self._evaluated.n_grad = count
 
     def value_and_grad(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Return f (C,) and its gradient (C, D) at theta (C, D), float64."""
@@ -43,7 +67,10 @@ class Surface:
 
     def _part(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         temperature = torch.full((len(theta),), self.temperature, dtype=torch.float64, device=theta.device)
-        point = self.target.evaluate(theta, self._index, temperature)
+        if self._takes_passes:
+            point = self.target.evaluate_full(theta, temperature)
+        else:
+            point = self.target.evaluate(theta, self._index, temperature)
         assert point.grad is not None
         assert point.log_lik_mean is not None
         self.n_grad += len(theta) * self.size

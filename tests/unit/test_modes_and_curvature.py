@@ -11,7 +11,7 @@ import mhrun
 from mhrun.data import Dataset
 from mhrun.engine.gradient_noise import root_of_covariance
 from mhrun.engine.pilot.curvature import below_mode, hessian, largest_curvature, spectrum
-from mhrun.engine.pilot.modes import find_curved_modes, find_modes, on_all_data
+from mhrun.engine.pilot.modes import CurvedModes, Mode, find_curved_modes, find_modes, on_all_data
 from mhrun.engine.surface import Surface
 from mhrun.models.function import FunctionModel
 from mhrun.models.gaussian_mean import GaussianMean
@@ -60,7 +60,8 @@ def test_chains_of_many_data_begin_at_the_mode_of_all_of_them(monkeypatch, tempe
     modes = find_modes(surface, torch.tensor([[0.0], [5.0], [-7.0]], dtype=torch.float64))
     curvature = hessian(surface, modes.theta[0])
     before, spent = (float(modes.theta[0]) - x.mean()) * n**0.5, surface.n_grad
-    after = (on_all_data(surface, modes.theta, modes.best, curvature) - x.mean()) * n**0.5
+    on_all = on_all_data(surface, CurvedModes(modes, curvature, True))
+    after = (on_all.theta - x.mean()) * n**0.5
     assert abs(before) > 5
     assert after.abs().max() < 0.01 if moved else after[0] == pytest.approx(before)
     assert surface.n_grad - spent == (2 * n if moved else 0)  # one mode: a step, and one that finds it there
@@ -158,7 +159,8 @@ def test_modes_that_are_apart_stay_apart_on_all_data(monkeypatch):
     target = Target(FunctionModel(log_lik, torch.zeros(1)), Dataset.of(x))
     surface = Surface(target, 1.0, seed=1)
     modes = find_modes(surface, torch.tensor([[-0.8], [1.2], [-1.5]], dtype=torch.float64))
-    found = on_all_data(surface, modes.theta, modes.best, hessian(surface, modes.theta[modes.best]))
+    curvature = hessian(surface, modes.theta[modes.best])
+    found = on_all_data(surface, CurvedModes(modes, curvature, True)).theta
     assert found[:, 0].abs().numpy() == pytest.approx(np.sqrt(x.mean()), abs=0.2 * n**-0.5)
     assert found[:, 0].sign().tolist() == [-1, 1, -1]
 
@@ -180,7 +182,7 @@ def test_modes_of_several_coordinates_move_together(monkeypatch):
         return (target.gradients.full(points, torch.ones(6, dtype=torch.float64)) @ root).norm(dim=1)
 
     assert distance(modes.theta).min() > 1
-    found = on_all_data(surface, modes.theta, modes.best, curvature)
+    found = on_all_data(surface, CurvedModes(modes, curvature, True)).theta
     assert distance(found).max() < 0.5
     assert found.unique(dim=0).shape == (1, D)
 
@@ -190,7 +192,8 @@ def test_modes_of_all_data_stay_where_they_are():
     surface = Surface(Target(GaussianMean(), Dataset.of([-1.0, 0.0, 4.0])), 1.0, seed=1)
     points = torch.tensor([[9.0], [-9.0]], dtype=torch.float64)
     curvature = torch.tensor([[3.0]], dtype=torch.float64)
-    assert on_all_data(surface, points, 0, curvature).tolist() == [[9.0], [-9.0]]
+    modes = Mode(points, 0, 0.0, torch.zeros(1), [0.0, 0.0])
+    assert on_all_data(surface, CurvedModes(modes, curvature, True)).theta.tolist() == [[9.0], [-9.0]]
     assert surface.n_grad == 0
 
 
@@ -207,3 +210,38 @@ def test_the_covariance_of_gradients_is_the_mean_over_points(points):
     surface = Surface(Target(GaussianMean(), Dataset.of(x)), 1.0, seed=1)
     root = root_of_covariance(surface, torch.zeros(points, 1, dtype=torch.float64))
     assert float(root.T @ root) == pytest.approx(x.var(ddof=1))
+
+
+@pytest.mark.parametrize("ones", [30, 3_000])
+def test_the_curvature_is_that_of_all_data_where_a_part_has_hardly_any_of_a_category(monkeypatch, ones):
+    """30 of 30,000 rows have a dummy variable: about 0.3 of the 300 that are read. Newton steps show it."""
+    monkeypatch.setattr("mhrun.engine.surface.ROWS", 300 if ones == 30 else 3_000)
+    n = 30_000
+    rng = np.random.default_rng(4)
+    dummy = np.zeros(n)
+    dummy[rng.choice(n, ones, replace=False)] = 1.0
+    y = (rng.random(n) < 1 / (1 + np.exp(-1.0 - 0.5 * dummy))).astype(float)
+
+    def log_lik(theta, batch):
+        score = theta[0] + theta[1] * batch["d"]
+        prior = -0.5 * (theta / 5).square().sum() / n
+        return batch["y"] * score - torch.nn.functional.softplus(score) + prior
+
+    target = Target(FunctionModel(log_lik, torch.zeros(2)), Dataset.of({"d": dummy, "y": y}))
+    surface = Surface(target, 1.0, seed=1)
+    part = find_curved_modes(surface, torch.zeros(2, 2, dtype=torch.float64))
+    before = surface.n_grad
+    theta, of, found = on_all_data(surface, part)
+    p = 1 / (1 + np.exp(-float(theta[0] @ torch.ones(2, dtype=torch.float64))))
+    if ones == 30:
+        assert of.size == n
+        assert float(found.curvature[1, 1]) == pytest.approx(ones * p * (1 - p) + 1 / 25, rel=1e-3)
+        assert float(part.curvature[1, 1]) < 0.5 * float(found.curvature[1, 1])
+        # At the mode observed and expected numbers of ones agree, but for the prior.
+        events = y[dummy == 1].sum()
+        assert float(theta[0, 1]) / 25 == pytest.approx(events - ones * p, abs=1e-2 * ones**0.5)
+        assert surface.n_grad - before > 4 * n  # passes over all data are counted
+    else:
+        assert of is surface
+        assert found is part
+        assert surface.n_grad - before <= 3 * n

@@ -55,13 +55,17 @@ def test_what_has_no_scale_has_no_width(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 3])
-def test_the_default_for_many_data_warns_where_outcomes_are_rare(seed):
-    """One and three positive outcomes at the values of a dummy variable: its draws are 45 to 60 times too wide."""
+@pytest.mark.parametrize(("seed", "events"), [(1, (1, 3)), (3, (1, 3)), (1, (0, 1)), (1, (0, 0))])
+def test_the_default_for_many_data_is_right_where_outcomes_are_rare(seed, events):
+    """A few positive outcomes at the values of a dummy variable; the part of the data that a mode is from has none.
+
+    The standard deviations are by quadrature on a grid. Steps make variances 10 % too large in a normal posterior, and
+    up to 1.3 times too wide draws are tolerated where it is skewed.
+    """
     n = 210_000
     x = torch.repeat_interleave(torch.tensor([0.0, 1.0], dtype=torch.float64), n // 2)
     y = torch.zeros(n, dtype=torch.float64)
-    y[[0, n // 2, n // 2 + 1, n // 2 + 2]] = 1.0
+    y[: events[0]] = y[n // 2 : n // 2 + events[1]] = 1.0
 
     def log_lik(theta, batch):
         score = theta.a + theta.b * batch.x
@@ -72,6 +76,16 @@ def test_the_default_for_many_data_warns_where_outcomes_are_rare(seed):
         trace = mhrun.sample(
             log_lik, {"x": x, "y": y}, parameters={"a": "Normal(0, 5)", "b": "Normal(0, 5)"}, seed=seed
         )
-    assert np.std(trace["posterior"]["b"].to_numpy()) > 20  # 1.1 of the posterior
-    lines = [str(one.message) for one in found]
-    assert any("as wide as the scale" in line or "draws are too wide" in line for line in lines)
+    a, b = np.linspace(-35, -5, 1201)[:, None], np.linspace(-25, 20, 1801)[None]
+    height = -(a**2 + b**2) / 50 + sum(
+        count * score - n // 2 * np.logaddexp(0, score) for count, score in zip(events, (a, a + b), strict=True)
+    )
+    weight = np.exp(height - height.max())
+    weight /= weight.sum()
+    for name, axis in (("a", a), ("b", b)):
+        mean = (weight * axis).sum()
+        sd = (weight * (axis - mean) ** 2).sum() ** 0.5
+        draws = trace["posterior"][name].to_numpy()
+        assert draws.std() / sd == pytest.approx(1.1, abs=0.2), name
+        assert draws.mean() == pytest.approx(mean, abs=0.35 * sd), name
+    assert not [str(one.message) for one in found if "wide" in str(one.message)]

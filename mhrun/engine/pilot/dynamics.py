@@ -19,6 +19,7 @@ from mhrun.engine.mean_bias import Gains, MeanBias, largest_bias
 from mhrun.engine.method import Method
 from mhrun.engine.pilot.curvature import largest_curvature
 from mhrun.engine.pilot.start import ScaledStart
+from mhrun.engine.pilot.trial import Trials, tried
 from mhrun.engine.sampled_gradients import on_all_data
 from mhrun.engine.surface import Surface
 from mhrun.errors import UserError
@@ -52,7 +53,7 @@ class DynamicsStep(NamedTuple):
 
 
 def step_of_dynamics(
-    method: Method, surface: Surface, start: ScaledStart, temperature: float
+    method: Method, surface: Surface, start: ScaledStart, temperatures: Tensor
 ) -> DynamicsStep:
     """Return the step size of a dynamics and its minibatch size, if that is open.
 
@@ -62,18 +63,19 @@ def step_of_dynamics(
     that is given the error is in `facts`. Where draws judged the scale the step is shorter if the mean of a coordinate
     would be off by more than 0.15 standard deviations, see `mhrun.engine.mean_bias.biases_of_means`. A thermostat
     removes the part of that error which all directions have alike, and has a bias of its kinetic energy,
-    `bias.in_small_steps`: the two are bounds then; and the step is no longer than the dynamics' `largest_step`.
+    `bias.in_small_steps`: the two are bounds then; and the step is no longer than the dynamics' `largest_step`. Where
+    the posterior is far from normal short runs try it, see `mhrun.engine.pilot.trial.tried`.
 
     Args:
         method: whose kernel is a dynamics.
         surface: of its target; gradients that are evaluated are added to its count.
         start: where its chains begin, and their scale.
-        temperature: the lowest of the chains.
+        temperatures: of the chains (C,).
 
     Raises:
         UserError: no step size is given, and the curvature gives none.
     """
-    kernel = method.kernel
+    kernel, temperature = method.kernel, float(temperatures.min())
     assert isinstance(kernel, Unadjusted)
     given = None if method.plan.is_open else method.plan.at_collected_steps()[0].amax(0)
     m = _minibatch(method.target) if kernel.m_is_open else None
@@ -98,12 +100,19 @@ def step_of_dynamics(
             "friction."
         )
     largest_step = min(2 * _VARIANCE_ERROR / rates.error, rates.largest_step, of_thermostat)
-    step = given
+    step, trials = given, None
     if step is None:
         shorter = math.inf if rate is None else _MEAN_ERROR / abs(rate.size)
-        step = torch.tensor([min(largest_step, shorter)], dtype=torch.float64)
+        longest = min(largest_step, shorter)
+        if start.scale is not None and start.is_skewed:
+            with_m = kernel if m is None else kernel.with_m(m)
+            trials = tried(method, with_m, start.scale, longest, start.theta, temperatures)
+        step = torch.tensor([longest if trials is None else trials.step_size], dtype=torch.float64)
     longest = float(step.max())
     facts = _facts_of_variance(longest, rates, kernel.dynamics.bias.in_small_steps, of_thermostat)
+    if trials is not None:
+        facts |= {"n_lik": trials.n_lik, "n_grad": trials.n_grad}
+        facts["why"] += _trials_in_words(trials, longest)
     shift = None if judged is None else judged.shift(longest)
     if shift is not None and abs(shift.size) >= _SHOWN:
         is_limited = given is None and rate is not None and longest * abs(rate.size) > 0.99 * _MEAN_ERROR
@@ -144,6 +153,16 @@ def _shift_in_words(shift: MeanBias, bias: float, *, is_limited: bool) -> str:
     elif is_limited:
         reason = ", and would be by more at longer steps"
     return f" The mean of {shift.name} is off by up to {size:.2g} posterior standard deviations{reason}."
+
+
+def _trials_in_words(trials: Trials, longest: float) -> str:
+    """Return a sentence on trials that made the step shorter, or nothing."""
+    if not longest < trials.longest:
+        return ""
+    at = f"at a step size of {trials.longest:.3g}"
+    if math.isinf(trials.wider):
+        return f" In trials chains diverged {at}."
+    return f" In trials draws were {trials.wider:.2g} times as wide {at} as at this one."
 
 
 class _ErrorRates(NamedTuple):

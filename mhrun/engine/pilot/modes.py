@@ -23,6 +23,9 @@ _LOST = 1e3  # nats per datum below the highest end, at which an ascent has not 
 _OFF = 0.5  # standard deviations of the tempered target that the mode of a part of the data may be off
 # Steps towards the mode of all data, and how many times the expected distance one may be
 _NEWTON, _FARTHEST = 3, 20.0
+# A step that is longer than this share of the one before shows that the curvature of the part is not that of all data,
+# which is then computed, if it takes no more numbers.
+_SLOW, _AFFORDABLE = 0.5, 3e10
 _SCALINGS = 2  # restarts of ascents in coordinates scaled by the curvature
 # How far below its mode, as a quadratic, an end is at most; and as a share of its height
 _NATS, _RELATIVE = 0.05, 1e-8
@@ -97,13 +100,15 @@ class CurvedModes(NamedTuple):
     proper: bool  # whether it is that of a mode: no eigenvalue is negative, or 0 beside the largest
 
 
-def find_curved_modes(surface: Surface, theta: Tensor) -> CurvedModes:
+def find_curved_modes(surface: Surface, theta: Tensor, units: Tensor | None = None) -> CurvedModes:
     """Return modes, and the curvature at the highest one.
 
     Where coordinates have very different units, as of unstandardised features, ascents stop far from a mode.
     They are then restarted from there in units of the curvature, 1 / sqrt(diag |H|).
+
+    Args: see `find_modes`.
     """
-    modes = find_modes(surface, theta)
+    modes = find_modes(surface, theta, units)
     for scaling in range(_SCALINGS + 1):
         if not bool(modes.theta.isfinite().all()):
             return CurvedModes(modes, None, False)
@@ -119,10 +124,48 @@ def find_curved_modes(surface: Surface, theta: Tensor) -> CurvedModes:
     return CurvedModes(modes, curvature, not is_degenerate(curvature))
 
 
-def on_all_data(
-    surface: Surface, modes: Tensor, best: int, curvature: Tensor, *, proper: bool = True
-) -> Tensor:
-    """Return modes (C, D) of a part of the data, moved towards those of all data by Newton steps.
+class OnAllData(NamedTuple):
+    """Where chains begin on all data, and the modes and curvature that are known."""
+
+    theta: Tensor  # (C, D)
+    surface: Surface
+    found: CurvedModes  # of the surface
+
+
+def on_all_data(surface: Surface, found: CurvedModes) -> OnAllData:
+    """Return modes of a part of the data, moved to those of all data.
+
+    By Newton steps, which take a pass over the data each. Where these show that the curvature is not that of all data
+    modes and curvature are computed from all of them, if that takes no more than 3e10 numbers. Such is a part that has
+    hardly any of what is rare and matters, such as a value of a category, or a positive outcome.
+
+    Args:
+        surface: of the part; what is evaluated is added to its count.
+        found: its modes, with the curvature at the highest one.
+    """
+    modes = found.modes.theta
+    assert found.curvature is not None
+    error = math.sqrt(surface.target.n / surface.size - 1)
+    if error <= _OFF * math.sqrt(surface.temperature):
+        return OnAllData(modes, surface, found)
+    moved = _by_newton_steps(surface, found, error)
+    if moved.fits:
+        return OnAllData(moved.theta, surface, found)
+    if found.proper and 2.0 * modes.shape[1] ** 2 * surface.target.n <= _AFFORDABLE:
+        whole = surface.of_all_data()
+        found_on_all = find_curved_modes(whole, modes, units_of(found.curvature))
+        if found_on_all.proper:
+            return OnAllData(found_on_all.modes.theta, whole, found_on_all)
+    return OnAllData(moved.theta, surface, found)
+
+
+class _Moved(NamedTuple):
+    theta: Tensor  # (C, D)
+    fits: bool  # whether the curvature may be that of all data
+
+
+def _by_newton_steps(surface: Surface, found: CurvedModes, error: float) -> _Moved:
+    """Return modes of a part of the data, moved towards those of all data.
 
     The mode of a part is about sqrt(n / size - 1) standard deviations of the posterior at T = 1 off. Where that is more
     than half a standard deviation of the target, chains would begin in its tails, and a pilot would tune its step size
@@ -131,15 +174,13 @@ def on_all_data(
 
     Args:
         surface: of the part; what is evaluated is added to its count.
-        modes: where ascents on it ended.
-        best: the highest one.
-        curvature: minus its Hessian (D, D) there.
-        proper: whether that is a proper mode, see `spectrum`.
+        found: its modes, with the curvature at the highest one.
+        error: of the mode of a part, in standard deviations.
     """
-    target, error = surface.target, math.sqrt(surface.target.n / surface.size - 1)
-    if error <= _OFF * math.sqrt(surface.temperature):
-        return modes
-    eigenvalues, vectors = spectrum(curvature, proper=proper)
+    modes, best, target = found.modes.theta, found.modes.best, surface.target
+    assert found.curvature is not None
+    fits = True
+    eigenvalues, vectors = spectrum(found.curvature, proper=found.proper)
     # (D, D): |scaled x| is a distance in standard deviations at T = 1.
     scaled = (vectors * eigenvalues.sqrt()).T
     starts = modes.double().cpu().clone()
@@ -147,18 +188,21 @@ def on_all_data(
     starts[offsets.norm(dim=1) < error] = starts[best].clone()
     points, indices = starts.unique(dim=0, return_inverse=True)
     temperature = torch.full((len(points),), surface.temperature, dtype=torch.float64, device=modes.device)
+    before = math.inf
     for _ in range(_NEWTON):
         grad = target.gradients.full(points.to(modes), temperature).double().cpu()
         surface.n_grad += len(points) * target.n
         step = ((grad @ vectors) / eigenvalues) @ vectors.T
-        distances = (step @ scaled.T).norm(dim=1)
+        distance = float((step @ scaled.T).norm(dim=1).max())
+        is_near = distance < _OFF * math.sqrt(surface.temperature)
+        fits = fits and (is_near or distance < _SLOW * before)
         # Where the density is no quadratic, points are better not moved.
-        if not float(distances.max()) < _FARTHEST * error * math.sqrt(len(scaled)):
-            return modes
-        points = points + step
-        if float(distances.max()) < _OFF * math.sqrt(surface.temperature):
+        if not distance < _FARTHEST * error * math.sqrt(len(scaled)):
+            return _Moved(modes, False)
+        points, before = points + step, distance
+        if is_near:
             break
-    return points[indices].to(modes)
+    return _Moved(points[indices].to(modes), fits)
 
 
 def _objective(

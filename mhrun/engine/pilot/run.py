@@ -167,7 +167,7 @@ def _chosen(method: Method, surface: Surface, start: ScaledStart, temperature: T
     if isinstance(method.kernel, ZigZag):
         why = "a zig-zag draw every standard deviation of the tempered posterior."
         return _Choice(_ZIG_ZAG * temperature.sqrt(), start.theta, start.scale, {"why": why})
-    step_size, m, facts = step_of_dynamics(method, surface, start, float(temperature.min()))
+    step_size, m, facts = step_of_dynamics(method, surface, start, temperature)
     return _Choice(step_size, start.theta, start.scale, facts, m)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -29,8 +30,9 @@ from mhrun.target.function_space import is_network
 from mhrun.types.scale import Scale
 
 _LARGEST_CONDITION = 1e7  # condition number above which some directions have no curvature but for rounding
-# Of the log-ratio to a normal density, in nats; of posteriors that are nearly normal it is below 0.5.
-_LARGEST_SPREAD = 2.0
+# Of the log-ratio to a normal density, in nats: from which on the scale is in doubt, and up to which a posterior is
+# nearly normal.
+_LARGEST_SPREAD, _NEARLY_NORMAL = 2.0, 0.5
 # A dense scale is the default for so few parameters, and for more if the curvature of a proper mode has at least this
 # condition number in units of its diagonal: trajectories with a diagonal scale would be ten times as long.
 _MOST_DENSE, _CORRELATED = 50, 100.0
@@ -48,6 +50,7 @@ class ScaledStart(NamedTuple):
     curvature: Tensor | None = None  # in scaled coordinates (D, D), if it is known
     condition: float | None = None  # the condition number of the curvature that the scale is from
     doubt: str | None = None  # why the scale may be far off: "flat" or "skewed"
+    is_skewed: bool = False  # whether the posterior may be far from normal, though its scale may be known
     flat_along: str | None = None  # a direction in which the log posterior does not fall off
     heavy: HeavyTail | None = None  # a direction in which it falls off so slowly that it has no variance
     other: OtherMode | None = None  # at which no chain begins
@@ -101,29 +104,29 @@ def _with_scale(
     method: Method, surface: Surface, found: CurvedModes, theta: Tensor, temperature: Tensor, key: int
 ) -> ScaledStart:
     """Return the start with the scale that the curvature gives."""
-    (modes, curvature, proper), dim = found, method.target.dim
-    assert curvature is not None
-    eigenvalues, vectors = spectrum(curvature, proper=proper)
-    kind = _kind_of_scale(method, curvature, proper=proper)
-    follows = method.kernel.follows
-    if follows and kind != "none" and not proper:
+    dim, follows = method.target.dim, method.kernel.follows
+    assert found.curvature is not None
+    kind = _kind_of_scale(method, found.curvature, proper=found.proper)
+    if follows and kind != "none" and not found.proper:
         unit = torch.eye(dim) if kind == "dense" else torch.ones(dim)
         return ScaledStart(theta, Scale(torch.zeros(dim), unit))
+    begins, surface, (modes, curvature, proper) = on_all_data(surface, found)
+    assert curvature is not None
+    eigenvalues, vectors = spectrum(curvature, proper=proper)
     root = torch.linalg.cholesky(vectors @ torch.diag(1 / eigenvalues) @ vectors.T)
     highest = modes.theta[modes.best].to(theta.dtype)  # of the data that the surface has
-    modes = modes._replace(theta=on_all_data(surface, modes.theta, modes.best, curvature, proper=proper))
-    best = modes.theta[modes.best].to(theta.dtype)
+    best = begins[modes.best].to(theta.dtype)
     z = Draws(Streams(key, len(theta)), 0).normal(Purpose.INIT, dim).cpu()
     offsets = _SPREAD * temperature.sqrt()[:, None] * (z @ root.T)
     expected = 0.5 * _SPREAD**2 * temperature.cpu() * z.square().sum(1)
-    points = inside(surface, modes.theta.double().cpu(), offsets, theta, expected)
+    points = inside(surface, begins.double().cpu(), offsets, theta, expected)
     if kind == "none":
         return ScaledStart(points, None, curvature)
     condition = float(eigenvalues.max() / eigenvalues.min())
-    doubt = None
+    doubt, spread = None, 0.0
     if not proper and condition > _LARGEST_CONDITION:  # else coordinates have different units
-        doubt = "flat"
-    elif not follows and spread_of_log_ratio(surface, highest, root, key) > _largest_spread(dim):
+        doubt, spread = "flat", math.inf
+    elif not follows and (spread := _spread(surface, highest, root, key)) > _LARGEST_SPREAD:
         doubt = "skewed"
     # A diagonal scale has the curvature of each coordinate with the others held fixed.
     diagonal = curvature.diagonal().abs().clamp_min(float(eigenvalues.min())).rsqrt()
@@ -131,7 +134,8 @@ def _with_scale(
     def scaled(factor: Tensor) -> ScaledStart:
         scale, matrix = Scale(best.cpu(), factor), factor if factor.dim() == 2 else torch.diag(factor)
         rounded = vectors @ torch.diag(eigenvalues) @ vectors.T
-        return ScaledStart(points, scale, matrix.T @ rounded @ matrix, condition, doubt)
+        curved = matrix.T @ rounded @ matrix
+        return ScaledStart(points, scale, curved, condition, doubt, is_skewed=spread > _NEARLY_NORMAL)
 
     if kind != "dense":
         return scaled(diagonal)
@@ -139,13 +143,13 @@ def _with_scale(
     return scaled(root)._replace(fallback=scaled(diagonal) if is_automatic else None)
 
 
-def _largest_spread(dim: int) -> float:
-    """Return the spread of the log-ratio to a normal density from which a posterior is in doubt.
+def _spread(surface: Surface, mode: Tensor, root: Tensor, key: int) -> float:
+    """Return `spread_of_log_ratio`, divided by D / 200 if there are more parameters.
 
     That of regressions grows with D: it is 0.6, 0.9 and 5.4 of logistic ones of 20,000 data with 200, 300 and 1,000
     parameters.
     """
-    return _LARGEST_SPREAD * max(1.0, dim / 200)
+    return spread_of_log_ratio(surface, mode, root, key) / max(1.0, len(mode) / 200)
 
 
 def _kind_of_scale(method: Method, curvature: Tensor, *, proper: bool) -> str:

@@ -74,7 +74,9 @@ def judged_start(method: Method, start: ScaledStart, temperature: Tensor, key: i
         return JudgedStart(start._replace(doubt=None, draws=draws), 0, n_grad)
     curvature = _curvature_of(adapted, temperature, within=known)
     condition = adapted.scale.condition
-    changed = ScaledStart(adapted.tuning.theta, adapted.scale, curvature, condition, draws=draws)
+    changed = ScaledStart(
+        adapted.tuning.theta, adapted.scale, curvature, condition, is_skewed=start.is_skewed, draws=draws
+    )
     return JudgedStart(changed, adapted.rounds, n_grad)
 
 

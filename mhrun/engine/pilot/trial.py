@@ -1,0 +1,99 @@
+"""Trials of a dynamics at the step size that its pilot chose, where the posterior may be far from normal."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mhrun.engine.method import Method
+from mhrun.kernels import Unadjusted
+from mhrun.random import Draws, Streams, derive_key
+from mhrun.types import Controls
+from mhrun.types.scale import Scale
+
+_STEPS = 2_000  # of each trial, at most, of which the first quarter is dropped
+_HALVINGS = 6  # of the step size, at most
+_WIDE = 1.2  # standard deviation of draws in the units of the scale, above which a shorter step is tried
+_WIDER = 1.3  # by what draws are wider than at half the step size where it is too long
+
+
+class Trials(NamedTuple):
+    """What trials found."""
+
+    step_size: float
+    longest: float  # the step size that was tried first
+    wider: float  # how many times as wide draws were at it as at the other one
+    n_lik: int
+    n_grad: int
+
+
+def tried(
+    method: Method, kernel: Unadjusted, scale: Scale, step_size: float, theta: Tensor, temperature: Tensor
+) -> Trials:
+    """Return the step size, or the half, quarter, ... of it at which draws are about as wide as at half of that.
+
+    A step size from the curvature at the mode is too long where gradients, or their noise, grow as exp does on one side
+    of it: chains are thrown far to the other side, from where they drift back slowly. Draws of a wide posterior are as
+    wide at a shorter step.
+
+    Args:
+        method: whose chains they are.
+        kernel: its kernel, with a minibatch size and without the scale.
+        scale: of its dynamics.
+        step_size: that is tried first.
+        theta: where chains begin (C, D).
+        temperature: of each chain (C,).
+    """
+    trial = _Trial(method, kernel, scale, temperature)
+    first = width = trial.width(theta, step_size, 0)
+    chosen = step_size
+    for halvings in range(1, _HALVINGS + 1):
+        if width <= _WIDE:
+            break
+        shorter = trial.width(theta, step_size / 2**halvings, halvings)
+        if math.isfinite(width) and width <= _WIDER * shorter:
+            break
+        chosen, width = step_size / 2**halvings, shorter
+    return Trials(chosen, step_size, first / width if width < first else 1.0, trial.n_lik, trial.n_grad)
+
+
+class _Trial:
+    """Chains of a dynamics with a scale."""
+
+    def __init__(self, method: Method, kernel: Unadjusted, scale: Scale, temperature: Tensor) -> None:
+        self.scale, self.temperature, self.dtype = scale, temperature, method.dtype
+        self.kernel = kernel.with_scale(scale)
+        self.target = method.target.with_passes_of(kernel.pass_size)
+        self.steps = min(_STEPS, method.shape.total)
+        last = method.plan.controls(method.plan.start(), method.shape.total, 1)
+        self.noise_temperature = last.noise_temperature[0]
+        self.key, self.n_lik, self.n_grad = derive_key(method.seed, method.name), 0, 0
+
+    @torch.no_grad()
+    def width(self, theta: Tensor, step_size: float, number: int) -> float:
+        """Return the largest standard deviation of draws in scaled coordinates, over sqrt(T); inf if a chain stops.
+
+        Args:
+            theta: where chains begin (C, D).
+            step_size: of the dynamics.
+            number: of the trial; each has random numbers of its own.
+        """
+        draws = Draws(Streams(derive_key(self.key, f"trial {number}"), len(theta), theta.device), 0)
+        size = torch.full_like(self.temperature, step_size)
+        controls = Controls(size, self.temperature, self.noise_temperature)
+        controls = controls.each(lambda c: c.to(device=self.target.device, dtype=self.dtype))
+        state, kept = self.kernel.start(self.target, theta, draws), list[Tensor]()
+        for step in range(1, self.steps + 1):
+            draws.step = step
+            state, info = self.kernel.step(self.target, state, controls, draws)
+            self.n_lik += int(info.n_lik.sum())
+            self.n_grad += int(info.n_grad.sum())
+            if step > self.steps // 4:
+                kept.append(state.evaluation.theta)
+        if not bool(info.accepted.all()):
+            return math.inf
+        phi = self.scale.to_phi(torch.stack(kept).double().cpu()) / self.temperature.cpu().sqrt()[:, None]
+        return float(phi.flatten(0, 1).std(0).max())
