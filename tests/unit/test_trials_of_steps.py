@@ -37,12 +37,12 @@ def of_a_wall(x):
 
 def trials(log_density, step_size, temperature=1.0):
     kernel = mhrun.Unadjusted(mhrun.SGLD(), m=1)
-    model = FunctionModel(lambda theta, batch: log_density(theta[0]) + 0 * batch["x"][:, 0], torch.zeros(1, dtype=torch.float64))
+    start = torch.zeros(1, dtype=torch.float64)
+    model = FunctionModel(lambda theta, batch: log_density(theta[0]) + 0 * batch["x"][:, 0], start)
+    target = Target(model, mhrun.NoData().load())
     schedules = {"step_size": mhrun.Fixed(step_size=step_size, temperature=temperature)}
     counts = {"chains": 4, "steps": 3_000, "warmup": 500, "thin": 1, "thin_stats": None, "seed": 1}
-    method = assembled(
-        "a", kernel, Target(model, mhrun.NoData().load()), schedules, counts, dtype=torch.float64, starts=None, monitor=None
-    )
+    method = assembled("a", kernel, target, schedules, counts, dtype=torch.float64, starts=None, monitor=None)
     one = torch.ones(1, dtype=torch.float64)
     hot = torch.full((4,), temperature, dtype=torch.float64)
     return tried(method, kernel, Scale(0 * one, one), step_size, 0 * hot[:, None], hot)
@@ -86,7 +86,9 @@ def test_a_nearly_normal_posterior_has_no_trials(is_normal, trials, monkeypatch)
         mhrun.Unadjusted(mhrun.SGLD(), m=1),
         start=[0.0],
         precondition="dense",
-        **{"steps": 200, "warmup": 200, "seed": 1},
+        steps=200,
+        warmup=200,
+        seed=1,
     )
     assert len(calls) == trials
     about = json.loads(trace.attrs["pilot"])

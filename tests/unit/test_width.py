@@ -78,7 +78,8 @@ def test_the_default_for_many_data_is_right_where_outcomes_are_rare(seed, events
         )
     a, b = np.linspace(-35, -5, 1201)[:, None], np.linspace(-25, 20, 1801)[None]
     height = -(a**2 + b**2) / 50 + sum(
-        count * score - n // 2 * np.logaddexp(0, score) for count, score in zip(events, (a, a + b), strict=True)
+        count * score - n // 2 * np.logaddexp(0, score)
+        for count, score in zip(events, (a, a + b), strict=True)
     )
     weight = np.exp(height - height.max())
     weight /= weight.sum()
