@@ -125,13 +125,14 @@ def mean_and_sd(values: Array, train: npt.NDArray[np.bool_], name: str, path: Pa
 def levels_of(column: Any, path: Path, baseline: Any = None) -> list[Any]:
     """Return the values of a column, each once, in sorted order, but for the baseline, if one is named: it is first.
 
-    Whole numbers are int, also of a column of floats.
+    Texts are in alphabetical order, whatever the case of their letters: "no" is before "Yes". Whole numbers are int,
+    also of a column of floats.
 
     Raises:
         UserError: values that have no order, or the baseline is none of them.
     """
     try:
-        levels = sorted(set(column.tolist()), key=lambda v: (str(type(v)), v))
+        levels = sorted(set(column.tolist()), key=_in_order)
     except TypeError as error:
         raise UserError(
             f"{path.name}: column '{column.name}' holds {type(column.iloc[0]).__name__} values, which are no "
@@ -148,6 +149,10 @@ def levels_of(column: Any, path: Path, baseline: Any = None) -> list[Any]:
             f"{path.name}: column '{column.name}' has no value {baseline!r}, its baseline; it has {few(levels)}."
         )
     return [first[0], *(level for level in levels if level != first[0])]
+
+
+def _in_order(value: Any) -> tuple[Any, ...]:
+    return (str(type(value)), *([value.casefold()] if isinstance(value, str) else []), value)
 
 
 def _means_level(text: str, level: Any) -> bool:

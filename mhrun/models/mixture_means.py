@@ -282,7 +282,7 @@ def _largest_exponent(args: Any, theta: Any) -> Any:
     return largest
 
 
-@routine
+@piece
 def _plain_score(args: Any, weights: Any, theta: Any, grad: Any, values: Any) -> Any:
     """Return what `_score` does, from the components' own exponents at each node: slower, and right for any theta."""
     v, centres, offsets = args[1], args[6], args[7]
@@ -301,7 +301,7 @@ def _plain_score(args: Any, weights: Any, theta: Any, grad: Any, values: Any) ->
     return total
 
 
-@routine
+@piece
 def _score(args: Any, weights: Any, theta: Any, grad: Any, values: Any) -> Any:
     """Return sum_j weights_j l(node_j); fill grad (D,) with its gradient and values (nodes,) with l(node_j)."""
     v, half_width, centres, offsets, base = args[1], args[5], args[6], args[7], args[9]

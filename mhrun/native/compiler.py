@@ -36,7 +36,11 @@ def piece(function: F) -> F:
 
 
 def routine(function: F) -> F:
-    """Mark a function as a piece that is called and not inlined, because it has loops; it is compiled once."""
+    """Mark a function as a piece that is called and not inlined, because it has loops; it is compiled once.
+
+    It must not sum floating-point numbers: a process that compiles a loop calls the routine's own machine code, and one
+    that loads the loop from the cache a copy in it that was optimised again, with sums in another order.
+    """
     _CALLED.add(function)
     return piece(function)
 

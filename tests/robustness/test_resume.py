@@ -10,6 +10,8 @@ import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -439,6 +441,19 @@ def test_a_network_on_a_gpu_that_is_stopped_is_the_whole_one(tmp_path, pairing):
         with open_trace(folder) as trace:
             found.append({f"{g}/{n}": trace[g][n].to_numpy() for g in ("posterior", "monitor")
                           for n in trace[g].data_vars if n != "wall_s"})  # fmt: skip
+    assert_same_bits(*found)
+
+
+@pytest.mark.slow
+def test_a_process_that_compiles_and_one_that_reads_the_cache_have_the_same_bits(tmp_path):
+    """The sums over components of MINTEE's mixture, in a routine, had another order in each."""
+    found = []
+    for number in range(2):
+        command = [sys.executable, "-m", "mhrun", "experiment=mintee", "scale=smoke", "runtime.report=false"]
+        command += [f"runtime.outputs={tmp_path / str(number)}", "~methods.mcmc"]
+        environment = os.environ | {"MHRUN_CACHE_DIR": str(tmp_path / "cache")}
+        subprocess.run(command, check=True, capture_output=True, env=environment)
+        found.append(contents(RunFolder(tmp_path / str(number) / "mintee" / "latest"), "mintee"))
     assert_same_bits(*found)
 
 

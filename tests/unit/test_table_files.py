@@ -159,6 +159,12 @@ def test_a_baseline_of_true_and_false(frame, word):
     assert table.load().facts["columns"] == ["a", "k=False"]
 
 
+def test_the_case_of_letters_does_not_change_which_of_two_values_is_positive(frame):
+    frame.assign(sick=frame.sick.str.replace("yes", "Yes")).to_csv("t.csv", index=False)
+    y = Table("t.csv", outcome="sign", features=["a"], target="sick").load().fields["y"]
+    assert y.tolist() == [1 if v == "yes" else -1 for v in frame.sick]
+
+
 def test_outcomes(frame):
     frame.to_csv("t.csv", index=False)
     rest = {"features": ["a"], "target": "sick"}
