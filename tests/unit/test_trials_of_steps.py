@@ -41,7 +41,7 @@ def trials(log_density, step_size, temperature=1.0):
     model = FunctionModel(lambda theta, batch: log_density(theta[0]) + 0 * batch["x"][:, 0], start)
     target = Target(model, mhrun.NoData().load())
     schedules = {"step_size": mhrun.Fixed(step_size=step_size, temperature=temperature)}
-    counts = {"chains": 4, "steps": 3_000, "warmup": 500, "thin": 1, "thin_stats": None, "seed": 1}
+    counts = {"chains": 4, "steps": 7_500, "warmup": 500, "thin": 1, "thin_stats": None, "seed": 1}
     method = assembled("a", kernel, target, schedules, counts, dtype=torch.float64, starts=None, monitor=None)
     one = torch.ones(1, dtype=torch.float64)
     hot = torch.full((4,), temperature, dtype=torch.float64)

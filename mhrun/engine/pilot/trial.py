@@ -14,7 +14,7 @@ from mhrun.random import Draws, Streams, derive_key
 from mhrun.types import Controls
 from mhrun.types.scale import Scale
 
-_STEPS = 2_000  # of each trial, at most, of which the first quarter is dropped
+_STEPS, _SHARE = 2_000, 4  # of each trial: at most, and that part of the steps of the run; the first quarter is dropped
 _HALVINGS = 6  # of the step size, at most
 _WIDE = 1.2  # standard deviation of draws in the units of the scale, above which a shorter step is tried
 _WIDER = 1.3  # by what draws are wider than at half the step size where it is too long
@@ -67,7 +67,7 @@ class _Trial:
         self.scale, self.temperature, self.dtype = scale, temperature, method.dtype
         self.kernel = kernel.with_scale(scale)
         self.target = method.target.with_passes_of(kernel.pass_size)
-        self.steps = min(_STEPS, method.shape.total)
+        self.steps = min(_STEPS, math.ceil(method.shape.total / _SHARE))
         last = method.plan.controls(method.plan.start(), method.shape.total, 1)
         self.noise_temperature = last.noise_temperature[0]
         self.key, self.n_lik, self.n_grad = derive_key(method.seed, method.name), 0, 0
