@@ -88,7 +88,8 @@ def _options(separator: str) -> dict[str, Any]:
     import pandas as pd
 
     options: dict[str, Any] = {"sep": separator, "index_col": False}
-    options |= {"engine": "c"} if len(separator) == 1 else {"engine": "python"}
+    # In one piece: of columns with numbers and texts pandas would infer another type for each piece.
+    options |= {"engine": "c", "low_memory": False} if len(separator) == 1 else {"engine": "python"}
     if options["engine"] == "c" and tuple(map(int, pd.__version__.split(".")[:2])) < _EXACT:
         options |= {"float_precision": "round_trip"}
     return options

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     import xarray as xr
 
 RUNGS = "rungs"  # attributes of the trace of a ladder: the number of rungs
+TEMPERATURES = "temperatures"  # the temperature of each
 EXCHANGE_RATES = "exchange_rates"  # and the share of accepted exchanges of each pair of neighbours
+
+
+_COUNTS = ("n_lik", "n_lik_overhead", "n_grad")  # of evaluations, in a trace
 
 
 class ReplicaFlow(NamedTuple):
@@ -101,7 +105,8 @@ def exchange_rates(totals: Mapping[str, Any], rungs: int) -> ExchangeRates | Non
 def rung(trace: xr.DataTree, number: int = 0) -> xr.DataTree:
     """Return the chains of one rung of each ladder in a trace, numbered from 0. Rung 0 is the coldest.
 
-    A trace without ladders has one rung.
+    Its counts of evaluations are those of the whole ladder, without which the rung would not have these draws. A trace
+    without ladders has one rung.
 
     Raises:
         UserError: there is no such rung.
@@ -115,11 +120,21 @@ def rung(trace: xr.DataTree, number: int = 0) -> xr.DataTree:
     for group in trace.subtree:
         data = group.to_dataset(inherit=False)
         if "chain" in data.dims:
-            data = data.isel(chain=slice(number, None, rungs))
+            ladders = {name: _of_ladders(data[name], rungs) for name in _COUNTS if name in data}
+            data = data.isel(chain=slice(number, None, rungs)).assign(ladders)
             data = data.assign_coords(chain=np.arange(data.sizes["chain"]))
         groups[group.path] = data
     rung_trace = type(trace).from_dict(groups, name=trace.name)
     del rung_trace.attrs[RUNGS]
-    if number:  # the attribute is the temperature of the coldest
+    temperatures = rung_trace.attrs.pop(TEMPERATURES, None)
+    if temperatures is not None:
+        rung_trace.attrs["temperature"] = float(temperatures[number])
+    elif number:  # the attribute is the temperature of the coldest
         rung_trace.attrs.pop("temperature", None)
     return rung_trace
+
+
+def _of_ladders(counts: xr.DataArray, rungs: int) -> xr.DataArray:
+    """Return the sums of counts (chain, ...) over the rungs of each ladder, a chain of which has all of them."""
+    sums = counts.drop_vars("chain", errors="ignore").coarsen(chain=rungs).sum()
+    return sums.astype(counts.dtype).assign_attrs(counts.attrs)

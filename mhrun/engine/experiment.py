@@ -9,9 +9,9 @@ from typing import Any
 
 from mhrun.data.table_facts import describe_units
 from mhrun.engine.assemble import check_data, check_space, large_draws, methods_of
+from mhrun.engine.diagnosis import Diagnosis
 from mhrun.engine.estimate import estimate, estimate_pays
 from mhrun.engine.executors import check_executor
-from mhrun.engine.fit import fit_warnings, judges_fit
 from mhrun.engine.log import LoggingWatcher, log, log_to
 from mhrun.engine.method import Method, trace_attributes
 from mhrun.engine.pilot import piloted
@@ -29,7 +29,6 @@ from mhrun.store.blocks import done
 from mhrun.store.files import remove
 from mhrun.store.folder import COMPLETE, RunFolder
 from mhrun.store.identity import method_digest
-from mhrun.store.netcdf import open_trace
 
 
 def run_experiment(config: Mapping[str, Any], watcher: Watcher, *, warn_last: bool = True) -> RunFolder:
@@ -158,9 +157,9 @@ def _run_one(run: RunContext, method: Method, methods: Sequence[Method]) -> Mapp
 
 def _finish(run: RunContext, method: Method, summary: dict[str, Any], *, warn: bool) -> None:
     """Add to the summary of a method how its model fits, and report its warnings."""
-    if judges_fit(method.target.model):
-        with open_trace(run.folder.method(method.name)) as trace:
-            summary["fit_warnings"] = fit_warnings(method, trace)
+    warnings = Diagnosis(method, run.watcher.note).of_fit(run.folder.method(method.name))
+    if warnings is not None:
+        summary["fit_warnings"] = warnings
     log.info("%s: done, %.1f s", method.name, summary["wall_s"])
     for warning in summary["warnings"]:
         if warn:

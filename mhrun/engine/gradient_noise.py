@@ -18,16 +18,34 @@ POINTS = 8  # where, with a control variate, which has no noise at the mode itse
 def root_of_covariance(surface: Surface, points: Tensor, scale: Scale | None = None) -> Tensor:
     """Return R (K, D), with R^T R the covariance of gradients of single data, in the coordinates of a scale if given.
 
+    From up to 20,000 of the data, or from all of a surface that is of all data.
+
     Args:
         surface: gradients that are evaluated are added to its count.
         points: where they are evaluated (P, D); covariances are averaged.
         scale: of the coordinates.
     """
+    if surface.is_whole:
+        return _root_on_all_data(surface, points, scale)
     room = min(_MOST, max(_FEWEST, _NUMBERS // points.shape[1]))
     single = surface.single_gradients(points, max(room, 2 * len(points))).cpu()
     single = single if scale is None else scale.pull(single)
     freedom = max(1, single.shape[1] - 1) * len(points)
     return ((single - single.mean(1, keepdim=True)) / freedom**0.5).flatten(0, 1)
+
+
+def _root_on_all_data(surface: Surface, points: Tensor, scale: Scale | None) -> Tensor:
+    sums = torch.zeros(points.shape, dtype=torch.float64)
+    squares = torch.zeros(*points.shape, points.shape[1], dtype=torch.float64)
+    for block in surface.all_single_gradients(points):
+        single = block.cpu() if scale is None else scale.pull(block.cpu())
+        sums += single.sum(1)
+        squares += single.mT @ single
+    count = surface.target.n // len(points)
+    means = sums / count
+    covariance = (squares - count * means[:, :, None] * means[:, None]).mean(0) / max(1, count - 1)
+    eigenvalues, vectors = torch.linalg.eigh(covariance)
+    return eigenvalues.clamp_min(0).sqrt()[:, None] * vectors.T
 
 
 def of_minibatch(target: Target, m: int) -> float:

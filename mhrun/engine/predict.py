@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 _HELD = 1 << 22  # values of parameters and outputs that are held at once
+_ROUNDING = 1e-4  # relative, of predictions in float32, above which two of one draw differ
 
 
 @torch.no_grad()
@@ -187,6 +188,9 @@ def _of_function(
 ) -> Callable[[Any], Tensor]:
     """Return a user's function of theta and a batch over many draws at once; one by one if vmap cannot.
 
+    Neither can a function that draws random numbers outside of torch: all draws of a batch would share them. A second
+    call for the first draw shows it.
+
     Args:
         function: of the parameters of a draw and the batch.
         fields: of the batch (n, ...).
@@ -194,7 +198,7 @@ def _of_function(
         single: whether the batch is the field ``x`` alone.
     """
     batch = fields["x"] if single else Named(fields)
-    vectorised = True
+    vectorised, is_first = True, True
 
     def of_draw(theta: Any) -> Tensor:
         prediction: Tensor = function(Named(theta) if isinstance(theta, dict) else theta, batch)
@@ -202,11 +206,13 @@ def _of_function(
 
     def of_draws(theta: Any) -> Tensor:
         """Return f for a batch of draws: a tensor (B, D), or parameters by name."""
-        nonlocal vectorised
+        nonlocal vectorised, is_first
         with explained("the prediction", fields):
             if vectorised:
                 try:
                     prediction = torch.func.vmap(of_draw)(theta)
+                    vectorised = not is_first or _is_near(prediction[0], of_draw(next(_one_by_one(theta))))
+                    is_first = False
                 except Exception:  # what vmap lacks; the function's own errors come again below
                     vectorised = False
             if not vectorised:
@@ -277,6 +283,13 @@ def _lacking(name: str, needed: Sequence[str]) -> str:
     """Return that new data have no field of a name, as a line that says what is needed."""
     mapping = ", ".join(f"'{each}': ..." for each in needed)
     return f"the new data have no {name}, which the model was fitted with; give predict {{{mapping}}}."
+
+
+def _is_near(one: Tensor, other: Tensor) -> bool:
+    """Return whether two predictions are the same but for rounding."""
+    one, other = one.double(), other.double()
+    size = float(other.nan_to_num(0.0, 0.0, 0.0).abs().max()) if other.numel() else 0.0
+    return torch.allclose(one, other, rtol=_ROUNDING, atol=_ROUNDING * size, equal_nan=True)
 
 
 def _one_by_one(theta: Any) -> Iterator[Any]:

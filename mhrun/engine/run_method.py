@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,23 +12,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from mhrun.diagnostics.ladders import EXCHANGE_RATES, RUNGS, exchange_rates
+from mhrun.diagnostics.ladders import EXCHANGE_RATES, RUNGS, TEMPERATURES, exchange_rates
 from mhrun.engine.choices import Choices, record_choices, recorded_choices
-from mhrun.engine.excess_variance import excess_variance
+from mhrun.engine.diagnosis import Diagnosis
 from mhrun.engine.executors import COMPILED, Executor, choose_executor, measured_threads
-from mhrun.engine.kinetic import kinetic_temperature
 from mhrun.engine.machine import keep_memory
-from mhrun.engine.mean_bias import mean_bias
 from mhrun.engine.method import Method, target_attributes
 from mhrun.engine.module_evaluation import choose_evaluation
 from mhrun.engine.position import Position, position_after
-from mhrun.engine.sampled_gradients import sampled_gradients
 from mhrun.engine.settings import CHUNK_BYTES, Settings
 from mhrun.engine.threads import limited, torch_threads
-from mhrun.engine.virial import variance_ratio
-from mhrun.engine.visits import VISITS, visits
 from mhrun.engine.watcher import Watcher
-from mhrun.engine.width import WIDTH, width_of_draws
 from mhrun.errors import Interrupted, UserError, after_step
 from mhrun.random import MANY
 from mhrun.store.blocks import TraceWriter, clear, damage, done
@@ -37,7 +31,7 @@ from mhrun.store.longer import ANY_STEPS_DIGEST, STEPS, forget_shorter, steps_of
 from mhrun.store.netcdf import KINETIC, STEP_SIZE, TRACE
 from mhrun.store.reference import prepare_reference
 from mhrun.store.sharing import DIGEST
-from mhrun.types import INFO_DTYPES, Record
+from mhrun.types import INFO_DTYPES, Controls, Record
 
 _LONG = 10.0  # seconds left from which on it is reported that all chains have stopped
 _SILENT_SECONDS = 1.0  # of compilation before it is reported
@@ -78,56 +72,36 @@ def run_method(
         writer.start_clock()
         watcher.begin(method.name, position.step, method.shape.total, executor.name)
         position = _to_the_end(method, position, executor, writer, settings, watcher, stop)
-        facts = _facts(method, position, executor)
-        facts |= {name: attributes[name] for name in (DIGEST, ANY_STEPS_DIGEST) if name in attributes}
-        attributes = {**attributes, **target_attributes(method), STEP_SIZE: facts["step_size"]}
-        attributes |= {name: facts[name] for name in (KINETIC,) if name in facts}
-        attributes |= _of_ladder(method, writer.totals)
-        writer.finish(attributes, facts | setup, lambda: _of_draws(method, folder))
+        with after_step(position.step):
+            diagnosis = Diagnosis(method, watcher.note)
+            last = method.plan.controls(position.memory, position.step, 1)
+            facts = _facts(method, last, executor) | diagnosis.of_state(position.state, last)
+            facts |= {name: attributes[name] for name in (DIGEST, ANY_STEPS_DIGEST) if name in attributes}
+            attributes = {**attributes, **target_attributes(method), STEP_SIZE: facts["step_size"]}
+            attributes |= {name: facts[name] for name in (KINETIC,) if name in facts}
+            attributes |= _of_ladder(method, writer.totals, facts["temperature"])
+            writer.finish(attributes, facts | setup, lambda: diagnosis.of_draws(folder))
     watcher.end(method.name)
     summary = done(folder)
     assert summary is not None
     return summary
 
 
-def _facts(method: Method, position: Position, executor: Executor) -> dict[str, Any]:
-    """Return the facts of a method's summary other than its totals."""
-    last = method.plan.controls(position.memory, position.step, 1)
-    facts: dict[str, Any] = {
+def _facts(method: Method, last: Controls, executor: Executor) -> dict[str, Any]:
+    """Return how the last step of a method was made, for its summary."""
+    return {
         STEPS: method.shape.steps,
         "executor": executor.name,
         "step_size": last.step_size[0].tolist(),
         "temperature": last.temperature[0].tolist(),
         "torch_threads": torch.get_num_threads(),
     }
-    if (excess := excess_variance(method, position.state.evaluation.theta)) is not None:
-        facts["excess_variance"] = excess
-    if (kinetic := kinetic_temperature(method, position.state, last)) is not None:
-        facts[KINETIC] = kinetic
-    return facts
 
 
-def _of_draws(method: Method, folder: Path) -> dict[str, Any]:
-    """Return the facts of a method's summary that are computed from its draws."""
-    facts: dict[str, Any] = {}
-    if (share := visits(method, folder)) is not None:
-        facts[VISITS] = share
-    if (width := width_of_draws(method, folder)) is not None:
-        facts[WIDTH] = width
-    sampled = sampled_gradients(method, folder)
-    if sampled is None:
-        return facts
-    if (bias := mean_bias(method, sampled)) is not None:
-        facts["mean_bias"] = bias._asdict()
-    if (ratio := variance_ratio(sampled)) is not None:
-        facts["variance_ratio"] = ratio
-    return facts
-
-
-def _of_ladder(method: Method, totals: Mapping[str, Any]) -> dict[str, Any]:
+def _of_ladder(method: Method, totals: Mapping[str, Any], temperatures: Sequence[float]) -> dict[str, Any]:
     """Return the attributes that the trace of a ladder has."""
     rungs = method.kernel.rungs
-    attributes: dict[str, Any] = {RUNGS: rungs} if rungs > 1 else {}
+    attributes: dict[str, Any] = {RUNGS: rungs, TEMPERATURES: temperatures[:rungs]} if rungs > 1 else {}
     if method.kernel.exchange_every is not None and (exchanges := exchange_rates(totals, rungs)):
         attributes[EXCHANGE_RATES] = exchanges.rates.tolist()
     return attributes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -43,6 +44,11 @@ class Surface:
         streams = Streams(derive_key(seed, "reference"), 1, target.device)
         self._index = Draws(streams, 0).index(target.n, self.size, replacement=False)
         self._evaluated = _Evaluated()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is that of all data, in place of a part that has hardly any of what matters."""
+        return self._takes_passes
 
     def of_all_data(self) -> Surface:
         """Return the surface of all data, which adds to the same count."""
@@ -98,10 +104,26 @@ class Surface:
         per_point = min(count // n_points, self.size)
         places = torch.arange(n_points * per_point, device=self._index.device) % self.size
         index = self._index[0, places][:, None]
-        theta = points.repeat_interleave(per_point, 0)
+        grad = self._gradients(points.repeat_interleave(per_point, 0), index)
+        return grad.reshape(n_points, -1, grad.shape[-1])
+
+    def all_single_gradients(self, points: Tensor) -> Iterator[Tensor]:
+        """Yield gradients of all single data, as `single_gradients`: blocks (P, K, D), point p of data p, p + P, ...
+
+        The last n mod P data have none.
+        """
+        n_points = len(points)
+        per_point = self.target.n // n_points
+        for first in range(0, per_point, per_block := max(1, ROWS // n_points)):
+            rows = torch.arange(first, min(first + per_block, per_point), device=points.device)
+            index = (rows * n_points + torch.arange(n_points, device=points.device)[:, None]).reshape(-1, 1)
+            yield self._gradients(points.repeat_interleave(len(rows), 0), index).unflatten(0, (n_points, -1))
+
+    def _gradients(self, theta: Tensor, index: Tensor) -> Tensor:
+        """Return the gradient (K, D) of datum index[k] at theta[k], less its control variate; index (K, 1)."""
         self.n_grad += self.target.gradients.per_datum * len(index)
         _, grad = self.target.gradients.mean_log_lik(theta, index)
         grad = grad.double()
         if self.target.surrogate is not None:
             grad = grad - self.target.surrogate.gradient_error(theta, self.target.data.rows(index))
-        return grad.reshape(n_points, -1, grad.shape[-1])
+        return grad

@@ -31,12 +31,13 @@ from mhrun.engine.assemble import methods_of
 from mhrun.engine.cost import step_seconds
 from mhrun.engine.estimate import Cost, costs
 from mhrun.engine.jobs import jobs_of, separable
+from mhrun.engine.log import log
 from mhrun.engine.method import Method, trace_attributes
 from mhrun.engine.pilot import is_open, piloted
 from mhrun.engine.run_method import run_method
 from mhrun.engine.settings import Settings
 from mhrun.engine.watcher import Watcher
-from mhrun.errors import Interrupted, UserError
+from mhrun.errors import Interrupted, UserError, cut
 from mhrun.store.blocks import done
 from mhrun.store.folder import RunFolder
 from mhrun.store.sharing import claimed, take
@@ -153,6 +154,11 @@ class Workers:
         if event == "refused":
             outcome.refused[name] = contents[0]
             self._watcher.note(f"{name} failed: {contents[0]}")
+        elif event == "failed":
+            trace = str(contents[0]).rstrip()
+            log.error("%s failed in its process\n%s", name, trace)
+            reason = cut(trace.splitlines()[-1])
+            self._watcher.note(f"{name} failed in its process ({reason}); this process goes on with it.")
         elif event == "stopped":
             stopped.append(contents[0])
         elif event == "cost":
@@ -311,7 +317,7 @@ def _done(
         return ("refused", str(error))
     except Interrupted as error:
         return ("stopped", str(error))
-    except Exception:  # the parent meets it again, and reports it
+    except Exception:  # the parent notes it, and goes on with the method, where it may meet it again
         return ("failed", traceback.format_exc())
     return ("done",)
 

@@ -176,7 +176,7 @@ class _Sites:
         """Return the log-prior of each latent site at some values, in a model that has these rows."""
         trace = self.trace(rows, values)
         nodes = {name: trace.nodes[name] for name in self.latents}
-        return {name: node["fn"].log_prob(node["value"]).sum() for name, node in nodes.items()}
+        return {name: _log_prob(node).sum() for name, node in nodes.items()}
 
     def trace(self, rows: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Any:
         """Return the trace of the model on some rows, with these values of latent sites."""
@@ -202,7 +202,16 @@ def _log_lik(sites: _Sites, theta: Mapping[str, Tensor], rows: Mapping[str, Tens
     fields = {name: _as(value, next(iter(theta.values()))) for name, value in rows.items()}
     trace = sites.trace(fields, theta)
     nodes = [trace.nodes[name] for name in sites.observed]
-    return torch.stack([node["fn"].log_prob(node["value"]) for node in nodes]).sum(0)
+    return torch.stack([_log_prob(node) for node in nodes]).sum(0)
+
+
+def _log_prob(node: Mapping[str, Any]) -> Tensor:
+    """Return log p of a site, 0 where `poutine.mask` masks it, times the factor of `poutine.scale`."""
+    from pyro.distributions.util import scale_and_mask
+
+    log_p: Tensor = node["fn"].log_prob(node["value"])
+    masked: Tensor = scale_and_mask(log_p, node["scale"], node["mask"])
+    return masked
 
 
 def _simulate(sites: _Sites, theta: Mapping[str, Tensor], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -289,7 +298,7 @@ def _data_plate(observed: Mapping[str, Any]) -> str:
             )
         if not isinstance(node["scale"], int | float) or node["scale"] != 1:
             raise Refusal(f"the site '{name}' is scaled; leave subsampling and scales to mhrun.")
-        shape = tuple(node["fn"].log_prob(node["value"]).shape)
+        shape = tuple(_log_prob(node).shape)
         if shape != (_ROWS,):
             raise Refusal(
                 f"the log-likelihood of '{name}' has shape {shape} for {_ROWS} data; declare what belongs to a datum "

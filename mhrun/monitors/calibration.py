@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -13,6 +16,7 @@ from mhrun.diagnostics.calibration import brier, calibration_error, temperature_
 from mhrun.errors import Refusal
 from mhrun.monitors.periodic import or_nan
 from mhrun.monitors.predictive import Predictive, of_ensemble
+from mhrun.numbers import whole_number
 from mhrun.target import Source, Target
 
 
@@ -34,7 +38,8 @@ class Calibration(Predictive):
         average: see `Predictive`.
         collect: see `Predictive`.
         after: see `Predictive`.
-        group: chains that are one ensemble together; None for no such metrics.
+        group: chains that are one ensemble together; None for no such metrics. Where neither `collect` nor a schedule
+            chooses snapshots, they are taken when metrics are.
 
     Raises:
         Refusal: an invalid setting.
@@ -50,10 +55,18 @@ class Calibration(Predictive):
         group: int | None = None,
     ) -> None:
         super().__init__(data, every, average, collect, after)
-        if group is not None and group < 1:
-            raise Refusal(f"group = {group} must be a number of chains, at least 1, or null.")
-        self.group = group
-        self.together = group or 1
+        self.group = None if group is None else whole_number("group", group, least=1)
+        self.together = self.group or 1
+
+    def bind(
+        self, collected: npt.NDArray[np.int64] | None, warmup: int = 0, total: int | None = None
+    ) -> Self:
+        """Return this monitor with its snapshots, see `Periodic.bind`; of groups there are some in any case."""
+        monitor = self
+        if self.group is not None and self.collect is None and collected is None and total is not None:
+            monitor = copy.copy(self)
+            monitor.collect = max(1, min(self.every, total - max(self.after, warmup)))
+        return super(Calibration, monitor).bind(collected, warmup, total)
 
     def start(self, target: Target, chains: int) -> dict[str, Tensor]:
         """Return ensembles of none.

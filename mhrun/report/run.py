@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+import weakref
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -31,6 +32,9 @@ from mhrun.target import Target, target_of
 T = TypeVar("T")
 
 _KEPT = 256 << 20  # bytes of draws in memory, besides those of the method that was read last
+# A sweep has more traces than a process may open files: those of all runs that are open, in the order of opening.
+_MOST_OPEN = 64
+_OPENED: deque[tuple[weakref.ref[Run], str]] = deque()
 
 
 class Run:
@@ -174,6 +178,11 @@ class Run:
             )
         if method not in self._traces:
             self._traces[method] = self._open(method)
+            _OPENED.append((weakref.ref(self), method))
+            while len(_OPENED) > _MOST_OPEN:
+                of_run, first = _OPENED.popleft()
+                if (run := of_run()) is not None and (trace := run._traces.pop(first, None)) is not None:
+                    trace.close()
         return self._traces[method].copy()
 
     def _open(self, method: str) -> xr.DataTree:

@@ -122,9 +122,10 @@ def unreadable(error: OSError, path: Path) -> UserError:
         return UserError(
             f"'{path}' has a name that is too long; choose a shorter one with runtime.outputs=FOLDER."
         )
-    return UserError(
-        f"'{path}' cannot be read: {error.strerror or error}; check its permissions, or remove it."
-    )
+    remedy = "check its permissions, or remove it"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        remedy = "raise the limit of open files (ulimit -n)"
+    return UserError(f"'{path}' cannot be read: {error.strerror or error}; {remedy}.")
 
 
 def remove(path: Path) -> None:

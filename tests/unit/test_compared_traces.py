@@ -185,7 +185,11 @@ def test_evaluations_are_those_of_the_draws_or_unknown():
 def test_hot_rungs_and_hot_references_are_other_distributions():
     kernel = mhrun.ReplicaExchange(metropolis(), mhrun.Full(), mhrun.Metropolis(), rungs=2)
     ladder = trace_of(kernel, temperature=[1.0, 9.0], step_size=0.12, steps=2_000, warmup=200)
-    assert "temperature" not in mhrun.rung(ladder, 1).attrs
+    hot_rung = mhrun.compare(
+        {"cold": mhrun.rung(ladder, 0), "hot": mhrun.rung(ladder, 1), "all": ladder}, "cold"
+    )
+    assert hot_rung.loc["hot", "why"] == "T = 9 (reference: 1)"
+    assert hot_rung["evaluations"].nunique() == 1  # of the whole ladder
     hot = trace_of(metropolis(), temperature=4.0, step_size=0.12, steps=3_000, warmup=200)
     found = mhrun.compare({"mine": exact()}, hot)
     assert found.loc["mine", "why"] == "T = 1 (reference: 4)"

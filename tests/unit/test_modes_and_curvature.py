@@ -64,7 +64,8 @@ def test_chains_of_many_data_begin_at_the_mode_of_all_of_them(monkeypatch, tempe
     after = (on_all.theta - x.mean()) * n**0.5
     assert abs(before) > 5
     assert after.abs().max() < 0.01 if moved else after[0] == pytest.approx(before)
-    assert surface.n_grad - spent == (2 * n if moved else 0)  # one mode: a step, and one that finds it there
+    # One mode: a step, one that finds it there, and two points that show the curvature.
+    assert surface.n_grad - spent == (4 * n if moved else 0)
 
 
 def survival(theta, rows):
@@ -244,4 +245,34 @@ def test_the_curvature_is_that_of_all_data_where_a_part_has_hardly_any_of_a_cate
     else:
         assert of is surface
         assert found is part
-        assert surface.n_grad - before <= 3 * n
+        assert surface.n_grad - before <= 5 * n
+
+
+def test_a_rare_value_whose_gradient_is_0_at_the_mode_of_a_part_shows_at_other_points(monkeypatch):
+    """Four positive and four negative outcomes of 50,000 have it; Newton steps would not move along it."""
+    monkeypatch.setattr("mhrun.engine.surface.ROWS", 2_000)
+    n = 50_000
+    dummy, y = np.zeros(n), np.arange(n) % 2.0
+    dummy[100:108] = 1.0
+
+    def log_lik(theta, batch):
+        score = theta[0] + theta[1] * batch["d"]
+        prior = -0.5 * (theta / 5).square().sum() / n
+        return batch["y"] * score - torch.nn.functional.softplus(score) + prior
+
+    target = Target(FunctionModel(log_lik, torch.zeros(2)), Dataset.of({"d": dummy, "y": y}))
+    surface = Surface(target, 1.0, seed=2)
+    part = find_curved_modes(surface, torch.zeros(2, 2, dtype=torch.float64))
+    assert float(part.curvature[1, 1]) == pytest.approx(1 / 25, rel=1e-3)  # the part has none
+    _, of, found = on_all_data(surface, part)
+    assert float(found.curvature[1, 1]) == pytest.approx(8 / 4 + 1 / 25, rel=1e-3)
+    points = torch.tensor([[0.0, 0.0], [0.5, -1.0]], dtype=torch.float64)
+    root = root_of_covariance(of, points)
+    exact = np.zeros((2, 2))
+    for place, theta in enumerate(points.numpy()):  # each has every other datum
+        grad = (y - 1 / (1 + np.exp(-theta[0] - theta[1] * dummy)))[:, None] * np.stack(
+            [np.ones(n), dummy], 1
+        )
+        exact += np.cov(grad[place::2].T) / 2
+    # The prior in the function, a share of each datum, is a constant.
+    assert (root.T @ root).numpy() == pytest.approx(exact, rel=1e-6, abs=1e-12)

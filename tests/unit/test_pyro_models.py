@@ -20,6 +20,7 @@ from mhrun.target import Target
 
 pyro = pytest.importorskip("pyro")
 dist = pytest.importorskip("pyro.distributions")
+poutine = pytest.importorskip("pyro.poutine")
 
 N, G = 24, 3
 GENERATOR = torch.Generator().manual_seed(0)
@@ -56,7 +57,18 @@ def mixture(y):
         pyro.sample("y", each, obs=y)
 
 
+def masked(x, y):
+    """Outcomes that are missing where x_1 is negative, a prior that counts twice, and one that does not count."""
+    with poutine.scale(scale=2.0):
+        intercept = pyro.sample("intercept", dist.Normal(0.0, 2.0))
+    with poutine.mask(mask=False):
+        slope = pyro.sample("slope", dist.Normal(0.0, 0.1))
+    with pyro.plate("data", len(x)), poutine.mask(mask=x[:, 1] > 0):
+        pyro.sample("y", dist.Normal(intercept + slope * x[:, 0], 1.0), obs=y)
+
+
 MODELS = {
+    "masked": (masked, {"x": X, "y": Y}),
     "regression": (regression, {"x": X, "y": Y}),
     "hierarchical": (hierarchical, {"x": X, "y": Y, "group": GROUP}),
     "mixture": (mixture, {"y": Y}),

@@ -226,6 +226,17 @@ def test_types_that_parquet_has_and_csv_has_not(frame):
         Table("t.parquet", target="y").load()
 
 
+def test_a_column_has_one_type_in_a_table_of_several_megabytes(rng):
+    """pandas would infer a type for each of its pieces: 1 and "1" would be two groups."""
+    n = 80_000
+    codes = rng.integers(1, 9, n).astype(str)
+    codes[-1] = "unknown"
+    noise = {f"x{k}": rng.normal(size=n) for k in range(6)}
+    pd.DataFrame({**noise, "k": codes, "y": rng.normal(size=n)}).to_csv("t.csv", index=False)
+    data = Table("t.csv", target="y", features=["x0"], groups=["k"]).load()
+    assert int(data.fields["k"].max()) == 8
+
+
 @pytest.mark.parametrize("name", ["x", "height", "weight_kg", '"value"'])
 def test_a_table_of_one_column(name):
     """A search for its separator finds a letter of its name."""

@@ -169,6 +169,10 @@ def test_predictions_of_a_ladder_are_of_its_coldest_rung():
         assert np.array_equal(part["posterior"]["theta"], theta[number::3])
         assert part["sample_stats"]["accepted"].shape == (4, 20)
         assert np.array_equal(part["posterior"]["chain"], range(4))
+        assert part.attrs["temperature"] == 3.0**number
+        counts = trace["sample_stats"]["n_lik"].to_numpy()
+        assert np.array_equal(part["sample_stats"]["n_lik"], counts[::3] + counts[1::3] + counts[2::3])
+        assert part["sample_stats"]["n_lik"].dtype == counts.dtype
     with pytest.raises(UserError, match="rung = 3 is not one of the 3 rungs"):
         mhrun.rung(trace, 3)
     found = mhrun.predict(trace, lambda theta, batch: theta[0] + 0 * batch[:, 0], data)

@@ -90,3 +90,36 @@ def test_the_default_for_many_data_is_right_where_outcomes_are_rare(seed, events
         assert draws.std() / sd == pytest.approx(1.1, abs=0.2), name
         assert draws.mean() == pytest.approx(mean, abs=0.35 * sd), name
     assert not [str(one.message) for one in found if "wide" in str(one.message)]
+
+
+@pytest.mark.slow
+def test_the_noise_of_a_rare_value_is_known_though_no_step_moves_along_it():
+    """Four positive and four negative outcomes have it: its draws were 60 times too wide."""
+    n = 60_000
+    rng = np.random.default_rng(7)
+    dummy, x = np.zeros(n), rng.normal(size=n)
+    y = np.where(rng.random(n) < 1 / (1 + np.exp(-0.5 * x)), 1.0, -1.0)
+    rare = rng.choice(n, 8, replace=False)
+    dummy[rare], x[rare], y[rare] = 1.0, 0.0, [1.0, -1.0] * 4
+
+    def log_lik(theta, batch):
+        return torch.nn.functional.logsigmoid(batch.y * (theta.w[0] * batch.x + theta.w[1] * batch.d))
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        trace = mhrun.sample(
+            log_lik,
+            {"x": x, "d": dummy, "y": y},
+            mhrun.Unadjusted(mhrun.SGLD(), m="auto"),
+            surrogate="taylor1",
+            parameters={"w": {"shape": 2, "prior": "Normal(0, 5)"}},
+            steps=4_000,
+            seed=1,
+        )
+    grid = np.linspace(-20, 20, 8001)
+    weight = np.exp(-8 * np.logaddexp(0, grid) + 4 * grid - grid**2 / 50)
+    sd = (weight / weight.sum() @ grid**2) ** 0.5
+    draws = trace["posterior"]["w"].to_numpy()[..., 1]
+    assert 0.85 < draws.std() / sd < 1.3  # 400 effective draws; 10 % of the variance is the step's
+    assert not [str(one.message) for one in found if "wide" in str(one.message)]
+    assert json.loads(trace.attrs["pilot"])["m"] > 1_000

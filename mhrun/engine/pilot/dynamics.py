@@ -39,9 +39,9 @@ _ERRORS = (
     3.0  # from which on it counts: those of a scale may be worth twenty, and a shorter step does little harm
 )
 _SHOWN = 0.05  # of the same unit, from which on it is said
-# Of a minibatch of gradients that the pilot chooses: n / 5 between these; with a control variate the least, because the
-# noise of its gradients grows with n as the curvature does.
-_LEAST_M, _MOST_M = 100, 5_000
+# Of a minibatch of gradients that the pilot chooses: n / 5 between the first two; with a control variate the least, as
+# the noise of its gradients grows with n as the curvature does, or as many as make noise add no more than the steps do.
+_LEAST_M, _MOST_M, _MOST_WITH_SURROGATE = 100, 5_000, 20_000
 
 
 class DynamicsStep(NamedTuple):
@@ -84,7 +84,15 @@ def step_of_dynamics(
         return DynamicsStep(
             given, m, {"why": f"nothing is known of the bias of {type(kernel.dynamics).__name__} at it."}
         )
-    rates = _error_rates(method, surface, start, temperature, m or kernel.m or method.target.n)
+    size = m or kernel.m or method.target.n
+    root = _root_of_noise(method, surface, start, temperature, size)
+    rates = _error_rates(method, surface, start, temperature, size, root)
+    if (
+        m is not None
+        and method.target.surrogate is not None
+        and m < (size := _balanced(m, rates, method.target.n))
+    ):
+        m, rates = size, _error_rates(method, surface, start, temperature, size, root)
     if not 0 < rates.error < math.inf:
         reason = f"the curvature of the log posterior is {rates.error:g} where chains begin"
         if given is None:
@@ -160,6 +168,8 @@ def _trials_in_words(trials: Trials, longest: float) -> str:
     if not longest < trials.longest:
         return ""
     at = f"at a step size of {trials.longest:.3g}"
+    if math.isnan(trials.wider):
+        return f" In trials chains diverged {at}, and at each half of it down to this one."
     if math.isinf(trials.wider):
         return f" In trials chains diverged {at}."
     return f" In trials draws were {trials.wider:.2g} times as wide {at} as at this one."
@@ -175,21 +185,30 @@ class _ErrorRates(NamedTuple):
     of_noise: float  # c V / T, the mean over directions
 
 
-def _error_rates(
+def _root_of_noise(
     method: Method, surface: Surface, start: ScaledStart, temperature: float, m: int
+) -> Tensor | None:
+    """Return R (K, D), with R^T R the covariance of gradients of single data; None if gradients of m have no noise."""
+    assert isinstance(method.kernel, Unadjusted)
+    target, scale = method.target, start.scale
+    if method.kernel.dynamics.known_noise or target.n == 1 or m >= target.n:
+        return None
+    points = start.theta[:1] if scale is None else scale.center.to(start.theta)[None]
+    if target.surrogate is not None:
+        points = _around(start.theta, scale, temperature, method.seed)
+    return root_of_covariance(surface.of_all_data() if start.whole else surface, points, scale)
+
+
+def _error_rates(
+    method: Method, surface: Surface, start: ScaledStart, temperature: float, m: int, root: Tensor | None
 ) -> _ErrorRates:
     assert isinstance(method.kernel, Unadjusted)
     target, dynamics, scale = method.target, method.kernel.dynamics, start.scale
-    place = start.theta[0] if scale is None else scale.center.to(start.theta)
-    root, share = torch.zeros(1, target.dim, dtype=torch.float64), 0.0
+    # A known noise is believed: an estimate of V - known would be dominated by its error.
     known, isotropic = dynamics.known_noise or 0.0, target.gradient_noise
-    if known:  # believed: an estimate of V - known would be dominated by its error
-        isotropic = 0.0
-    elif target.n > 1 and m < target.n:
-        points = place[None]
-        if target.surrogate is not None:
-            points = _around(start.theta, scale, temperature, method.seed)
-        root, share = root_of_covariance(surface, points, scale), of_minibatch(target, m)
+    isotropic = 0.0 if known else isotropic
+    share = 0.0 if root is None else of_minibatch(target, m)
+    root = torch.zeros(1, target.dim, dtype=torch.float64) if root is None else root
     gain = (dynamics.bias.noise or 0.0) / temperature
     squares = 1.0 if scale is None else float(scale.metric.diagonal().mean())
     average = share * float(root.square().sum()) / target.dim + isotropic * squares
@@ -200,6 +219,7 @@ def _error_rates(
         error = float(torch.linalg.eigvalsh(total).max())
         largest = float(torch.linalg.eigvalsh(curvature).max())
     else:
+        place = start.theta[0] if scale is None else scale.center.to(start.theta)
         largest = largest_curvature(surface, place)
         noise = share * largest_eigenvalue(root) + isotropic
         error = dynamics.bias.steps * largest + gain * noise
@@ -264,6 +284,15 @@ def _minibatch(target: Target) -> int:
     if target.surrogate is not None:
         return min(target.n, _LEAST_M)
     return min(target.n, max(_LEAST_M, min(_MOST_M, target.n // 5)))
+
+
+def _balanced(m: int, rates: _ErrorRates, n: int) -> int:
+    """Return the minibatch size at which noise adds as much to the variance as the steps do, at most 20,000.
+
+    An effective draw takes twice as many evaluations as with small minibatches, and far fewer steps.
+    """
+    wanted = m * (rates.error - rates.of_the_step) / rates.of_the_step if rates.of_the_step > 0 else m
+    return min(n, _MOST_WITH_SURROGATE, math.ceil(wanted)) if math.isfinite(wanted) else m
 
 
 def _around(theta: Tensor, scale: Scale | None, temperature: float, seed: int) -> Tensor:

@@ -24,8 +24,9 @@ _OFF = 0.5  # standard deviations of the tempered target that the mode of a part
 # Steps towards the mode of all data, and how many times the expected distance one may be
 _NEWTON, _FARTHEST = 3, 20.0
 # A step that is longer than this share of the one before shows that the curvature of the part is not that of all data,
-# which is then computed, if it takes no more numbers.
-_SLOW, _AFFORDABLE = 0.5, 3e10
+# and so does a gradient at `_PROBES` random points, a standard deviation off in each direction, that is off by more
+# than this share. The curvature of all data is then computed, if it takes no more numbers.
+_SLOW, _PROBES, _MISFIT, _AFFORDABLE = 0.5, 2, 0.3, 3e10
 _SCALINGS = 2  # restarts of ascents in coordinates scaled by the curvature
 # How far below its mode, as a quadratic, an end is at most; and as a share of its height
 _NATS, _RELATIVE = 0.05, 1e-8
@@ -135,9 +136,10 @@ class OnAllData(NamedTuple):
 def on_all_data(surface: Surface, found: CurvedModes) -> OnAllData:
     """Return modes of a part of the data, moved to those of all data.
 
-    By Newton steps, which take a pass over the data each. Where these show that the curvature is not that of all data
-    modes and curvature are computed from all of them, if that takes no more than 3e10 numbers. Such is a part that has
-    hardly any of what is rare and matters, such as a value of a category, or a positive outcome.
+    By Newton steps, which take a pass over the data each. Where these, or gradients at two random points, show that the
+    curvature is not that of all data modes and curvature are computed from all of them, if that takes no more than 3e10
+    numbers. Such is a part that has hardly any of what is rare and matters, such as a value of a category, or a
+    positive outcome.
 
     Args:
         surface: of the part; what is evaluated is added to its count.
@@ -202,6 +204,14 @@ def _by_newton_steps(surface: Surface, found: CurvedModes, error: float) -> _Mov
         points, before = points + step, distance
         if is_near:
             break
+    if fits:
+        z = torch.randn(_PROBES, len(scaled), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        middle = int(indices[best])
+        probes = points[middle] + (z / eigenvalues.sqrt()) @ vectors.T
+        grad = target.gradients.full(probes.to(modes), temperature[:1].expand(_PROBES)).double().cpu()
+        surface.n_grad += _PROBES * target.n
+        off = ((grad @ vectors) / eigenvalues.sqrt() + z).norm(dim=1)  # of grad = -H (theta - mode)
+        fits = bool((off <= _MISFIT * (z.norm(dim=1) + distance)).all())
     return _Moved(points[indices].to(modes), fits)
 
 

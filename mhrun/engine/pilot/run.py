@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mhrun.durations import describe_duration
 from mhrun.engine.defaults import gradients_of
+from mhrun.engine.excess_variance import WHOLE
 from mhrun.engine.method import Method
 from mhrun.engine.model_checks import check_model
 from mhrun.engine.pilot.acceptance import tune
@@ -146,6 +147,7 @@ def _begun(
         start, rounds, facts["n_grad"] = judged_start(method, start, temperature, key)
         facts |= {"rounds": rounds} if rounds else {}
     facts |= {} if start.condition is None else {"condition": start.condition}
+    facts |= {WHOLE: True} if start.whole else {}
     return start, facts | {"doubt": start.doubt}
 
 

@@ -55,6 +55,9 @@ class ScaledStart(NamedTuple):
     heavy: HeavyTail | None = None  # a direction in which it falls off so slowly that it has no variance
     other: OtherMode | None = None  # at which no chain begins
     moved: Moved | None = None  # what became of ascents to modes that have hardly a share of the posterior
+    whole: bool = (
+        False  # whether mode and curvature are of all data, as a part has hardly any of what matters
+    )
     draws: Tensor | None = None  # (C, S, D), float64, of the coldest trajectories that judged the scale
     # The same with a diagonal scale, where a dense one of many parameters is taken for their correlations
     fallback: ScaledStart | None = None
@@ -121,7 +124,7 @@ def _with_scale(
     expected = 0.5 * _SPREAD**2 * temperature.cpu() * z.square().sum(1)
     points = inside(surface, begins.double().cpu(), offsets, theta, expected)
     if kind == "none":
-        return ScaledStart(points, None, curvature)
+        return ScaledStart(points, None, curvature, whole=surface.is_whole)
     condition = float(eigenvalues.max() / eigenvalues.min())
     doubt, spread = None, 0.0
     if not proper and condition > _LARGEST_CONDITION:  # else coordinates have different units
@@ -135,7 +138,8 @@ def _with_scale(
         scale, matrix = Scale(best.cpu(), factor), factor if factor.dim() == 2 else torch.diag(factor)
         rounded = vectors @ torch.diag(eigenvalues) @ vectors.T
         curved = matrix.T @ rounded @ matrix
-        return ScaledStart(points, scale, curved, condition, doubt, is_skewed=spread > _NEARLY_NORMAL)
+        skewed = spread > _NEARLY_NORMAL
+        return ScaledStart(points, scale, curved, condition, doubt, skewed, whole=surface.is_whole)
 
     if kind != "dense":
         return scaled(diagonal)

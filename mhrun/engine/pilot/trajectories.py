@@ -74,8 +74,15 @@ def judged_start(method: Method, start: ScaledStart, temperature: Tensor, key: i
         return JudgedStart(start._replace(doubt=None, draws=draws), 0, n_grad)
     curvature = _curvature_of(adapted, temperature, within=known)
     condition = adapted.scale.condition
+    # Data and the posterior are as they were; the scale is another.
     changed = ScaledStart(
-        adapted.tuning.theta, adapted.scale, curvature, condition, is_skewed=start.is_skewed, draws=draws
+        adapted.tuning.theta,
+        adapted.scale,
+        curvature,
+        condition,
+        is_skewed=start.is_skewed,
+        whole=start.whole,
+        draws=draws,
     )
     return JudgedStart(changed, adapted.rounds, n_grad)
 

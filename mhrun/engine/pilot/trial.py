@@ -14,7 +14,10 @@ from mhrun.random import Draws, Streams, derive_key
 from mhrun.types import Controls
 from mhrun.types.scale import Scale
 
-_STEPS, _SHARE = 2_000, 4  # of each trial: at most, and that part of the steps of the run; the first quarter is dropped
+_STEPS, _SHARE = (
+    2_000,
+    4,
+)  # of each trial: at most, and that part of the steps of the run; the first quarter is dropped
 _HALVINGS = 6  # of the step size, at most
 _WIDE = 1.2  # standard deviation of draws in the units of the scale, above which a shorter step is tried
 _WIDER = 1.3  # by what draws are wider than at half the step size where it is too long
@@ -25,7 +28,9 @@ class Trials(NamedTuple):
 
     step_size: float
     longest: float  # the step size that was tried first
-    wider: float  # how many times as wide draws were at it as at the other one
+    wider: (
+        float  # how many times as wide draws were at it as at the other one; NaN if chains diverged at both
+    )
     n_lik: int
     n_grad: int
 
@@ -57,7 +62,8 @@ def tried(
         if math.isfinite(width) and width <= _WIDER * shorter:
             break
         chosen, width = step_size / 2**halvings, shorter
-    return Trials(chosen, step_size, first / width if width < first else 1.0, trial.n_lik, trial.n_grad)
+    wider = 1.0 if chosen == step_size else first / width  # NaN: chains diverged in all trials
+    return Trials(chosen, step_size, wider, trial.n_lik, trial.n_grad)
 
 
 class _Trial:

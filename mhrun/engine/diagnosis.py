@@ -1,0 +1,95 @@
+"""What is estimated of a method whose steps have ended, from which its warnings are."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mhrun.engine.excess_variance import excess_variance
+from mhrun.engine.fit import fit_warnings, judges_fit
+from mhrun.engine.kinetic import kinetic_temperature
+from mhrun.engine.mean_bias import mean_bias
+from mhrun.engine.method import Method
+from mhrun.engine.sampled_gradients import sampled_gradients
+from mhrun.engine.virial import variance_ratio
+from mhrun.engine.visits import VISITS, visits
+from mhrun.engine.width import WIDTH, width_of_draws
+from mhrun.errors import reason_of
+from mhrun.store.netcdf import KINETIC, open_trace
+from mhrun.types import Controls, State
+
+T = TypeVar("T")
+
+
+class Diagnosis:
+    """Estimates of a method, each isolated: one that fails is noted, and costs no draws.
+
+    Args:
+        method: whose steps have ended.
+        note: called with one line on each estimate that failed.
+    """
+
+    def __init__(self, method: Method, note: Callable[[str], None]) -> None:
+        self._method, self._note = method, note
+
+    def of_fit(self, folder: Path) -> list[str] | None:
+        """Return what the draws in a folder say of the model's fit; None if it is not judged."""
+
+        def warnings() -> list[str]:
+            with open_trace(folder) as trace:
+                return fit_warnings(self._method, trace)
+
+        return (
+            self._tried("the fit of the model", warnings) if judges_fit(self._method.target.model) else None
+        )
+
+    def of_state(self, state: State, last: Controls) -> dict[str, Any]:
+        """Return the facts that are from the last state, with the controls of the last step (1, C)."""
+        method = self._method
+        return _known(
+            excess_variance=self._tried(
+                "the effect of minibatch noise", lambda: excess_variance(method, state.evaluation.theta)
+            ),
+            **{
+                KINETIC: self._tried(
+                    "the kinetic temperature", lambda: kinetic_temperature(method, state, last)
+                )
+            },
+        )
+
+    def of_draws(self, folder: Path) -> dict[str, Any]:
+        """Return the facts that are from the draws in a folder."""
+        method = self._method
+        sampled = self._tried("gradients at the draws", lambda: sampled_gradients(method, folder))
+        bias = ratio = None
+        if sampled is not None:
+            bias = self._tried("the bias of means", lambda: mean_bias(method, sampled))
+            ratio = self._tried("the width by gradients", lambda: variance_ratio(sampled))
+        return _known(
+            **{
+                VISITS: self._tried("visits of another mode", lambda: visits(method, folder)),
+                WIDTH: self._tried("the width of the draws", lambda: width_of_draws(method, folder)),
+            },
+            mean_bias=None if bias is None else bias._asdict(),
+            variance_ratio=ratio,
+        )
+
+    def _tried(self, what: str, estimate: Callable[[], T]) -> T | None:
+        """Return an estimate, or None if it fails."""
+        try:
+            return estimate()
+        # It may call the user's model at any draw, on all data. Hours of computing do not depend on it.
+        except Exception as error:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{Path(frame.filename).name}, line {frame.lineno}"
+            self._note(
+                f"{self._method.name}: {what} cannot be estimated ({reason_of(error)}; {place}), so that a warning may "
+                "be missing."
+            )
+            return None
+
+
+def _known(**facts: Any) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if value is not None}
