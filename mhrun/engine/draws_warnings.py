@@ -17,6 +17,8 @@ from mhrun.kernels.stationary import samples
 from mhrun.numbers import rounded
 from mhrun.target.function_space import is_network
 
+_FIRST, _LEFT_OUT = 50, 10  # the first 50th of the draws is compared with those after the first tenth
+_FAR = 5.0  # standard deviations between their means
 _RESOLVED = 30.0  # numbers of float32 within a standard deviation of draws, below which rounding is seen
 
 
@@ -38,11 +40,13 @@ def draws_warnings(
     """
     name, shape = method.name, method.shape
     if draws.shape[1] >= LEAST_DRAWS and np.isfinite(draws).all() and not method.kernel.optimises:
+        transient = [] if is_network(method.target.model) else list(_transient_warnings(name, draws, names))
+        yield from transient
         yield from precision_warnings(
             name,
             draws,
             names,
-            predictions=is_network(method.target.model),
+            judges_tails=not (transient or is_network(method.target.model)),
             is_tested=method.kernel.of_a_chain.dynamics is None,
             enough=enough,
         )
@@ -78,6 +82,26 @@ def draws_warnings(
         )
 
 
+def _transient_warnings(name: str, draws: npt.NDArray[np.float64], names: Sequence[str]) -> Iterator[str]:
+    """Yield a line if the first draws are far from the others, which ranks hide from R-hat and ESS.
+
+    They make means and standard deviations wrong, though they are few.
+    """
+    first = max(1, draws.shape[1] // _FIRST)
+    rest = draws[:, draws.shape[1] // _LEFT_OUT :]
+    with np.errstate(over="ignore", invalid="ignore"):  # chains on their way to infinity have other warnings
+        sd = rest.std((0, 1))
+        gap = np.abs(draws[:, :first].mean((0, 1)) - rest.mean((0, 1)))
+        share = np.nan_to_num(np.divide(gap, sd, out=np.zeros_like(gap), where=sd > 0))
+    worst = int(share.argmax())
+    if share[worst] > _FAR:
+        those = "first draw of each chain is" if first == 1 else f"first {first:,} draws of each chain are"
+        yield (
+            f"{name}: the {those} {rounded(float(share[worst]))} standard deviations from the others ({names[worst]}): "
+            "chains were on their way from where they began. Raise warmup."
+        )
+
+
 def _rounding_warnings(method: Method, draws: npt.NDArray[np.float64], names: Sequence[str]) -> Iterator[str]:
     """Yield a line if float32 has hardly any numbers where a coordinate has its posterior."""
     if method.dtype != torch.float32 or is_network(method.target.model) or not np.isfinite(draws).all():
@@ -99,7 +123,7 @@ def precision_warnings(
     draws: npt.NDArray[np.float64],
     names: Sequence[str],
     *,
-    predictions: bool = False,
+    judges_tails: bool = True,
     is_tested: bool = True,
     enough: float = ESS,
 ) -> Iterator[str]:
@@ -109,8 +133,8 @@ def precision_warnings(
         method: its name.
         draws: (C, S, D).
         names: of the coordinates, D.
-        predictions: whether draws are predictions of a network. Their tails are not judged: probabilities have all
-            moments, though those that are nearly 0 but for a few draws look like a heavy tail.
+        judges_tails: whether a heavy tail is looked for. Predictions of a network have none: probabilities have all
+            moments, though those that are nearly 0 but for a few draws look like it.
         is_tested: whether moves are accepted or rejected; draws of a dynamics may have tails that the posterior has
             not.
         enough: effective sample size below which there is a warning.
@@ -136,7 +160,7 @@ def precision_warnings(
         low = min(sizes[worst], enough - 1)  # 399.7 would be shown as 400
         yield f"{method}: ESS is {low:.3g}{of(worst)}, below {enough:g}: means and quantiles are imprecise."
         return
-    is_judged = not predictions and not is_apart(float(np.nan_to_num(rhats).max()))
+    is_judged = judges_tails and not is_apart(float(np.nan_to_num(rhats).max()))
     if is_judged and (heavy := heaviest(draws)) is not None:
         yield (
             f"{method}: the tail of {names[heavy[0]]} is heavy (index {heavy[1]:.2g}; from 0.5 on there is no "

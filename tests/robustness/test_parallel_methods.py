@@ -225,3 +225,16 @@ def test_ctrl_c_stops_a_pilot_at_once(tmp_path, monkeypatch, jobs):
     assert len(waits) == jobs - 1
     folder = RunFolder(next(tmp_path.glob("*/*/config.yaml")).parent)
     assert folder.summary()["status"] == "stopped"
+
+
+def test_a_failure_in_a_worker_is_noted_and_logged(outputs, caplog):
+    """The method goes on in the run's own process: an error that does not come again there would leave no trace."""
+    requested = config(outputs, *OVERRIDES, "runtime.jobs=1")
+    watcher, folder = Notes(), RunFolder.of(requested)
+    with workers.Workers(requested, folder, [], Settings(), {}, watcher, lambda: False) as none:
+        trace = "Traceback (most recent call last):\n  File ...\nRuntimeError: out of memory\n"
+        none._ended("mint", ("failed", trace), workers.Outcome({}, {}), [])
+    assert watcher.lines == [
+        "mint failed in its process (RuntimeError: out of memory); this process goes on with it."
+    ]
+    assert "Traceback (most recent call last)" in caplog.text

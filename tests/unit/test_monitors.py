@@ -38,6 +38,7 @@ from mhrun.kernels import Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
+from mhrun.monitors.calibration import Calibration
 from mhrun.monitors.gradient_noise import GradientNoise
 from mhrun.monitors.predictive import Predictive
 from mhrun.random import Draws, Streams, derive_key
@@ -464,3 +465,24 @@ def test_an_ensemble_without_a_snapshot_is_refused(rng):
     for warmup, total in ((0, 49), (50, 99)):
         with pytest.raises(Refusal, match="collect = 50 takes no snapshot between step"):
             monitor.bind(None, warmup, total)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("every", "wanted"), [(10, {10, 20, 30, 40, 50, 60, 70}), (1_000, {64})])
+def test_groups_have_snapshots_in_any_case(data, tmp_path, every, wanted):
+    """Where nothing chooses them: with the metrics after burn-in, or one if metrics are of the last step alone."""
+    train, test = data
+    monitor = Calibration(test, every, group=C).bind(None, WARMUP, WARMUP + STEPS)
+    trace = run(method_of(train, monitor), tmp_path)
+    theta = whole(trace, "posterior", "theta")
+    p = np.mean(
+        [
+            np.exp(log_probabilities(theta[c, t - 1], test.fields["x"].numpy()))
+            for c in range(C)
+            for t in wanted
+        ],
+        0,
+    )
+    error, nll = missed(np.log(p), test.fields["y"].numpy())
+    assert trace["monitor"]["error_of_group"].to_numpy()[:, -1] == pytest.approx(error)
+    assert trace["monitor"]["nll_of_group"].to_numpy()[:, -1] == pytest.approx(nll, rel=2e-5)

@@ -557,4 +557,26 @@ def test_the_tails_of_predicted_probabilities_are_not_judged():
     """A probability that is nearly 0 but for a few draws has all moments, though its tail looks heavy."""
     draws = np.minimum(1.0, 1e-5 * stats.halfcauchy.rvs(size=(4, 2_000, 1), random_state=1))
     assert any("heavy" in line for line in precision_warnings("m", draws, ["p"]))
-    assert not any("heavy" in line for line in precision_warnings("m", draws, ["p"], predictions=True))
+    assert not any("heavy" in line for line in precision_warnings("m", draws, ["p"], judges_tails=False))
+
+
+@pytest.mark.parametrize(("warmup", "is_far"), [(0, True), (300, False)])
+def test_first_draws_that_are_far_from_the_others_are_named(warmup, is_far):
+    """All chains begin 63 standard deviations off, and take some 50 steps; ranks hide these from R-hat and ESS."""
+    x = torch.randn(1_000, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        mhrun.sample(
+            lambda theta, x: -0.5 * (x - theta[0]) ** 2,
+            x,
+            mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()),
+            start=[2.0],
+            step_size=0.07,
+            steps=6_000,
+            warmup=warmup,
+            seed=1,
+        )
+    lines = [str(one.message) for one in found]
+    far = [line for line in lines if line.startswith("the first 120 draws of each chain are")]
+    assert len(far) == is_far
+    assert not any("heavy" in line for line in lines)

@@ -118,6 +118,18 @@ def test_a_function_may_sample_new_data(fitted):
         mhrun.predict(trace, new, x, seed=-1)
 
 
+def test_random_numbers_of_numpy_are_not_shared_by_draws(fitted):
+    """vmap calls a function once for many draws; 90 x 40 numbers, all of them different."""
+    trace, x = fitted
+    rng = np.random.default_rng(1)
+
+    def new(theta, batch):
+        return 0 * theta.a + torch.as_tensor(rng.standard_normal(len(batch)))
+
+    found = mhrun.predict(trace, new, x, each=True).to_numpy()
+    assert len(np.unique(found)) == found.size
+
+
 def test_draws_that_are_not_valid_are_left_out(fitted):
     trace, x = fitted
     marked = trace.copy(deep=True)
