@@ -86,6 +86,7 @@ def trusted_object(name: str, where: str = "") -> Any:
         raise UserError(
             f"{at}{name!r} is not in a trusted package ({', '.join(allowed)}); "
             "if you trust it, pass --project DIR where it is in a project of yours, else --trust PACKAGE."
+            f"{nearest(name.partition('.')[0], allowed)}"
         )
     module_name, _, attribute = name.rpartition(".")
     if not _in_packages(name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -149,13 +150,19 @@ def _of_a_reference(text: str, config: DictConfig) -> str | None:
         settings = [str(name) for name in config.scales[scale] or ()]
         return (
             f"{by} is scales.{scale}.{setting}, which is not given; scales.{scale} has "
-            f"{', '.join(settings) or 'no setting'}.{nearest(setting, settings)}"
+            f"{', '.join(settings) or 'no setting'}.{_misspelt(setting, settings)}"
         )
     if found := re.search(r"Interpolation key '([\w.]+)' not found", text):
         if by and found[1] == "data.n":
             return f"{by} is computed from data.n, and the number of these data is no setting; give {by} a value."
         return f"'{found[1]}'{f', which {by} takes,' if by else ''} is not given; add +{found[1]}=VALUE."
     return None
+
+
+def _misspelt(setting: str, given: Sequence[str]) -> str:
+    """Return that one of the given names may be meant, of which either can be misspelt; empty if none is near."""
+    close = difflib.get_close_matches(setting, given, n=1, cutoff=0.6)
+    return f" Write '{setting}' and '{close[0]}' alike." if close else ""
 
 
 def _has_missing(node: Any) -> bool:

@@ -14,7 +14,7 @@ from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
 from mhrun.cli.composition import composed
 from mhrun.cli.places import experiments
-from mhrun.cli.settings import OF_A_METHOD
+from mhrun.cli.settings import OF_A_METHOD, OF_A_REPORT
 from mhrun.cli.unread import taken_settings
 from mhrun.cli.unread_check_overrides import SETTINGS, listed, part_of
 from mhrun.errors import UserError, nearest, reason
@@ -243,6 +243,11 @@ def _nearest_key(key: str, overrides: Sequence[str], folders: Sequence[Path], na
     if key in keys:  # a group of parts, of which the experiment has chosen none
         return f" If you mean to add a part, write +{key}=NAME."
     leaf = key.rpartition(".")[2]
+    if key.startswith("report.") and (
+        close_of_report := difflib.get_close_matches(leaf, OF_A_REPORT, 1, 0.8)
+    ):
+        setting = f"report.{close_of_report[0]}"
+        return f" Did you mean '{'' if setting in keys else '+'}{setting}'?"
     if name == "check" and (setting := _of_a_part(key, overrides, folders)):
         return f" Did you mean '{setting}'?"
     same_leaf = [k for k in keys if k.rpartition(".")[2] == leaf]

@@ -121,7 +121,12 @@ def constraint_of(text: str, where: str) -> Constraint:
 def _call(text: str, where: str) -> tuple[str, list[Any], dict[str, Any]]:
     """Return name, arguments and keyword arguments of a call whose arguments are numbers and lists of them."""
     if text.count("(") != text.count(")"):
-        raise Refusal(f"{where} = {text} is cut at its comma; put it in quotes: '{text.split('(')[0]}(...)'.")
+        if text.count("(") < text.count(")"):
+            raise Refusal(f"{where} = {text} has a closing bracket too many.")
+        raise Refusal(
+            f"{where} = {text} lacks a closing bracket: add it, or put the whole in quotes where it is cut at a comma, "
+            f"'{text.split('(')[0]}(...)'."
+        )
     try:
         node = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

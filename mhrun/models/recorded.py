@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.jit._trace import _create_interpreter_name_lookup_fn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
@@ -128,13 +127,15 @@ def recording(function: Function, tensors: Tensors) -> Function | None:
 def _traced(function: Function, tensors: Tensors) -> Function:
     """Return TorchScript's form of a function, which is freed with the last reference to it."""
     try:  # torch.jit.trace keeps it, with the data that are its constants, as long as the process lives
+        from torch.jit._trace import _create_interpreter_name_lookup_fn
+
         names = [f"tensor{k}" for k in range(len(tensors))]
         lookup = _create_interpreter_name_lookup_fn(1)
         graph, _ = torch._C._create_graph_by_tracing(
             function, tuple(tensors), lookup, True, False, None, names
         )
         traced: Function = torch._C._create_function_from_graph("replay", graph)
-    except (AttributeError, TypeError):  # a version of torch in which these have another form
+    except (ImportError, AttributeError, TypeError):  # a version of torch in which these have another form
         traced = torch.jit.trace(function, tuple(tensors), check_trace=False)
     return traced
 

@@ -571,7 +571,8 @@ scales:
         (
             "{scale}.steps",
             "{scale}.stps",
-            "steps is scales.smoke.stps, which is not given; scales.smoke has warmup, steps. Did you mean 'steps'?",
+            "steps is scales.smoke.stps, which is not given; scales.smoke has warmup, steps. Write 'stps' and "
+            "'steps' alike.",
         ),
         (
             "override /schedule@methods.walk.",
