@@ -18,11 +18,12 @@ import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import FunctionType
 from typing import Any, TypeVar
 
 from mhrun.errors import UserError, first_line, is_of_launcher, nearest
 from mhrun.names import is_bundled
-from mhrun.numbers import is_number, whole_number
+from mhrun.numbers import is_number, is_whole, whole_number
 from mhrun.paths import PACKAGE, import_from_folders, user_folders
 from mhrun.yaml_file import scalar_text
 
@@ -193,10 +194,13 @@ def call(function: Callable[..., T], arguments: Mapping[str, Any], name: str, wh
 def check_attributes(part: Any, at: str = "") -> None:
     """Refuse a part of the user's with an attribute that hides a method of its base class, or a misspelt declaration.
 
+    Of any part: a number with a fraction, or a text, where its constructor takes a whole number.
+
     Raises:
-        UserError: ``self.start = ...`` in a schedule, say, or ``keep_ratio = True`` in a rule.
+        UserError: ``self.start = ...`` in a schedule, say, or ``keep_ratio = True`` in a rule, or ``pilot=2.5``.
     """
     cls = type(part)
+    _check_whole(part, at)
     if is_bundled(cls):
         return
     for name in getattr(part, "__dict__", {}):
@@ -228,6 +232,18 @@ def check_attributes(part: Any, at: str = "") -> None:
                     f"{at}{base.__name__} declares {name}, which {bundled[0].__name__} does not have; did you mean "
                     f"{close[0]}?"
                 )
+
+
+def _check_whole(part: Any, at: str) -> None:
+    """Refuse an attribute with a fraction, or a text, of the name of a whole number that the constructor takes."""
+    if not isinstance(type(part).__init__, FunctionType):
+        return
+    own = getattr(part, "__dict__", {})  # a property may load data
+    for name, parameter in inspect.signature(type(part).__init__).parameters.items():
+        kinds, value = set(str(parameter.annotation).split(" | ")), own.get(name)
+        takes_whole = "int" in kinds and not kinds & {"float", "str", "Any"}
+        if takes_whole and isinstance(value, float | str) and not is_whole(value):
+            raise UserError(f"{at}{type(part).__name__}: {name} = {value!r} must be a whole number.")
 
 
 _MISSPELT = 0.85  # similarity of a misspelt declaration

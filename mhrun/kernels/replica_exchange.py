@@ -11,6 +11,7 @@ from torch import Tensor
 from mhrun.errors import Refusal
 from mhrun.exchanges import MADE, REFUSED
 from mhrun.kernels.metropolis_hastings import decision, disagree
+from mhrun.numbers import whole_number
 from mhrun.parts import ARRIVALS, SUPPLY, Kernel, Pairing, Rule
 from mhrun.random import Draws
 from mhrun.target import Target
@@ -70,8 +71,6 @@ class ReplicaExchange(Kernel):
         order: Literal["random", "alternate"] = "random",
         sign: Literal["right", "printed"] = "right",
     ) -> None:
-        if rungs < 2 or every < 1:
-            raise Refusal("ReplicaExchange needs at least 2 rungs and every >= 1.")
         if order not in ("random", "alternate"):
             raise Refusal(f"order = {order!r} is unknown; choose random or alternate.")
         if sign not in ("right", "printed"):
@@ -79,8 +78,8 @@ class ReplicaExchange(Kernel):
         self.kernel = kernel
         self.pairing = pairing
         self.rule = rule
-        self.rungs = rungs
-        self.every = every
+        self.rungs = whole_number("rungs", rungs, least=2)
+        self.every = whole_number("every", every, least=1)
         self.order = order
         self.sign = 1 if sign == "right" else -1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mhrun.errors import Refusal
+from mhrun.numbers import whole_number
 from mhrun.parts import ESTIMATES, Pairing
 from mhrun.random import Draws, Purpose
 from mhrun.target import Target
@@ -37,11 +37,9 @@ class Blocks(Pairing):
     m: int
 
     def __init__(self, m: int, blocks: int = 50) -> None:
-        if m < 1 or blocks < 1:
-            raise Refusal(f"Blocks needs m >= 1 and blocks >= 1, not {m} and {blocks}.")
-        self.m = m
-        self.size = -(-m // min(blocks, m))
-        self.blocks = -(-m // self.size)
+        self.m, blocks = whole_number("m", m, least=1), whole_number("blocks", blocks, least=1)
+        self.size = -(-self.m // min(blocks, self.m))
+        self.blocks = -(-self.m // self.size)
 
     def refuses(self, target: Target) -> str | None:
         """Return why the target is incompatible, or None."""

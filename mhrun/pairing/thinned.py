@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mhrun.errors import Refusal
 from mhrun.native import THINNED, NativePairing
 from mhrun.native.forms import SLACK
+from mhrun.numbers import whole_number
 from mhrun.pairing.rescoring import Rescoring
 from mhrun.parts import ARRIVALS
 from mhrun.random import Draws
@@ -40,9 +40,7 @@ class Thinned(Rescoring):
     stationary = "tempered"
 
     def __init__(self, gradient_m: int | None = None) -> None:
-        if gradient_m is not None and gradient_m < 1:
-            raise Refusal(f"gradient_m = {gradient_m} is not a valid minibatch size; choose 1 <= m <= n.")
-        self.gradient_m = gradient_m
+        self.gradient_m = None if gradient_m is None else whole_number("gradient_m", gradient_m, least=1)
 
     def refuses(self, target: Target) -> str | None:
         """Return why the target is incompatible, or None: its model must have bounds."""

@@ -424,3 +424,22 @@ def test_the_default_kernel_is_named_after_the_model_was_evaluated(tmp_path, mon
     err = capsys.readouterr().err
     assert "nothing" in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: mhrun.Blocks(m=10.5), "m = 10.5 must be a whole number, at least 1"),
+        (lambda: mhrun.Thinned(gradient_m="10"), "gradient_m = '10' must be a whole number, at least 1"),
+        (
+            lambda: mhrun.MetropolisHastings(
+                mhrun.RandomWalk(), mhrun.Growing(), mhrun.MHMinibatch(m=10, pilot=2.5)
+            ),
+            "MHMinibatch: pilot = 2.5 must be a whole number",
+        ),
+        (lambda: mhrun.Unadjusted(mhrun.Adam(n=2.5), m=10), "Adam: n = 2.5 must be a whole number"),
+    ],
+)
+def test_a_whole_number_is_none_with_a_fraction_or_a_text(make, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        make()

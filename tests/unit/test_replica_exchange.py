@@ -280,8 +280,14 @@ def test_a_mixture_has_its_heights_in_every_form_and_density_0_far_out():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ReplicaExchange(Unadjusted(SGLD(), 1), Full(), Barker(), 1), "at least 2 rungs"),
-        (lambda: ReplicaExchange(Unadjusted(SGLD(), 1), Full(), Barker(), 2, every=0), "every >= 1"),
+        (
+            lambda: ReplicaExchange(Unadjusted(SGLD(), 1), Full(), Barker(), 1),
+            "rungs = 1 must be a whole number, at least 2",
+        ),
+        (
+            lambda: ReplicaExchange(Unadjusted(SGLD(), 1), Full(), Barker(), 2, every=0),
+            "every = 0 must be a whole number, at least 1",
+        ),
         (
             lambda: ReplicaExchange(Unadjusted(SGLD(), 1), Full(), Barker(), 2, order="odd"),
             "random or alternate",
