@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from mhrun.errors import UserError
 from mhrun.exchanges import MADE
+from mhrun.numbers import whole_number
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -109,9 +110,9 @@ def rung(trace: xr.DataTree, number: int = 0) -> xr.DataTree:
     without ladders has one rung.
 
     Raises:
-        UserError: there is no such rung.
+        UserError: there is no such rung, or chains of a ladder are not there.
     """
-    rungs = int(trace.attrs.get(RUNGS, 1))
+    rungs, number = int(trace.attrs.get(RUNGS, 1)), whole_number("rung", number)
     if not 0 <= number < rungs:
         raise UserError(f"rung = {number} is not one of the {rungs} rungs, 0 to {rungs - 1}.")
     if rungs == 1:
@@ -120,6 +121,11 @@ def rung(trace: xr.DataTree, number: int = 0) -> xr.DataTree:
     for group in trace.subtree:
         data = group.to_dataset(inherit=False)
         if "chain" in data.dims:
+            if data.sizes["chain"] % rungs:
+                raise UserError(
+                    f"{data.sizes['chain']} chains are not a whole number of ladders of {rungs} rungs; take the rung "
+                    "of the whole trace, and then some of its chains."
+                )
             ladders = {name: _of_ladders(data[name], rungs) for name in _COUNTS if name in data}
             data = data.isel(chain=slice(number, None, rungs)).assign(ladders)
             data = data.assign_coords(chain=np.arange(data.sizes["chain"]))

@@ -18,7 +18,8 @@ from mhrun.numbers import rounded
 from mhrun.target.function_space import is_network
 
 _FIRST, _LEFT_OUT = 50, 10  # the first 50th of the draws is compared with those after the first tenth
-_FAR = 5.0  # standard deviations between their means
+# Standard deviations between their means, and how many times as far off the means of as many of the others are
+_FAR, _BEYOND, _ROUNDED = 5.0, 10.0, 1e-12
 _RESOLVED = 30.0  # numbers of float32 within a standard deviation of draws, below which rounding is seen
 
 
@@ -87,17 +88,25 @@ def _transient_warnings(name: str, draws: npt.NDArray[np.float64], names: Sequen
 
     They make means and standard deviations wrong, though they are few.
     """
-    first = max(1, draws.shape[1] // _FIRST)
+    first = draws.shape[1] // _FIRST
+    if not first:
+        return
     rest = draws[:, draws.shape[1] // _LEFT_OUT :]
+    blocks = rest[:, : rest.shape[1] // first * first].reshape(len(draws), -1, first, draws.shape[2])
     with np.errstate(over="ignore", invalid="ignore"):  # chains on their way to infinity have other warnings
-        sd = rest.std((0, 1))
-        gap = np.abs(draws[:, :first].mean((0, 1)) - rest.mean((0, 1)))
-        share = np.nan_to_num(np.divide(gap, sd, out=np.zeros_like(gap), where=sd > 0))
+        middle, sd = rest.mean((0, 1)), rest.std((0, 1))
+        gap = np.abs(draws[:, :first].mean((0, 1)) - middle)
+        usual = np.abs(blocks.mean((0, 2)) - middle).max(
+            0
+        )  # of as many draws, with their tails and correlations
+        begins = np.median(np.abs(draws[:, 0] - middle), 0)  # of the chains: far tails are not those of all
+        moves = (sd > _ROUNDED * np.abs(middle)) & (gap > _BEYOND * usual) & (begins > _FAR * sd)
+        share = np.nan_to_num(np.divide(gap, sd, out=np.zeros_like(gap), where=moves))
     worst = int(share.argmax())
     if share[worst] > _FAR:
-        those = "first draw of each chain is" if first == 1 else f"first {first:,} draws of each chain are"
         yield (
-            f"{name}: the {those} {rounded(float(share[worst]))} standard deviations from the others ({names[worst]}): "
+            f"{name}: the first {first:,} draw{'s' * (first > 1)} of each chain {'are' if first > 1 else 'is'} "
+            f"{rounded(float(share[worst]))} standard deviations from the others ({names[worst]}): "
             "chains were on their way from where they began. Raise warmup."
         )
 

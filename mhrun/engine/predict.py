@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 _HELD = 1 << 22  # values of parameters and outputs that are held at once
-_ROUNDING = 1e-4  # relative, of predictions in float32, above which two of one draw differ
+_REPEATED = 32  # calls for one draw, which all give the same unless there are random numbers in the function
 
 
 @torch.no_grad()
@@ -188,8 +188,8 @@ def _of_function(
 ) -> Callable[[Any], Tensor]:
     """Return a user's function of theta and a batch over many draws at once; one by one if vmap cannot.
 
-    Neither can a function that draws random numbers outside of torch: all draws of a batch would share them. A second
-    call for the first draw shows it.
+    Neither can a function that draws random numbers outside of torch: all draws of a batch would share them. Repeated
+    calls for the first draw show it. Each call has copies, so that a function may change what it is given in place.
 
     Args:
         function: of the parameters of a draw and the batch.
@@ -197,11 +197,16 @@ def _of_function(
         n: number of data.
         single: whether the batch is the field ``x`` alone.
     """
-    batch = fields["x"] if single else Named(fields)
     vectorised, is_first = True, True
 
     def of_draw(theta: Any) -> Tensor:
-        prediction: Tensor = function(Named(theta) if isinstance(theta, dict) else theta, batch)
+        batch = {name: field.clone() for name, field in fields.items()}
+        point = (
+            Named({name: value.clone() for name, value in theta.items()})
+            if isinstance(theta, dict)
+            else theta.clone()
+        )
+        prediction: Tensor = function(point, batch["x"] if single else Named(batch))
         return prediction
 
     def of_draws(theta: Any) -> Tensor:
@@ -211,8 +216,12 @@ def _of_function(
             if vectorised:
                 try:
                     prediction = torch.func.vmap(of_draw)(theta)
-                    vectorised = not is_first or _is_near(prediction[0], of_draw(next(_one_by_one(theta))))
-                    is_first = False
+                    if is_first:
+                        is_first, first = False, next(_one_by_one(theta))
+                        each = [of_draw(first) for _ in range(_REPEATED)]
+                        vectorised = all(
+                            torch.allclose(one, each[0], 0.0, 0.0, equal_nan=True) for one in each
+                        )
                 except Exception:  # what vmap lacks; the function's own errors come again below
                     vectorised = False
             if not vectorised:
@@ -285,13 +294,6 @@ def _lacking(name: str, needed: Sequence[str]) -> str:
     return f"the new data have no {name}, which the model was fitted with; give predict {{{mapping}}}."
 
 
-def _is_near(one: Tensor, other: Tensor) -> bool:
-    """Return whether two predictions are the same but for rounding."""
-    one, other = one.double(), other.double()
-    size = float(other.nan_to_num(0.0, 0.0, 0.0).abs().max()) if other.numel() else 0.0
-    return torch.allclose(one, other, rtol=_ROUNDING, atol=_ROUNDING * size, equal_nan=True)
-
-
 def _one_by_one(theta: Any) -> Iterator[Any]:
     """Yield the draws of a batch: a tensor (B, D), or parameters by name."""
     if not isinstance(theta, dict):
@@ -316,10 +318,7 @@ def _in_parts(
         arrays = {"": posterior["theta"].to_numpy()[:, ::every].reshape(count, -1)}
     start, size = 0, 1  # the first shows the size of one
     while start < count:
-        part = {
-            name: torch.from_numpy(np.ascontiguousarray(a[start : start + size]))
-            for name, a in arrays.items()
-        }
+        part = {name: torch.from_numpy(a[start : start + size].copy()) for name, a in arrays.items()}
         predictions = quantity(part.get("", part)).double().cpu().numpy()
         yield start, predictions
         start += len(predictions)

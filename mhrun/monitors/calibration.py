@@ -57,16 +57,19 @@ class Calibration(Predictive):
         super().__init__(data, every, average, collect, after)
         self.group = None if group is None else whole_number("group", group, least=1)
         self.together = self.group or 1
+        self._collects_as_it_emits = False
 
     def bind(
         self, collected: npt.NDArray[np.int64] | None, warmup: int = 0, total: int | None = None
     ) -> Self:
-        """Return this monitor with its snapshots, see `Periodic.bind`; of groups there are some in any case."""
-        monitor = self
-        if self.group is not None and self.collect is None and collected is None and total is not None:
-            monitor = copy.copy(self)
-            monitor.collect = max(1, min(self.every, total - max(self.after, warmup)))
-        return super(Calibration, monitor).bind(collected, warmup, total)
+        """Return this monitor with its snapshots, see `Periodic.bind`; groups have some in any case."""
+        given = copy.copy(self)
+        given.collect = None if self._collects_as_it_emits else self.collect  # of another number of steps
+        bound = super(Calibration, given).bind(collected, warmup, total)
+        bound._collects_as_it_emits = self.group is not None and given.collect is None and collected is None
+        if bound._collects_as_it_emits:
+            bound.collect = self.every
+        return bound
 
     def start(self, target: Target, chains: int) -> dict[str, Tensor]:
         """Return ensembles of none.

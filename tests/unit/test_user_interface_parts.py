@@ -130,6 +130,21 @@ def test_random_numbers_of_numpy_are_not_shared_by_draws(fitted):
     assert len(np.unique(found)) == found.size
 
 
+def test_a_function_may_change_what_it_is_given_in_place(fitted):
+    trace, x = fitted
+    before, rows = trace["posterior"]["b"].copy(deep=True), x.clone()
+
+    def doubled(theta, batch):
+        batch *= 2
+        theta.b.mul_(2)
+        return batch @ theta.b
+
+    found = mhrun.predict(trace, doubled, x, each=True)
+    assert np.allclose(found, 4 * np.einsum("csk,nk->csn", before.to_numpy(), x.numpy()))
+    assert trace["posterior"]["b"].equals(before)
+    assert torch.equal(x, rows)
+
+
 def test_draws_that_are_not_valid_are_left_out(fitted):
     trace, x = fitted
     marked = trace.copy(deep=True)
@@ -189,6 +204,10 @@ def test_predictions_of_a_ladder_are_of_its_coldest_rung():
         mhrun.rung(trace, 3)
     found = mhrun.predict(trace, lambda theta, batch: theta[0] + 0 * batch[:, 0], data)
     assert np.allclose(found, theta[::3].mean())
+    with pytest.raises(UserError, match="2 chains are not a whole number of ladders of 3 rungs"):
+        mhrun.rung(trace.isel(chain=slice(0, 2)))
+    with pytest.raises(UserError, match=r"rung = 1\.5 must be a whole number"):
+        mhrun.rung(trace, 1.5)
     cold = mhrun.rung(trace)
     assert mhrun.rung(cold) is cold  # one rung is left
 

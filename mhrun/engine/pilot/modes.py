@@ -27,6 +27,10 @@ _NEWTON, _FARTHEST = 3, 20.0
 # and so does a gradient at `_PROBES` random points, a standard deviation off in each direction, that is off by more
 # than this share. The curvature of all data is then computed, if it takes no more numbers.
 _SLOW, _PROBES, _MISFIT, _AFFORDABLE = 0.5, 2, 0.3, 3e10
+# Of the largest curvature, which is that of a coordinate without data; and by what its gradient changes more on all
+# data if some of these are of it.
+_NOTHING, _MORE = 1e-12, 10.0
+_NEARLY_ALL = 0.8  # share of the data that has nearly all of anything
 _SCALINGS = 2  # restarts of ascents in coordinates scaled by the curvature
 # How far below its mode, as a quadratic, an end is at most; and as a share of its height
 _NATS, _RELATIVE = 0.05, 1e-8
@@ -125,6 +129,28 @@ def find_curved_modes(surface: Surface, theta: Tensor, units: Tensor | None = No
     return CurvedModes(modes, curvature, not is_degenerate(curvature))
 
 
+def without_absent(surface: Surface, found: CurvedModes) -> tuple[Surface, CurvedModes]:
+    """Return a surface and its modes: those of all data if the given part has nothing of what decides on a coordinate.
+
+    Such as a value of a category that no datum of the part has: the coordinate is flat there if its prior is, and the
+    posterior would seem to be improper.
+    """
+    curvature, n = found.curvature, surface.target.n
+    if found.proper or curvature is None or surface.size > _NEARLY_ALL * n:
+        return surface, found
+    diagonal = curvature.diagonal().abs()
+    flat = diagonal <= _NOTHING * diagonal.max()
+    if not bool(flat.any()) or 2.0 * len(curvature) ** 2 * n > _AFFORDABLE:
+        return surface, found
+    whole, mode = surface.of_all_data(), found.modes.theta[found.modes.best]
+    points = torch.stack([mode, mode + flat.to(mode)])
+    part, all_data = (each.value_and_grad(points)[1].cpu() for each in (surface, whole))
+    changes, on_part = ((grad[1] - grad[0])[flat].abs().max() for grad in (all_data, part))
+    if not float(changes) > _MORE * float(on_part):
+        return surface, found
+    return whole, find_curved_modes(whole, found.modes.theta)
+
+
 class OnAllData(NamedTuple):
     """Where chains begin on all data, and the modes and curvature that are known."""
 
@@ -145,20 +171,39 @@ def on_all_data(surface: Surface, found: CurvedModes) -> OnAllData:
         surface: of the part; what is evaluated is added to its count.
         found: its modes, with the curvature at the highest one.
     """
-    modes = found.modes.theta
+    modes, n = found.modes.theta, surface.target.n
     assert found.curvature is not None
-    error = math.sqrt(surface.target.n / surface.size - 1)
-    if error <= _OFF * math.sqrt(surface.temperature):
+    if surface.size > _NEARLY_ALL * n:
         return OnAllData(modes, surface, found)
-    moved = _by_newton_steps(surface, found, error)
-    if moved.fits:
+    error = math.sqrt(n / surface.size - 1)
+    moved = _Moved(modes, True)
+    if error > _OFF * math.sqrt(surface.temperature):
+        moved = _by_newton_steps(surface, found, error)
+    if moved.fits and _has_curvature(surface, moved.theta[found.modes.best], found):
         return OnAllData(moved.theta, surface, found)
-    if found.proper and 2.0 * modes.shape[1] ** 2 * surface.target.n <= _AFFORDABLE:
+    if found.proper and 2.0 * modes.shape[1] ** 2 * n <= _AFFORDABLE:
         whole = surface.of_all_data()
         found_on_all = find_curved_modes(whole, modes, units_of(found.curvature))
         if found_on_all.proper:
             return OnAllData(found_on_all.modes.theta, whole, found_on_all)
     return OnAllData(moved.theta, surface, found)
+
+
+def _has_curvature(surface: Surface, mode: Tensor, found: CurvedModes) -> bool:
+    """Return whether gradients on all data near a mode (D,) change as the curvature H says: by -H times the distance.
+
+    At random points, a standard deviation off in each direction at T = 1.
+    """
+    assert found.curvature is not None
+    eigenvalues, vectors = spectrum(found.curvature, proper=found.proper)
+    z = torch.randn(_PROBES, len(mode), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    offsets = torch.cat([torch.zeros_like(z[:1]), (z / eigenvalues.sqrt()) @ vectors.T])
+    points = (mode.double().cpu() + offsets).to(mode)
+    temperature = torch.full((len(points),), surface.temperature, dtype=torch.float64, device=mode.device)
+    grad = surface.target.gradients.full(points, temperature).double().cpu()
+    surface.n_grad += len(points) * surface.target.n
+    off = (((grad[1:] - grad[0]) @ vectors) / eigenvalues.sqrt() + z).norm(dim=1)
+    return bool((off <= _MISFIT * z.norm(dim=1)).all())
 
 
 class _Moved(NamedTuple):
@@ -204,14 +249,6 @@ def _by_newton_steps(surface: Surface, found: CurvedModes, error: float) -> _Mov
         points, before = points + step, distance
         if is_near:
             break
-    if fits:
-        z = torch.randn(_PROBES, len(scaled), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        middle = int(indices[best])
-        probes = points[middle] + (z / eigenvalues.sqrt()) @ vectors.T
-        grad = target.gradients.full(probes.to(modes), temperature[:1].expand(_PROBES)).double().cpu()
-        surface.n_grad += _PROBES * target.n
-        off = ((grad @ vectors) / eigenvalues.sqrt() + z).norm(dim=1)  # of grad = -H (theta - mode)
-        fits = bool((off <= _MISFIT * (z.norm(dim=1) + distance)).all())
     return _Moved(points[indices].to(modes), fits)
 
 

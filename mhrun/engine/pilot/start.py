@@ -19,6 +19,7 @@ from mhrun.engine.pilot.modes import (
     find_curved_modes,
     find_modes,
     on_all_data,
+    without_absent,
 )
 from mhrun.engine.pilot.normality import spread_of_log_ratio
 from mhrun.engine.pilot.other_modes import OtherMode, other_mode
@@ -78,7 +79,7 @@ def scaled_start(
     if method.target.dim > most_scaled(method.target.model):
         modes = find_modes(surface, theta)
         return ScaledStart(modes.theta.to(theta.dtype) if bool(modes.theta.isfinite().all()) else theta)
-    found = find_curved_modes(surface, theta)
+    surface, found = without_absent(surface, find_curved_modes(surface, theta))
     modes, curvature, proper = found
     if not bool(modes.theta.isfinite().all()):
         return ScaledStart(theta)
