@@ -136,7 +136,7 @@ def test_unsuitable_parts_are_refused():
     )
     moves = MetropolisHastings(LangevinProposal(), Blocks(4, 2), PseudoMarginal())
     assert "without gradients" in moves.refuses(target)
-    with pytest.raises(Refusal, match="blocks >= 1"):
+    with pytest.raises(Refusal, match="blocks = 0 must be a whole number, at least 1"):
         Blocks(10, 0)
 
 

@@ -240,7 +240,7 @@ def test_priors_that_have_no_density_on_the_line():
         ("Normal(0, True)", "'True' is not a number"),
         ("Normal(*[0, 1])", "is not a number"),
         ("Normal(**{'loc': 0})", "arguments are numbers"),
-        ("Normal(0", "put it in quotes"),
+        ("Normal(0", "put the whole in quotes"),
         ("Normal", "is not a distribution; write one such as"),
         ("Normal(0, -1)", "scale must be positive, not -1; see"),
         ("Normal([0, 1], [2, -3])", "scale must be positive, not -3; see"),
@@ -299,7 +299,7 @@ def test_texts_that_are_no_prior_are_refused_in_one_line(text, message):
         ({"prior": 3.0}, "is not a distribution; give one of torch.distributions"),
         ({"prior": td.Poisson(2.0)}, "is of whole numbers, and parameters are continuous"),
         ({"constraint": "positive"}, "needs a shape or a prior"),
-        ({"shape": 1, "prior": "Normal(0", "1)": None}, "put it in quotes"),
+        ({"shape": 1, "prior": "Normal(0", "1)": None}, "put the whole in quotes"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused_in_one_line(setting, message):
