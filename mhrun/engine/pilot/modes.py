@@ -179,9 +179,8 @@ def on_all_data(surface: Surface, found: CurvedModes) -> OnAllData:
     moved = _Moved(modes, True)
     if error > _OFF * math.sqrt(surface.temperature):
         moved = _by_newton_steps(surface, found, error)
-    if moved.fits and _has_curvature(surface, moved.theta[found.modes.best], found):
-        return OnAllData(moved.theta, surface, found)
-    if found.proper and 2.0 * modes.shape[1] ** 2 * n <= _AFFORDABLE:
+    can_tell = found.proper and 2.0 * modes.shape[1] ** 2 * n <= _AFFORDABLE
+    if can_tell and not (moved.fits and _has_curvature(surface, moved.theta[found.modes.best], found)):
         whole = surface.of_all_data()
         found_on_all = find_curved_modes(whole, modes, units_of(found.curvature))
         if found_on_all.proper:
