@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Diagnosis:
-    """Estimates of a method, each isolated: one that fails is noted, and costs no draws.
+    """Estimates of a method, each isolated: a failure of one is reported, and no draws are lost.
 
     Args:
         method: whose steps have ended.
@@ -35,7 +35,7 @@ class Diagnosis:
         self._method, self._note = method, note
 
     def of_fit(self, folder: Path) -> list[str] | None:
-        """Return what the draws in a folder say of the model's fit; None if it is not judged."""
+        """Return warnings about the model's fit from the draws in a folder; None if the fit is not judged."""
 
         def warnings() -> list[str]:
             with open_trace(folder) as trace:

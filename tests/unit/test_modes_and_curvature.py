@@ -220,6 +220,17 @@ def test_the_covariance_of_gradients_is_the_mean_over_points(points):
     assert float(root.T @ root) == pytest.approx(x.var(ddof=1))
 
 
+def logistic_with_dummy(dummy, y):
+    """A logistic regression on a constant and a dummy variable, with prior N(0, 5^2)."""
+
+    def log_lik(theta, batch):
+        score = theta[0] + theta[1] * batch["d"]
+        prior = -0.5 * (theta / 5).square().sum() / len(y)
+        return batch["y"] * score - torch.nn.functional.softplus(score) + prior
+
+    return Target(FunctionModel(log_lik, torch.zeros(2)), Dataset.of({"d": dummy, "y": y}))
+
+
 @pytest.mark.parametrize("ones", [30, 3_000])
 def test_the_curvature_is_that_of_all_data_where_a_part_has_hardly_any_of_a_category(monkeypatch, ones):
     """30 of 30,000 rows have a dummy variable: about 0.3 of the 300 that are read. Newton steps show it."""
@@ -230,12 +241,7 @@ def test_the_curvature_is_that_of_all_data_where_a_part_has_hardly_any_of_a_cate
     dummy[rng.choice(n, ones, replace=False)] = 1.0
     y = (rng.random(n) < 1 / (1 + np.exp(-1.0 - 0.5 * dummy))).astype(float)
 
-    def log_lik(theta, batch):
-        score = theta[0] + theta[1] * batch["d"]
-        prior = -0.5 * (theta / 5).square().sum() / n
-        return batch["y"] * score - torch.nn.functional.softplus(score) + prior
-
-    target = Target(FunctionModel(log_lik, torch.zeros(2)), Dataset.of({"d": dummy, "y": y}))
+    target = logistic_with_dummy(dummy, y)
     surface = Surface(target, 1.0, seed=1)
     part = find_curved_modes(surface, torch.zeros(2, 2, dtype=torch.float64))
     before = surface.n_grad
@@ -262,12 +268,7 @@ def test_a_rare_value_whose_gradient_is_0_at_the_mode_of_a_part_shows_at_other_p
     dummy, y = np.zeros(n), np.arange(n) % 2.0
     dummy[100:108] = 1.0
 
-    def log_lik(theta, batch):
-        score = theta[0] + theta[1] * batch["d"]
-        prior = -0.5 * (theta / 5).square().sum() / n
-        return batch["y"] * score - torch.nn.functional.softplus(score) + prior
-
-    target = Target(FunctionModel(log_lik, torch.zeros(2)), Dataset.of({"d": dummy, "y": y}))
+    target = logistic_with_dummy(dummy, y)
     surface = Surface(target, 1.0, seed=2)
     part = find_curved_modes(surface, torch.zeros(2, 2, dtype=torch.float64))
     assert float(part.curvature[1, 1]) == pytest.approx(1 / 25, rel=1e-3)  # the part has none

@@ -62,9 +62,9 @@ def masked(x, y):
     with poutine.scale(scale=2.0):
         intercept = pyro.sample("intercept", dist.Normal(0.0, 2.0))
     with poutine.mask(mask=False):
-        slope = pyro.sample("slope", dist.Normal(0.0, 0.1))
+        effect = pyro.sample("effect", dist.Normal(0.0, 0.1))
     with pyro.plate("data", len(x)), poutine.mask(mask=x[:, 1] > 0):
-        pyro.sample("y", dist.Normal(intercept + slope * x[:, 0], 1.0), obs=y)
+        pyro.sample("y", dist.Normal(intercept + effect * x[:, 0], 1.0), obs=y)
 
 
 MODELS = {

@@ -75,11 +75,11 @@ def test_a_wide_posterior_shortens_no_step(log_density):
 def test_a_nearly_normal_posterior_has_no_trials(is_normal, trials, monkeypatch):
     calls = []
 
-    def noted(*args):
+    def recorded(*args):
         calls.append(args)
         return tried(*args)
 
-    monkeypatch.setattr("mhrun.engine.pilot.dynamics.tried", noted)
+    monkeypatch.setattr("mhrun.engine.pilot.dynamics.tried", recorded)
     trace = mhrun.sample(
         lambda theta: -0.5 * theta[0] ** 2 if is_normal else without_events(theta[0]),
         None,

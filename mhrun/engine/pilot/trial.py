@@ -85,7 +85,7 @@ class _Trial:
         Args:
             theta: where chains begin (C, D).
             step_size: of the dynamics.
-            number: of the trial; each has random numbers of its own.
+            number: of the trial, by which random numbers differ.
         """
         draws = Draws(Streams(derive_key(self.key, f"trial {number}"), len(theta), theta.device), 0)
         size = torch.full_like(self.temperature, step_size)
