@@ -18,7 +18,7 @@ from mhrun.paths import CONF, claims_path
 from mhrun.report.recorded import RecordedResult, recorded_results
 from mhrun.report.verdicts import JUDGED, NOT_AT_SCALE, NOT_JUDGED, count
 from mhrun.store.folder import RunFolder
-from mhrun.store.identity import COUNTS
+from mhrun.store.identity import COUNTS, distinguishing
 
 _BEYOND = "beyond the papers"  # `reproduces` of an experiment that reproduces no paper
 _LINE = 110  # width of a line, unless the terminal is narrower
@@ -70,7 +70,11 @@ def show_experiment(
         recorded = {kind: results.get((kind, name)) for kind in _KINDS}
         lines = [*_recorded(recorded, own_verdicts), *_claims(name, head.paper, recorded, own_verdicts)]
         _section("claims", lines, width, cuts=False)
-    lines = [line for folder in found for line in _run(folder)]
+    lines = [
+        line
+        for folder, settings in zip(found, _differing(found), strict=True)
+        for line in _run(folder, settings)
+    ]
     _section("runs", lines or [f"not run yet: {command}"], 0)
     print()
 
@@ -205,14 +209,31 @@ def _number(label: str, value: Any) -> str:
     return f"{label} {value:.4g}" if isinstance(value, int | float) else ""
 
 
-def _run(folder: RunFolder) -> Iterator[str]:
-    """Yield the line of a run, and why it failed."""
+def _differing(found: Sequence[RunFolder]) -> list[str]:
+    """Return for each run the settings in which it differs from the others, as written on the command line."""
+    configs = list[Mapping[str, Any]]()
+    for folder in found:
+        try:
+            configs.append(folder.config())
+        except (UserError, OSError):  # damaged, or deleted meanwhile
+            configs.append({})
+    readable = [index for index, config in enumerate(configs) if config]
+    lines = [""] * len(configs)
+    for index, settings in zip(readable, distinguishing([configs[index] for index in readable]), strict=True):
+        lines[index] = " ".join(f"{path}={cut(_written(value), 40)}" for path, value in settings.items())
+    return lines
+
+
+def _run(folder: RunFolder, settings: str) -> Iterator[str]:
+    """Yield the line of a run, the settings in which it differs from the others, and why it failed."""
     run = status_of(folder)
     took = f", {describe_duration(run.seconds)}" if run.seconds is not None else ""
     verdicts = f", {run.verdicts}" if run.verdicts else ""
     page = folder.report / "index.html"
     where = _short(page if page.exists() else folder.path)
     yield f"{folder.digest}  {run.scale:6}{run.status:12}{run.when}{took}{verdicts}  {where}"
+    if settings:
+        yield f"  {cut(settings, _LINE)}"
     if run.status == "failed":
         yield f"  {printable(run.error) or f'see {_short(folder.log)}'}"
 

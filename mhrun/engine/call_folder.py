@@ -16,9 +16,9 @@ from mhrun.store.files import read_json, remove, write_json
 from mhrun.store.fingerprint import fingerprint
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import FORMAT, RESULTS_VERSION
-from mhrun.store.longer import STEPS, begin_longer, steps_of
+from mhrun.store.longer import begin_longer
 from mhrun.store.netcdf import TRACE
-from mhrun.store.sharing import EXECUTOR
+from mhrun.store.sharing import EXECUTOR, STEPS, steps_of
 
 _NOTE = "call.json"  # what identifies a call, in its folder
 

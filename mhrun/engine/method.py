@@ -25,9 +25,8 @@ from mhrun.parts import Kernel
 from mhrun.random import MANY, Draws, Streams, derive_key
 from mhrun.schedules import Plan
 from mhrun.store.identity import method_digest
-from mhrun.store.longer import ANY_STEPS_DIGEST
 from mhrun.store.netcdf import FIELDS, KIND, LAYERS, N_DATA, PILOT_FOUND, SEPARATE, TEMPERATURE, Shape
-from mhrun.store.sharing import DIGEST
+from mhrun.store.sharing import ANY_STEPS_DIGEST, DIGEST
 from mhrun.target import Target
 from mhrun.target.fields import fields_read
 from mhrun.target.precision import FP32, TF32, exact_products

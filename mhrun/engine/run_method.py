@@ -27,10 +27,10 @@ from mhrun.errors import Interrupted, UserError, after_step
 from mhrun.random import MANY
 from mhrun.store.blocks import TraceWriter, clear, damage, done
 from mhrun.store.files import remove
-from mhrun.store.longer import ANY_STEPS_DIGEST, STEPS, forget_shorter, steps_of
+from mhrun.store.longer import forget_shorter
 from mhrun.store.netcdf import KINETIC, STEP_SIZE, TRACE
 from mhrun.store.reference import prepare_reference
-from mhrun.store.sharing import DIGEST
+from mhrun.store.sharing import ANY_STEPS_DIGEST, DIGEST, STEPS, steps_of
 from mhrun.types import INFO_DTYPES, Controls, Record
 
 _LONG = 10.0  # seconds left from which on it is reported that all chains have stopped

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mhrun.store.sources import names_of_sources
@@ -138,6 +138,37 @@ def differences(config: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) 
         paths |= {path for path, value in settings.items() if other_settings.get(path, "absent") != value}
     paths = {path for path in paths if path.partition(".")[0] not in ("scale", "sources")}
     return {path: settings[path] for path in sorted(paths, key=lambda path: (path.count("."), path))}
+
+
+def distinguishing(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return for each configuration the settings by which it can be known among the others: path -> value.
+
+    Settings that change no number are left out, and so are those that follow from the scale, and settings of parts
+    that follow from ones that are returned, as ``methods.sgld.kernel.m`` from ``m``. Of a setting that some of the
+    configurations lack, only the others have a value. ``methods`` is the list of their names.
+    """
+    leaves = [
+        {"methods": list(config.get("methods") or {}), **dict(_leaves(_plain(identity(config))))}
+        for config in configs
+    ]
+    scales = [(_hashable(settings.get("scale")),) for settings in leaves]
+    known: list[tuple[str, ...]] = list(scales)
+    found: list[dict[str, Any]] = [{} for _ in configs]
+    paths = {path for settings in leaves for path in settings if path.partition(".")[0] != "sources"}
+    for path in sorted(paths, key=lambda path: (path.count("."), path)):
+        values = [_hashable(settings.get(path, "absent")) for settings in leaves]
+        given = known if "." in path else scales
+        if len(set(zip(given, values, strict=True))) == len(set(given)):  # one value for each: it follows
+            continue
+        known = [(*one, value) for one, value in zip(known, values, strict=True)]
+        for settings, shown in zip(leaves, found, strict=True):
+            if path in settings:
+                shown[path] = settings[path]
+    return found
+
+
+def _hashable(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:

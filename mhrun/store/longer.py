@@ -9,22 +9,17 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from mhrun.errors import UserError
-from mhrun.store.blocks import DONE, LAST, SHORTER, SHORTER_DIGEST, block_name, damage, done, load_block
+from mhrun.store.blocks import DONE, LAST, SHORTER, SHORTER_DIGEST, block_name, damage, load_block
 from mhrun.store.checksums import file_digest
 from mhrun.store.files import remove, write_whole
 from mhrun.store.folder import RunFolder
 from mhrun.store.netcdf import TRACE
-from mhrun.store.sharing import EXECUTOR, PILOT, REFERENCE, link, others
-
-STEPS = "steps"
-"""Key of ``done.json``: the steps after burn-in."""
-ANY_STEPS_DIGEST = "any_steps_digest"
-"""Key of ``done.json``: the digest of a method without its number of steps."""
+from mhrun.store.sharing import EXECUTOR, PILOT, REFERENCE, finished, link, others
 
 
 class Shorter(NamedTuple):
@@ -46,16 +41,10 @@ def shorter_runs(folder: RunFolder, name: str, digest: str, steps: int) -> list[
     found = []
     for source in others(folder, name):
         with suppress(UserError):  # one that cannot be read is of no use
-            count = steps_of(summary := done(source))
-            if summary is not None and summary.get(ANY_STEPS_DIGEST) == digest and count < steps:
-                found.append(Shorter(source, count))
+            record = finished(source)
+            if record.any_steps_digest == digest and record.steps < steps:
+                found.append(Shorter(source, record.steps))
     return sorted(found, key=lambda shorter: -shorter.steps)
-
-
-def steps_of(summary: dict[str, Any] | None) -> int:
-    """Return the steps after burn-in of a finished method; 0 if they are unknown."""
-    steps = (summary or {}).get(STEPS)
-    return steps if isinstance(steps, int) and not isinstance(steps, bool) and steps > 0 else 0
 
 
 def begin_longer(target: Path, source: Path, total: int) -> bool:

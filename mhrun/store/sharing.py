@@ -11,7 +11,9 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import filelock
 
@@ -28,6 +30,18 @@ PILOT = "pilot.npz"
 """What a pilot found, see `mhrun.engine.pilot`."""
 REFERENCE = "reference.npz"
 """The point about which a surrogate expands, see `mhrun.store.reference`."""
+STEPS = "steps"
+"""Key of ``done.json``: the steps after burn-in."""
+ANY_STEPS_DIGEST = "any_steps_digest"
+"""Key of ``done.json``: the digest of a method without its number of steps."""
+
+
+class Finished(NamedTuple):
+    """What the record of a finished method says of its settings, `done.json`."""
+
+    digest: str | None = None
+    any_steps_digest: str | None = None
+    steps: int = 0  # after burn-in; 0 if they are unknown
 
 
 def found(folder: RunFolder, name: str, digest: str) -> Path | None:
@@ -40,10 +54,38 @@ def found(folder: RunFolder, name: str, digest: str) -> Path | None:
     """
     for source in others(folder, name):
         with suppress(UserError):  # one that cannot be read is of no use
-            summary = done(source)
-            if summary is not None and summary.get(DIGEST) == digest and damage(source) is None:
+            if finished(source).digest == digest and damage(source) is None:
                 return source
     return None
+
+
+def finished(folder: Path) -> Finished:
+    """Return what the record of a finished method says of its settings; nothing if it is unfinished or damaged.
+
+    A job of a sweep looks at the records of all earlier ones, so that each is read once in a process, unless it
+    changes.
+
+    Raises:
+        UserError: the record is there and cannot be read.
+    """
+    try:
+        status = (folder / DONE).stat()
+    except OSError:
+        return Finished()
+    return _finished(folder, (status.st_ino, status.st_size, status.st_mtime_ns))
+
+
+@lru_cache(maxsize=100_000)
+def _finished(folder: Path, version: tuple[int, ...]) -> Finished:
+    """Return what the present version of a record says: its inode, size and time of writing."""
+    summary: dict[str, Any] = done(folder) or {}
+    return Finished(summary.get(DIGEST), summary.get(ANY_STEPS_DIGEST), steps_of(summary))
+
+
+def steps_of(summary: dict[str, Any] | None) -> int:
+    """Return the steps after burn-in of a finished method; 0 if they are unknown."""
+    steps = (summary or {}).get(STEPS)
+    return steps if isinstance(steps, int) and not isinstance(steps, bool) and steps > 0 else 0
 
 
 def others(folder: RunFolder, name: str) -> Iterator[Path]:

@@ -233,6 +233,23 @@ def test_an_experiment_is_shown_with_methods_settings_claims_and_runs(capsys, tm
     assert "\n  beyond the papers: agreement and" in capsys.readouterr().out
 
 
+def test_runs_are_listed_with_the_settings_in_which_they_differ(capsys, tmp_path):
+    for digest, m, warmup in (("a" * 12, 10, 5), ("b" * 12, 20, 5)):
+        config = {"experiment": "mine", "scale": "quick", "m": m, "warmup": warmup}
+        parts = {"model": {}, "data": {}, "target": {}, "runtime": {"outputs": "outputs"}}
+        methods = {"one": {"kernel": {"m": m}}}
+        folder = RunFolder(tmp_path / "outputs" / "mine" / digest)
+        folder.create({**config, **parts, "methods": methods})
+        folder.write_summary({"status": "complete", "scale": "quick"})
+    (tmp_path / "outputs" / "mine" / ("c" * 12)).mkdir()
+    (tmp_path / "outputs" / "mine" / ("c" * 12) / "config.yaml").write_text("damaged: [")
+    assert run(["list", "mine"]) == 0
+    lines = capsys.readouterr().out.partition("\n  runs\n")[2].splitlines()
+    below = {line.split()[0]: lines[i + 1].strip() for i, line in enumerate(lines[:-1]) if line.strip()}
+    assert below["a" * 12] == "m=10"
+    assert below["b" * 12] == "m=20"
+
+
 def test_an_experiment_with_a_setting_to_be_given_is_shown_all_the_same(capsys, tmp_path):
     (tmp_path / "mine" / "experiment").mkdir(parents=True)
     (tmp_path / "mine" / "experiment" / "own.yaml").write_text(

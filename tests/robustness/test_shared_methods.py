@@ -19,8 +19,11 @@ from mhrun.engine.shared_methods import each_claimed
 from mhrun.engine.stop import StopSignal
 from mhrun.engine.watcher import Silent
 from mhrun.errors import Interrupted
+from mhrun.store.blocks import DONE, done
+from mhrun.store.checksums import sealed
+from mhrun.store.files import write_json
 from mhrun.store.identity import method_digest
-from mhrun.store.sharing import claimed, take
+from mhrun.store.sharing import Finished, claimed, finished, take
 
 FEW = (
     "~methods.tempered_mcmc",
@@ -124,6 +127,21 @@ def test_a_sweep_computes_methods_that_do_not_change_once(tmp_path, monkeypatch,
     alone = compute(tmp_path / "elsewhere", *FEW, "lam=0.3")
     for method in ("mint", "mcmc"):
         assert_same_bits(contents(two, method), contents(alone, method))
+
+
+def test_a_record_is_read_once_until_it_changes(tmp_path, monkeypatch):
+    """Each job of a sweep looks at those of all others."""
+    read = []
+    monkeypatch.setattr("mhrun.store.sharing.done", lambda folder: read.append(folder) or done(folder))
+    assert finished(tmp_path) == Finished()
+    (tmp_path / "trace.nc").write_bytes(b"trace")
+    for digest, steps in (("0123", 10), ("4567", 2000)):
+        record = {"totals": {}, "method_digest": digest, "any_steps_digest": "89ab", "steps": steps}
+        write_json(tmp_path / DONE, sealed(record, {}))
+        assert [finished(tmp_path) for _ in range(3)] == [Finished(digest, "89ab", steps)] * 3
+    assert len(read) == 2
+    (tmp_path / DONE).unlink()
+    assert finished(tmp_path) == Finished()
 
 
 def test_another_run_is_not_changed_by_what_happens_to_a_shared_method(tmp_path):

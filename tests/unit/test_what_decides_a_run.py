@@ -18,6 +18,7 @@ from mhrun.errors import UserError
 from mhrun.models.explained import explained
 from mhrun.models.function import FunctionModel
 from mhrun.store.blocks import DONE
+from mhrun.store.identity import distinguishing
 from mhrun.store.sharing import REFERENCE
 from mhrun.store.sources import sources
 from mhrun.target import Target
@@ -42,6 +43,33 @@ def test_the_files_of_all_monitors_are_sources(tmp_path):
         after = sources(config)
         assert [file for file in before if before[file] != after[file]] == [str(tmp_path / f"{name}.npz")]
         before = after
+
+
+def test_settings_by_which_runs_are_told_apart():
+    def config(scale="quick", steps=10, title="", methods=("one", "two"), **settings):
+        nodes = {name: {"kernel": {"m": settings.get("m", 5)}, "lr": 0.1} for name in methods}
+        return {"scale": scale, "steps": steps, "title": title, "seed": 0, "methods": nodes, **settings}
+
+    assert distinguishing([]) == []
+    assert distinguishing([config()]) == [{}]
+    cases = [
+        config(),
+        config(title="Other"),
+        config("paper", 99),
+        config(m=6),
+        config(seed=3, methods=["one"]),
+    ]
+    common = {"seed": 0, "methods": ["one", "two"]}
+    assert distinguishing(cases) == [
+        common,  # nor the title, nor what follows from m; the others lack m
+        common,
+        common,  # the scale is shown elsewhere, and its steps follow from it
+        {**common, "m": 6},
+        {"seed": 3, "methods": ["one"]},
+    ]
+    nested = [config(), config()]
+    nested[1]["methods"]["two"]["lr"] = 0.2
+    assert distinguishing(nested) == [{"methods.two.lr": 0.1}, {"methods.two.lr": 0.2}]
 
 
 @short_run
