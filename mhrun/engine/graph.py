@@ -14,6 +14,7 @@ from mhrun.engine.pure_step import Step
 from mhrun.engine.steps import CapturedSteps
 from mhrun.engine.stepwise import StepwiseExecutor
 from mhrun.random import Draws
+from mhrun.torch_private import lookup_backend
 from mhrun.types import Controls, Info, State
 
 GRAPH = "graph"
@@ -79,7 +80,7 @@ class GraphSteps(CapturedSteps):
             self.compilations += 1
             if self.compilations > before + 1:
                 raise RuntimeError("its graph was compiled again")
-            return torch._dynamo.lookup_backend(self._backend)(module, example)
+            return lookup_backend(self._backend)(module, example)
 
         compiled: Step = torch.compile(traced, fullgraph=True, dynamic=False, backend=counted)
         buffers = [value.clone() for value in inputs]  # the same tensors each time: nothing to compile again

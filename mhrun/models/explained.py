@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mhrun.build import blame
 from mhrun.errors import UserError
+from mhrun.torch_private import warn_of_slow_vmap
 
 
 @contextmanager
@@ -95,11 +96,6 @@ def _short(kind: torch.dtype) -> str:
     return str(kind).removeprefix("torch.")
 
 
-# A private function of torch, which another version may lack: then its warnings show. Python's filters would be slow to
-# change at each step, and are the user's.
-_WARNS_OF_FALLBACK: Callable[[bool], None] = getattr(
-    torch._C._functorch, "_set_vmap_fallback_warning_enabled", lambda _: None
-)
 _inside, _validates, _lock = 0, True, threading.Lock()
 
 
@@ -132,7 +128,7 @@ def unvalidated() -> Iterator[None]:
     with _lock:
         if not _inside:
             _validates, kind._validate_args = kind._validate_args, False
-            _WARNS_OF_FALLBACK(False)
+            warn_of_slow_vmap(False)
         _inside += 1
     try:
         yield
@@ -141,4 +137,4 @@ def unvalidated() -> Iterator[None]:
             _inside -= 1
             if not _inside:
                 kind._validate_args = _validates
-                _WARNS_OF_FALLBACK(True)
+                warn_of_slow_vmap(True)

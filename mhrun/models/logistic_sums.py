@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from mhrun.models.logistic_native import log_sigmoid, product_pairs, products, rounded
 from mhrun.native import piece
 from mhrun.native.compiler import Piece, available, compiled_once, over_chains
 from mhrun.native.processor import vector_registers
+from mhrun.torch_private import is_fake
 
 _TILE = 256  # rows at a time: the products of one group of chains with them stay in the cache
 _PAYS = 1 << 20  # numbers of x from which the pass pays for its compilation
@@ -24,7 +24,7 @@ def compiled_sums_pay(theta: Tensor, x: Tensor) -> bool:
     They are on a CPU, without a gradient to be recorded, and x is large.
     """
     plain = theta.device.type == x.device.type == "cpu" and not theta.requires_grad
-    return plain and x.numel() >= _PAYS and available() and not isinstance(theta, FakeTensor)
+    return plain and x.numel() >= _PAYS and available() and not is_fake(theta)
 
 
 def sums(theta: Tensor, x: Tensor, y: Tensor, scale: float) -> Tensor:

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.func import functional_call
 
 from mhrun.errors import UserError
 from mhrun.models.module_copy import Prepared
 from mhrun.models.module_evaluation import Buffers, Evaluator, Likelihood, named_views
 from mhrun.models.returned import returned
+from mhrun.torch_private import is_fake
 from mhrun.types import Rows
 
 
@@ -39,7 +39,7 @@ class Bound(Evaluator):
 
     def train(self, theta: Tensor, buffers: Buffers, rows: Rows) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return log-likelihoods (C, m), the gradient (C, D) of their mean, and the buffers after it."""
-        if _is_traced(theta):
+        if is_fake(theta):
             return self._train_by_call(theta, buffers, rows)
         module = self._module(theta, training=True)
         parameters, grad, values = self._parameters(module, theta), torch.empty_like(theta), []
@@ -63,7 +63,7 @@ class Bound(Evaluator):
     def _each(
         self, theta: Tensor, buffers: Buffers, rows: Rows, function: Callable[[Tensor, Rows], Tensor]
     ) -> Tensor:
-        if (theta.requires_grad and torch.is_grad_enabled()) or _is_traced(theta):
+        if (theta.requires_grad and torch.is_grad_enabled()) or is_fake(theta):
             return self._by_call(theta, buffers, rows, function)
         module = self._module(theta, training=False)
         x = self._inputs(theta, rows)
@@ -79,7 +79,7 @@ class Bound(Evaluator):
     ) -> Tensor:
         """The same as a differentiable function of theta, for callers that differentiate log_lik themselves."""
         module, x = self._module(theta, training=False), self._inputs(theta, rows)
-        values, traced = [], _is_traced(theta)
+        values, traced = [], is_fake(theta)
         for c in range(len(theta)):
             named = named_views(theta[c], self._names, self._sizes, self._shapes)
             named |= {name: value[c].to(module.get_buffer(name).dtype) for name, value in buffers.items()}
@@ -164,11 +164,6 @@ class Bound(Evaluator):
                 f"the likelihood must return a tensor (m,), and returned a {type(log_lik).__name__}."
             )
         return returned(log_lik[None], (1, len(next(iter(fields.values())))), "the likelihood")[0]
-
-
-def _is_traced(theta: Tensor) -> bool:
-    """Return whether a step is recorded without data, for a captured graph."""
-    return isinstance(theta, FakeTensor)
 
 
 def _recordable() -> AbstractContextManager[Any]:

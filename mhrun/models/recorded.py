@@ -16,9 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
+from mhrun.torch_private import (
+    TorchDispatchMode,
+    has_dispatch_modes,
+    is_wrapped,
+    traced,
+    tree_leaves,
+    tree_map,
+)
 from mhrun.types import Rows
 
 Tensors = Sequence[Tensor]
@@ -111,7 +117,7 @@ def recording(function: Function, tensors: Tensors) -> Function | None:
         with torch.no_grad(), warnings.catch_warnings():
             # It warns that TorchScript is old, and that constants will stay what they are.
             warnings.simplefilter("ignore")
-            replay = _traced(recorder.replayed(outputs), tensors)
+            replay = traced(recorder.replayed(outputs), tensors)
     except Exception:  # on any error the function is called instead, which raises its own errors again
         return None
     finally:
@@ -124,31 +130,13 @@ def recording(function: Function, tensors: Tensors) -> Function | None:
     return without_gradients
 
 
-def _traced(function: Function, tensors: Tensors) -> Function:
-    """Return TorchScript's form of a function, which is freed with the last reference to it."""
-    try:  # torch.jit.trace keeps it, with the data that are its constants, as long as the process lives
-        from torch.jit._trace import _create_interpreter_name_lookup_fn
-
-        names = [f"tensor{k}" for k in range(len(tensors))]
-        lookup = _create_interpreter_name_lookup_fn(1)
-        graph, _ = torch._C._create_graph_by_tracing(
-            function, tuple(tensors), lookup, True, False, None, names
-        )
-        traced: Function = torch._C._create_function_from_graph("replay", graph)
-    except (ImportError, AttributeError, TypeError):  # a version of torch in which these have another form
-        traced = torch.jit.trace(function, tuple(tensors), check_trace=False)
-    return traced
-
-
 def _must_be_seen(tensors: Tensors) -> bool:
     """Return whether something has to see the operations on these tensors, or they are on a GPU."""
-    if torch._C._len_torch_dispatch_stack() or torch.is_autocast_enabled("cpu"):
+    if has_dispatch_modes() or torch.is_autocast_enabled("cpu"):
         return True
     gradients = torch.is_grad_enabled()
     return any(
-        (gradients and tensor.requires_grad)
-        or tensor.device.type != "cpu"
-        or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        (gradients and tensor.requires_grad) or tensor.device.type != "cpu" or is_wrapped(tensor)
         for tensor in tensors
     )
 

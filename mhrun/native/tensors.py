@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from mhrun.native.compiler import available
+from mhrun.torch_private import has_dispatch_modes, is_fake
 
 
 def fit_for_loops(*tensors: Tensor) -> bool:
@@ -14,9 +13,9 @@ def fit_for_loops(*tensors: Tensor) -> bool:
 
     They have values, unlike those of a step that is recorded, and no dispatch mode has to see what is done with them.
     """
-    if not available() or torch._C._len_torch_dispatch_stack():
+    if not available() or has_dispatch_modes():
         return False
     return all(
-        t.device.type == "cpu" and t.is_contiguous() and not t.requires_grad and not isinstance(t, FakeTensor)
+        t.device.type == "cpu" and t.is_contiguous() and not t.requires_grad and not is_fake(t)
         for t in tensors
     )

@@ -20,6 +20,7 @@ from mhrun.random.philox import (
     stream_of,
     unit_of,
 )
+from mhrun.torch_private import assert_on_device
 
 USES = 16
 _SORTED = 1 << 22  # most indices drawn at once in torch, at about 150 bytes each
@@ -161,7 +162,7 @@ class Streams:
             distinct, short = distinct_of(stream_of(words, n), m)
             if self.device.type != "cpu":  # checked on the device, without synchronisation
                 if self.device.type == "cuda":
-                    torch._assert_async(~short)
+                    assert_on_device(~short)
                 return distinct
             if not short:
                 return distinct
