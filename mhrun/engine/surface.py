@@ -38,22 +38,17 @@ class Surface:
     def __init__(self, target: Target, temperature: float, seed: int) -> None:
         self.target = target
         self.temperature = temperature
-        self._takes_passes = False  # over all data, in place of a part
+        self.is_whole = False  # whether it is that of all data, see `of_all_data`
         is_curved = target.dim <= most_scaled(target.model)
         self.size = min(target.n, ROWS, *[_NUMBERS // target.dim] * is_curved)
         streams = Streams(derive_key(seed, "reference"), 1, target.device)
         self._index = Draws(streams, 0).index(target.n, self.size, replacement=False)
         self._evaluated = _Evaluated()
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether it is that of all data, in place of a part that has hardly any of what matters."""
-        return self._takes_passes
-
     def of_all_data(self) -> Surface:
-        """Return the surface of all data, which adds to the same count."""
+        """Return the surface of all data, for a part that has hardly any of what matters; it adds to the same count."""
         whole = copy.copy(self)
-        whole.size, whole._takes_passes = self.target.n, True
+        whole.size, whole.is_whole = self.target.n, True
         return whole
 
     @property
@@ -73,7 +68,7 @@ class Surface:
 
     def _part(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         temperature = torch.full((len(theta),), self.temperature, dtype=torch.float64, device=theta.device)
-        if self._takes_passes:
+        if self.is_whole:
             point = self.target.evaluate_full(theta, temperature)
         else:
             point = self.target.evaluate(theta, self._index, temperature)

@@ -10,17 +10,12 @@ from torch import Tensor
 
 from mhrun.engine.limits import most_scaled
 from mhrun.engine.method import Method
+from mhrun.engine.pilot.all_data import on_all_data, without_absent
 from mhrun.engine.pilot.curvature import spectrum, standardised
 from mhrun.engine.pilot.heavy_tails import HeavyTail, heavy_tail
 from mhrun.engine.pilot.impropriety import direction_in_words, flat_direction
 from mhrun.engine.pilot.low_modes import Moved, without_low_modes
-from mhrun.engine.pilot.modes import (
-    CurvedModes,
-    find_curved_modes,
-    find_modes,
-    on_all_data,
-    without_absent,
-)
+from mhrun.engine.pilot.modes import CurvedModes, find_curved_modes, find_modes
 from mhrun.engine.pilot.normality import spread_of_log_ratio
 from mhrun.engine.pilot.other_modes import OtherMode, other_mode
 from mhrun.engine.surface import Surface
