@@ -35,6 +35,8 @@ LEAST_DRAWS = 10
 autocorrelation has no lags, and the effective sample size would be N log10 N whatever the N draws are."""
 
 EXCESS = 0.25  # relative excess of a variance by gradient noise, above which draws are too wide
+SHIFT = 0.3  # bias of a mean by steps, in posterior standard deviations, above which draws are off
+FIRST_ORDER = 2.0  # of that, above which an expansion in the step size says neither its size nor its sign
 RHAT, ESS = 1.01, 400.0
 """Above this R-hat, and below this effective sample size, a run warns (Vehtari et al. 2021)."""
 

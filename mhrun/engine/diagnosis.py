@@ -12,6 +12,8 @@ from mhrun.engine.fit import fit_warnings, judges_fit
 from mhrun.engine.kinetic import kinetic_temperature
 from mhrun.engine.mean_bias import mean_bias
 from mhrun.engine.method import Method
+from mhrun.engine.mixing import UNSETTLED, rhat_of_unsettled
+from mhrun.engine.outside import OUTSIDE, share_outside
 from mhrun.engine.sampled_gradients import sampled_gradients
 from mhrun.engine.virial import variance_ratio
 from mhrun.engine.visits import VISITS, visits
@@ -71,6 +73,8 @@ class Diagnosis:
             **{
                 VISITS: self._tried("visits of another mode", lambda: visits(method, folder)),
                 WIDTH: self._tried("the width of the draws", lambda: width_of_draws(method, folder)),
+                UNSETTLED: self._tried("R-hat", lambda: rhat_of_unsettled(method, folder)),
+                OUTSIDE: self._tried("the support of the prior", lambda: share_outside(method, folder)),
             },
             mean_bias=None if bias is None else bias._asdict(),
             variance_ratio=ratio,

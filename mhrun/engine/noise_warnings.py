@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from mhrun.diagnostics.chains import EXCESS
+from mhrun.diagnostics.chains import EXCESS, FIRST_ORDER, SHIFT
 from mhrun.engine.batch_sizes import batch_sizes
 from mhrun.engine.method import Method
+from mhrun.engine.mixing import UNSETTLED
 from mhrun.engine.width import WIDE, WIDTH
 from mhrun.kernels import Unadjusted
 from mhrun.kernels.acceptance import noise_widening
+from mhrun.kernels.preconditioned import class_name
 from mhrun.numbers import rounded
 from mhrun.store.netcdf import KINETIC
 from mhrun.store.totals import SKEW_EDGES
@@ -22,7 +24,6 @@ from mhrun.target.function_space import is_network
 _MOST_SHOWN = 1000  # per cent that a standard deviation is too large, above which the number says nothing
 _OF_KEPT = 1.0  # noise of a log-ratio of points that keep their minibatches above which a run warns
 _DIVERGED = 1000  # times the variance of the posterior, above which a number says nothing
-_SHIFT = 0.3  # bias of a mean in posterior standard deviations, likewise
 _ERROR = 0.01  # mean error of the acceptance probability above which a run warns
 
 
@@ -108,7 +109,7 @@ def excess_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
     m = rounded(float(kernel.m or target.n))
     if _is_undeclared(kernel, target):
         yield (
-            f"{method.name}: {type(kernel.dynamics).__name__} declares no bias.noise, so that the excess variance by "
+            f"{method.name}: {class_name(kernel.dynamics)} declares no bias.noise, so that the excess variance by "
             f"minibatch noise of its gradients is not estimated (m = {m}); R-hat and ESS do not show it. Declare "
             "bias = mhrun.Bias(noise=...), or compare the draws with those of hmc."
         )
@@ -126,10 +127,14 @@ def excess_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
             f"Lower the step size. {method.target.gradient_noise:g} of its variance is target.gradient_noise."
         )
     size = f"by up to {excess:.0%}" if excess < 2 else f"up to {_times(1 + excess)} times as large"
-    yield (
-        f"{method.name}: minibatch noise of its gradients makes draws too wide, variances {size} in the direction "
-        f"where it is largest (m = {m}). {remedy}"
-    )
+    where = f"variances {size} in the direction where it is largest (m = {m})"
+    if (rhat := summary.get(UNSETTLED)) is not None:
+        yield (
+            f"{method.name}: once chains have settled, minibatch noise of its gradients makes draws too wide, {where}; "
+            f"they have not yet: R-hat is {rounded(rhat)}. {remedy} It then needs more steps still."
+        )
+        return
+    yield f"{method.name}: minibatch noise of its gradients makes draws too wide, {where}. {remedy}"
 
 
 def _width_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
@@ -162,7 +167,14 @@ def _times(factor: float) -> str:
 def mean_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line if the steps of a dynamics, or the noise of its gradients, shift the mean of a coordinate."""
     bias = summary.get("mean_bias")
-    if bias is None or not abs(bias["size"]) > _SHIFT:
+    if bias is None or not abs(bias["size"]) > SHIFT:
+        return
+    if abs(bias["size"]) > FIRST_ORDER:
+        if summary.get("variance_ratio") is None:  # else that says it
+            yield (
+                f"{method.name}: the mean of {bias['name']} is off by more than {FIRST_ORDER:g} posterior standard "
+                "deviations: the steps are too long for this posterior. Lower the step size, or sample with hmc."
+            )
         return
     direction = "large" if bias["size"] > 0 else "small"
     kernel = method.kernel

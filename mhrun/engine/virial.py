@@ -22,7 +22,8 @@ def variance_ratio(sampled: SampledGradients) -> float | None:
     With U the negative log posterior, any density exp(-U/T) has E (u . (theta - a)) (u . grad U) = T along every unit
     vector u, by partial integration. Of a normal posterior and draws with other variances in its principal directions
     the mean over draws is T times the ratio of the variances. Steps that are too long raise it, and so does the noise
-    of minibatch gradients, though not those data that no minibatch contained.
+    of minibatch gradients, though not those data that no minibatch contained. a is the mean of the draws of a chain:
+    chains that have hardly left scattered starting points are not too wide.
     """
     draws = sampled.draws.reshape(-1, sampled.draws.shape[-1])
     if not bool(draws.isfinite().all()) or not bool(sampled.grad.isfinite().all()):
@@ -30,7 +31,8 @@ def variance_ratio(sampled: SampledGradients) -> float | None:
     spread = draws.std(0)
     if not bool((spread > 0).all()):
         return None
-    away = (draws - draws.mean(0)) / spread
+    within = sampled.draws - sampled.draws.mean(1, keepdim=True)
+    away = within.reshape(draws.shape) / spread
     grad = -sampled.grad * spread / sampled.temperature  # of U / T
     if 1 < away.shape[1] <= min(_ROTATED, len(away) // 10):
         directions = _principal(away)

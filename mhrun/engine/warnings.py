@@ -20,6 +20,7 @@ from mhrun.engine.noise_warnings import (
     mean_warnings,
     noise_warnings,
 )
+from mhrun.engine.outside import OUTSIDE
 from mhrun.engine.pilot.result import pilot_warnings
 from mhrun.engine.visits import VISITS
 from mhrun.kernels.acceptance import efficient_acceptance
@@ -91,6 +92,12 @@ def run_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"{method.name}: {unmoved} of {shape.chains} chains never moved after burn-in: no candidate was accepted. "
             "Lower the step size or choose other starting points."
+        )
+    if (share := summary.get(OUTSIDE)) is not None:
+        yield (
+            f"{method.name}: {100 * share:.2g} % of draws are where the prior is 0. Nothing keeps a dynamics inside of "
+            "an edge of the prior, whatever its step size. Declare the constraint of the parameter (parameters=), so "
+            "that chains move in unconstrained coordinates, or take a method with an acceptance test (mcmc, smh2)."
         )
     yield from _temperature_warnings(method, summary)
     if method.plan.lost_cycles:

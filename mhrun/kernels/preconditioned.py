@@ -138,6 +138,11 @@ class PreconditionedTrajectory(PreconditionedProposal, TrajectoryProposal):
         return self.proposal.log_ratio(trajectory, self._scaled(candidate), controls)
 
 
+def class_name(dynamics: Dynamics) -> str:
+    """Return the name of the class that a dynamics has without a scale, for messages."""
+    return type(dynamics.dynamics if isinstance(dynamics, PreconditionedDynamics) else dynamics).__name__
+
+
 class PreconditionedDynamics(Dynamics):
     """A dynamics in scaled coordinates: it moves phi by the gradient S^T g; momenta are those of phi.
 

@@ -28,7 +28,7 @@ from mhrun.report.page import RESULTS, FigureOnPage, Sections, TableOnPage, writ
 from mhrun.report.run import Run
 from mhrun.report.sections import EXPLAINED, FIGURES, TABLES
 from mhrun.report.style import style
-from mhrun.report.summary import FOOTNOTE, Summary, known_diagnostics, marked, summarised
+from mhrun.report.summary import Summary, known_diagnostics, marked, summarised
 from mhrun.report.svg import inline_svg
 from mhrun.report.tables import rendered, write_table
 from mhrun.store.files import explain, remove, write_text, write_whole
@@ -307,8 +307,7 @@ def caption_of(function: Callable[..., Any]) -> str:
 
 def _results(summary: Summary, place: Path) -> TableOnPage:
     """Return the table of methods at the head of the page."""
-    note = FOOTNOTE if summary.unconverged else ""
-    content = rendered(marked(summary), note) | {"csv": rendered(summary.methods)["csv"]}
+    content = rendered(marked(summary), "; ".join(summary.notes)) | {"csv": rendered(summary.methods)["csv"]}
     if len(summary.methods):
         write_table(content, place / RESULTS)
     return TableOnPage(RESULTS, "Methods", content, summary.explained)

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from mhrun.diagnostics.chains import EXCESS
 from mhrun.diagnostics.grid import Estimate
 from mhrun.kernels.stationary import APPROXIMATE, DECLARED, EXACT, OPTIMISER
 from mhrun.report.check_commands import check_commands
@@ -23,6 +22,7 @@ from mhrun.report.efficiency import (
     unconverged,
 )
 from mhrun.report.evidence import Evidence, evidence_of
+from mhrun.report.faults import FAULT_MARK, FAULT_NOTE, fault_of
 from mhrun.report.metrics import from_json
 from mhrun.report.run import Run
 from mhrun.report.run_warnings import run_warnings
@@ -59,7 +59,8 @@ COLUMNS = {
     ),
     "per_million": (
         "ESS per 10^6",
-        "Effective sample size for each million evaluations; – for methods that are too short to judge",
+        "Effective sample size for each million evaluations; – for methods that are too short to judge, or whose draws "
+        "are of another distribution",
     ),
     "per_second": (
         "ESS per s",
@@ -92,14 +93,19 @@ class Summary(NamedTuple):
     methods: pd.DataFrame  # a row for each method, under its label; empty columns are left out
     explained: dict[str, str]  # heading of a column of `methods` -> its meaning
     unconverged: list[str]  # labels of the methods that are too short to judge
+    faulty: list[str]  # labels of those whose draws are known to be of another distribution
     approximate: str  # a line on the approximate methods that have converged; empty without any
     declared: str  # a line on the methods that are exact if a part of the user's is; empty without any
 
     @property
     def footnotes(self) -> list[str]:
         """The lines below the table of methods."""
-        marks = FOOTNOTE if self.unconverged else ""
-        return [line for line in (marks, self.approximate, self.declared) if line]
+        return [line for line in (*self.notes, self.approximate, self.declared) if line]
+
+    @property
+    def notes(self) -> list[str]:
+        """What the marks behind labels are."""
+        return [FOOTNOTE] * bool(self.unconverged) + [FAULT_NOTE] * bool(self.faulty)
 
 
 _CLEARLY = 1.2  # ratio of two rates that is worth a sentence
@@ -162,6 +168,7 @@ def summarised(
         methods=frame,
         explained=explained,
         unconverged=[run.label(m) for m in run.methods if unconverged(diagnostics.get(m, {}))],
+        faulty=[run.label(m) for m, results in run.methods.items() if fault_of(results)],
         approximate=_approximate(run, diagnostics),
         declared=_declared(run),
     )
@@ -213,8 +220,14 @@ def _approximate(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def marked(found: Summary) -> pd.DataFrame:
-    """Return the table of methods with `MARK` behind the labels of those that are too short to judge."""
-    return found.methods.rename(index={label: f"{label} {MARK}" for label in found.unconverged})
+    """Return the table of methods with `MARK` behind the labels of those that are too short to judge.
+
+    And with `FAULT_MARK` behind those whose draws are of another distribution.
+    """
+    marks = {MARK: found.unconverged, FAULT_MARK: found.faulty}
+    return found.methods.rename(
+        index=lambda label: " ".join([label, *(mark for mark, labels in marks.items() if label in labels)])
+    )
 
 
 def scale_of(run: Run) -> str:
@@ -252,7 +265,7 @@ def methods_table(
         if warm:
             row[TEMPERATURE[0]] = None if row[TARGET[0]] == OPTIMISER else run.samples(method).temperature
         row |= {heading: diagnosis.get(key) for key, (heading, _) in COLUMNS.items()}
-        if unconverged(diagnosis):
+        if unconverged(diagnosis) or fault_of(run.methods[method]):
             row |= dict.fromkeys(COLUMNS[key][0] for key in ("per_million", "per_second"))
         if measure is not None:
             explained[measure.heading] = measure.caption
@@ -295,22 +308,15 @@ def default_finding(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> s
     """Return a sentence for any run: the most efficient converged method, or that none has converged.
 
     It is an exact method, if one has converged; approximate ones are named. Methods that have not converged and have
-    more effective draws are named with their R-hat, and those whose draws gradient noise makes too wide are left out.
+    more effective draws are named with their R-hat, and those with a fault (`fault_of`) with what it is.
     """
     sizes = {m: diagnosis["ess"] for m, diagnosis in diagnostics.items() if _is_there(diagnosis.get("ess"))}
     if not sizes:
         return ""
-    wide = {m: excess for m in sizes if (excess := run.methods[m].get("excess_variance") or 0.0) > EXCESS}
-    right = _best_of(run, diagnostics, {m: size for m, size in sizes.items() if m not in wide})
-    return " ".join(filter(None, (right, _too_wide(run, wide))))
-
-
-def _too_wide(run: Run, wide: Mapping[str, float]) -> str:
-    """Return a sentence on the methods whose variances are too large by a relative excess, if there are any."""
-    if not wide:
-        return ""
-    names = [f"{quoted(run.label(m))} (up to {shown(1 + excess)} times)" for m, excess in wide.items()]
-    return f"Minibatch noise makes variances too large: {', '.join(names)}."
+    faults = {m: fault for m in sizes if (fault := fault_of(run.methods[m]))}
+    right = _best_of(run, diagnostics, {m: size for m, size in sizes.items() if m not in faults})
+    wrong = ", ".join(f"{quoted(run.label(m))} ({fault})" for m, fault in faults.items())
+    return " ".join(filter(None, (right, f"Of another distribution: {wrong}." * bool(wrong))))
 
 
 def _best_of(run: Run, diagnostics: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, float]) -> str:

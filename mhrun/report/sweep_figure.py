@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from mhrun.diagnostics.grid import Estimate
 from mhrun.numbers import is_number
 from mhrun.report.style import LINES, method_styles
-from mhrun.report.sweep_text import BESIDES, SHORT
+from mhrun.report.sweep_text import BESIDES, FLAGS, SHORT
 
 NOTHING = (
     "There is no number to show: the experiment names none for sweeps (report.sweep), or no job has left any."
@@ -50,7 +50,7 @@ def sweep_figure(
         bars: what the error bars are.
     """
     floors = {metric: floor for metric, floor in (floors or {}).items() if floor in frame}
-    besides = (*keys, "method", "run", SHORT, *BESIDES, *floors.values())
+    besides = (*keys, "method", "run", *FLAGS, *BESIDES, *floors.values())
     metrics = [c for c in frame.columns if c not in besides and frame[c].map(_number).notna().any()]
     if not metrics:
         return NOTHING
@@ -294,7 +294,14 @@ def _draw_line(
         axis.plot(part[key][cut], np.zeros(cut.sum()), "v", **line_style, **at_bottom)
     if SHORT in part and mark:
         short = part[SHORT].to_numpy(dtype=bool)
-        axis.plot(part[key][short], value[short], mark, markerfacecolor="white", zorder=3, **line_style)
+        hollow = {
+            **line_style,
+            "markersize": 5,
+            "markerfacecolor": "white",
+            "markeredgewidth": 0.8,
+            "zorder": 3,
+        }
+        axis.plot(part[key][short], value[short], mark, **hollow)
     at = np.flatnonzero(np.isfinite(value))[-1]
     return drawn, _End(name, colour, part[key].iloc[at], value[at])
 

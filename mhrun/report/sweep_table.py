@@ -11,13 +11,14 @@ from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import nearest
 from mhrun.report.declared import column_headings, column_meanings, measure_of
 from mhrun.report.efficiency import unconverged
+from mhrun.report.faults import FAULT_MARK, FAULT_NOTE, fault_of
 from mhrun.report.run import labels
 from mhrun.report.summary import FLOOR, FOOTNOTE, MARK
-from mhrun.report.sweep_text import BESIDES, SEEDS, SHORT
+from mhrun.report.sweep_text import BESIDES, FAULTY, FLAGS, SEEDS, SHORT
 from mhrun.report.tables import quoted, rendered
 from mhrun.store.sweep import Job
 
-_OF_ROWS = ("method", "run", SHORT, SEEDS)  # columns that no metric may have the name of
+_OF_ROWS = ("method", "run", *FLAGS, SEEDS)  # columns that no metric may have the name of
 _BUILT_IN = (
     "ess",
     "rhat",
@@ -26,7 +27,7 @@ _BUILT_IN = (
 
 
 def sweep_table(jobs: Sequence[Job]) -> pd.DataFrame:
-    """Return a row per job and method: swept settings, the metrics that the experiment names, run and `SHORT`.
+    """Return a row per job and method: swept settings, the metrics that the experiment names, run and `FLAGS`.
 
     A swept setting with the name of another column, such as a metric, is called ``NAME (setting)``. The measure's noise
     floor follows the measure. ESS and R-hat, and effective draws per evaluation and second, are there where a run's
@@ -107,8 +108,11 @@ def floors_of(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def marked(frame: pd.DataFrame) -> pd.Series:
-    """Return the methods of a sweep's table, those too short to judge with `MARK`."""
-    return frame["method"].where(~frame[SHORT].astype(bool), frame["method"] + f" {MARK}")
+    """Return the methods of a sweep's table; too short ones have `MARK` behind them, faulty ones `FAULT_MARK`."""
+    names = frame["method"]
+    for flag, mark in ((SHORT, MARK), (FAULTY, FAULT_MARK)):
+        names = names.where(~frame[flag].astype(bool), names + f" {mark}")
+    return names
 
 
 def rendered_sweep(
@@ -118,10 +122,11 @@ def rendered_sweep(
 
     `error` is what follows the ± of its numbers: ``se`` or ``sd``.
     """
-    table, first = frame.drop(columns=SHORT), (*keys, "method")[0]
+    table, first = frame.drop(columns=list(FLAGS)), (*keys, "method")[0]
     readable = table.assign(method=marked(frame)).set_index(first).rename(columns=dict(headings))
     head, line, rest = rendered(table.set_index(first))["csv"].partition("\n")
-    note = FOOTNOTE if frame[SHORT].astype(bool).any() else ""
+    notes = ((SHORT, FOOTNOTE), (FAULTY, FAULT_NOTE))
+    note = "; ".join(text for flag, text in notes if frame[flag].astype(bool).any())
     return rendered(readable, note) | {"csv": f"{head.replace(' (se)', f' ({error})')}{line}{rest}"}
 
 
@@ -132,8 +137,8 @@ def _rows(job: Job) -> Iterator[dict[str, Any]]:
     diagnostics = (summary.get("diagnostics") or {}).get("methods") or {}
     for name, label in labels(config, summary["methods"]).items():
         diagnosis = diagnostics.get(name, {})
-        short = unconverged(diagnosis)
         results = summary["methods"][name]
+        short, faulty = unconverged(diagnosis), bool(fault_of(results))
         row: dict[str, Any] = {"method": label}
         row |= {key: _metric(summary, name, key) for key in metrics}
         built_in = {
@@ -141,11 +146,11 @@ def _rows(job: Job) -> Iterator[dict[str, Any]]:
             "rhat": diagnosis.get("rhat"),
             "draws_temperature": (results.get("samples") or {}).get("temperature"),
             "data_per_step": results.get("minibatch_size_mean"),
-            "per_million": None if short else diagnosis.get("per_million"),
-            "per_second": None if short else diagnosis.get("per_second"),
+            "per_million": None if short or faulty else diagnosis.get("per_million"),
+            "per_second": None if short or faulty else diagnosis.get("per_second"),
         }
         row |= {key: value for key, value in built_in.items() if row.get(key) is None}
-        row |= {"run": job.folder.digest, SHORT: short}
+        row |= {"run": job.folder.digest, SHORT: short, FAULTY: faulty}
         yield _setting_columns(job.swept, (*row, SEEDS)) | row
 
 

@@ -19,6 +19,10 @@ from mhrun.report.tables import quoted, shown
 SHORT = "too short"
 """The column of a sweep's table that marks methods which are too short to judge; tables and figures show `MARK`."""
 
+FAULTY = "faulty"
+"""Likewise of methods whose draws are of another distribution, see `mhrun.report.faults`."""
+FLAGS = (SHORT, FAULTY)
+
 _METHODS = 3  # whose range a sentence gives
 _WARNINGS = 4  # methods that a line of warnings names
 BESIDES = ("draws_temperature", "data_per_step", "per_million", "per_second")
@@ -35,7 +39,7 @@ def over_seeds(frame: pd.DataFrame, keys: Sequence[str]) -> tuple[pd.DataFrame, 
     """Return the means of a sweep's table over seeds, and the other keys; without a swept seed, the table as it is.
 
     A number becomes an `Estimate` of the mean over seeds and the standard deviation between them, NaN for one seed.
-    A method is too short to judge if it is with any seed.
+    A method is too short to judge, or faulty, if it is with any seed.
 
     Args:
         frame: a row for each job and method, with the column `SHORT`.
@@ -45,15 +49,16 @@ def over_seeds(frame: pd.DataFrame, keys: Sequence[str]) -> tuple[pd.DataFrame, 
         return frame, list(keys)
     other_keys = [key for key in keys if key != SEED]
     named = [*other_keys, "method"]
-    numbers = [str(name) for name in frame.columns if name not in (*keys, "method", "run", SHORT)]
+    numbers = [str(name) for name in frame.columns if name not in (*keys, "method", "run", *FLAGS)]
+    flags = [name for name in FLAGS if name in frame]
     rows = []
     for _, group in frame.groupby(named, sort=False, dropna=False):
         row = {name: group[name].iloc[0] for name in named} | {SEEDS: int(group[SEED].nunique())}
         for name in numbers:
             values = group[name].map(_number).dropna()
             row[name] = Estimate(float(values.mean()), float(values.std())) if len(values) else None
-        rows.append(row | {SHORT: bool(group[SHORT].any())})
-    return pd.DataFrame(rows, columns=[*named, SEEDS, *numbers, SHORT]), other_keys
+        rows.append(row | {name: bool(group[name].any()) for name in flags})
+    return pd.DataFrame(rows, columns=[*named, SEEDS, *numbers, *flags]), other_keys
 
 
 def sweep_finding(config: Mapping[str, Any], frame: pd.DataFrame, keys: Sequence[str]) -> str:

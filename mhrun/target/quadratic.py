@@ -12,8 +12,8 @@ from mhrun.target.reference import prior_derivatives
 from mhrun.target.surrogate import Surrogate
 from mhrun.types import Model
 
-_FAR = (1.0, 30.0, 1000.0)  # posterior standard deviations at which the prior is compared with its expansion
-_POINTS = 4  # at each distance
+# Posterior standard deviations at which the prior is compared with its expansion, and the points at each
+_FAR, _POINTS = (0.3, 1.0, 2.0, 3.0, 4.0, 6.0, 10.0, 30.0, 1000.0), 8
 _CLOSE = 1e-6  # relative
 
 
@@ -86,8 +86,9 @@ def _check_quadratic(
         change = (model.log_prior(reference + step) - model.log_prior(reference[None])).double()
         linear, square = step @ gradient, 0.5 * ((step @ hessian) * step).sum(-1)
         size = linear.abs() + square.abs() + change.abs()
-        if not bool(((change - linear - square).abs() <= _CLOSE * size + 1e-12).all()):
+        is_close = (change - linear - square).abs() <= _CLOSE * size + 1e-12
+        if not bool((is_close & change.isfinite()).all()):
             raise UserError(
-                "the zig-zag sampler needs a normal or a flat prior, whose gradient is linear; choose another prior, "
-                "or smh2, which takes any."
+                "the zig-zag sampler needs a normal or a flat prior, whose gradient is linear, without an edge; choose "
+                "another prior, or smh2, which takes any."
             )

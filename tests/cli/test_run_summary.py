@@ -23,6 +23,7 @@ from mhrun.report.build import build_report
 from mhrun.report.claims import Judged
 from mhrun.report.efficiency import costs, diagnosed, efficiency, named, valid_draws
 from mhrun.report.evidence import evidence_of
+from mhrun.report.faults import fault_of
 from mhrun.report.run import Run
 from mhrun.report.run_warnings import run_warnings
 from mhrun.report.summary import _approximate, default_finding, methods_table
@@ -66,11 +67,33 @@ def test_a_method_whose_draws_are_too_wide_is_not_the_best():
     run = FakeRun("a", "b", a={"m": 5, "excess_variance": 54.5}, b={"m": 5, "excess_variance": 0.1})
     diagnostics = {"a": about(900, rate=2800), "b": about(900, rate=300)}
     assert default_finding(run, diagnostics) == (
-        "B has 900 effective draws and an R-hat of 1. Minibatch noise makes variances too large: A (up to 55.5 times)."
+        "B has 900 effective draws and an R-hat of 1. Of another distribution: A (variances up to 55.5 times as large)."
     )
     assert default_finding(FakeRun("a", a={"excess_variance": 54.5}), {"a": about(900)}).startswith(
-        "Minibatch noise"
+        "Of another distribution"
     )
+
+
+@pytest.mark.parametrize(
+    ("results", "words"),
+    [
+        ({}, ""),
+        ({"excess_variance": 0.2, "mean_bias": {"size": 0.29, "name": "a"}}, ""),
+        ({"excess_variance": 3.0}, "variances up to 4 times as large"),
+        ({"excess_variance": 3.0, "unsettled_rhat": 1.4}, ""),  # chains have yet to get there
+        ({"excess_variance": 3.0, "variance_ratio": 8.0}, "variances up to 8 times as large"),
+        ({"variance_ratio": 8.0, "outside": 0.123}, "12 % outside of the prior"),
+        ({"mean_bias": {"size": -0.5, "name": "a"}}, "a mean off by about 0.500 standard deviations"),
+        ({"mean_bias": {"size": 9e4, "name": "a"}}, "a mean off by more than 2 standard deviations"),
+    ],
+)
+def test_a_method_with_a_fault_is_marked_and_has_no_efficiency(results, words):
+    run = FakeRun("a", "b", a=results | {"m": 5}, b={"m": 5})
+    assert fault_of(run.methods["a"]) == words
+    diagnostics = {name: about(900, rate=7) for name in "ab"}
+    table, _ = methods_table(run, {}, diagnostics)
+    assert table["ESS per 10^6"].notna().tolist() == [not words, True]
+    assert (f"Of another distribution: A ({words})." in default_finding(run, diagnostics)) == bool(words)
 
 
 def test_a_method_that_is_exact_by_declaration_is_called_so():

@@ -246,12 +246,20 @@ def test_unsuitable_targets_are_refused():
         def log_prior(self, theta):
             return -(1 + theta.square()).log().sum(-1)
 
+    class Box(Logistic):
+        def log_prior(self, theta):
+            return torch.where((theta.abs() < 50.0).all(-1), super().log_prior(theta), -torch.inf)
+
     def unsloped(data, kind, reference):
         found = Logistic(1, 2.0, "zeros").bounds(data, kind, reference)
         return Bounds(found.weights, found.width)
 
     own = FunctionModel(model.log_lik, [0.0], batched=True, bounds=unsloped, bound_kinds=("taylor2",))
-    for each, why in ((Cauchy(1, 2.0, "zeros"), "normal or a flat prior"), (own, "not on gradients")):
+    for each, why in (
+        (Cauchy(1, 2.0, "zeros"), "normal or a flat prior"),
+        (Box(1, 2.0, "zeros"), "an edge"),
+        (own, "not on gradients"),
+    ):
         target = Target(each, Dataset.of(data), surrogate="taylor2")
         with pytest.raises(UserError, match=why):
             begin(kernel, target, np.zeros((2, 1)), KEY)

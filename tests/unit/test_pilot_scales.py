@@ -196,7 +196,7 @@ def test_a_hierarchical_model_in_non_centred_form_gets_its_scale_from_draws(caps
     facts = found(non_centred(KERNELS["dynamics"]()))
     assert facts["rounds"] >= 1
     assert facts["doubt"] is None
-    assert "dense scale, from draws" in capsys.readouterr().err
+    assert "precondition=dense from draws (condition number" in capsys.readouterr().err
 
 
 @pytest.mark.slow

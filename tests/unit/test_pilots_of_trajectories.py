@@ -250,7 +250,7 @@ def test_correlated_parameters_get_a_dense_scale_and_the_line_names_both_scales(
         mhrun.sample(log_lik, data, steps=10, warmup=50, precondition="diagonal", **settings)
     assert "precondition=dense may need few steps" in capsys.readouterr().err
     trace = mhrun.sample(log_lik, data, **settings)
-    assert "dense scale (condition number" in capsys.readouterr().err
+    assert "precondition=dense (condition number" in capsys.readouterr().err
     posterior = np.linalg.inv(np.linalg.inv(covariance) + np.eye(60) / 0.09)
     mean, draws = posterior @ data["y"] / 0.09, flat_draws(trace["posterior"])
     errors = np.array([mcse(draws[..., d]) for d in range(60)])

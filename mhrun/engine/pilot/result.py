@@ -76,9 +76,9 @@ def line(name: str, facts: dict[str, Any]) -> str:
         words.append(f"m = {facts['m']:,}")
     if (count := facts.get("leapfrog_steps")) is not None:
         words.append(f"{count} leapfrog step{'s' * (count > 1)}")
-    if "scale" in facts:
-        origin = ", from draws" if "rounds" in facts else ""
-        words.append(f"{facts['scale']} scale{origin} (condition number {facts['condition']:.3g})")
+    if "scale" in facts:  # as a setting: without it the step size would be another step
+        origin = " from draws" if "rounds" in facts else ""
+        words.append(f"precondition={facts['scale']}{origin} (condition number {facts['condition']:.3g})")
     cost = " and ".join(
         f"{facts[key]:.2g} {word}".replace("e+0", "e")
         for key, word in (("n_lik", "likelihoods"), ("n_grad", "gradients"))

@@ -17,6 +17,7 @@ from mhrun.engine.pilot.impropriety import direction_in_words, flat_direction
 from mhrun.engine.pilot.low_modes import Moved, without_low_modes
 from mhrun.engine.pilot.modes import CurvedModes, find_curved_modes, find_modes
 from mhrun.engine.pilot.normality import spread_of_log_ratio
+from mhrun.engine.pilot.open_settings import leapfrog_is_open
 from mhrun.engine.pilot.other_modes import OtherMode, other_mode
 from mhrun.engine.surface import Surface
 from mhrun.kernels import ZigZag
@@ -156,6 +157,9 @@ def _kind_of_scale(method: Method, curvature: Tensor, *, proper: bool) -> str:
     kernel = method.kernel
     # A zig-zag has the scale of its surrogate's reference, and a known noise that of theta.
     if isinstance(kernel, ZigZag) or (kernel.dynamics is not None and kernel.dynamics.known_noise):
+        return "none"
+    # A number is in the parameters' own units, whatever else is open, but for the length of a trajectory
+    if method.precondition is None and not method.plan.is_open and not leapfrog_is_open(kernel):
         return "none"
     if method.precondition in _AUTOMATIC:
         # No test would reject a step that is far too long where a network's curvature is not that of its mode.

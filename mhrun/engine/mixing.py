@@ -1,0 +1,40 @@
+"""Whether the chains of a dynamics have settled, without which its draws show nothing of a stationary distribution."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from mhrun.diagnostics.chains import diagnosis, some_coordinates
+from mhrun.engine.kept_draws import some_draws
+from mhrun.engine.method import Method
+from mhrun.kernels import Unadjusted
+
+UNSETTLED = "unsettled_rhat"  # in a summary
+_SETTLED = 1.1  # R-hat: of a step size that is judged, not of draws that are good enough
+_MOST, _FEWEST, _COORDINATES = 20_000, 100, 50  # draws and coordinates that are looked at
+
+
+def rhat_of_unsettled(method: Method, folder: Path) -> float | None:
+    """Return the largest R-hat of the draws of a dynamics if it is above 1.1, else None.
+
+    Args:
+        method: whose steps have ended.
+        folder: with its trace.
+
+    Returns:
+        None also for another kernel than a dynamics, for an optimiser, and if few draws were kept.
+    """
+    kernel = method.kernel
+    if not isinstance(kernel.of_a_chain, Unadjusted) or kernel.optimises or method.shape.thin is None:
+        return None
+    _, temperatures = method.plan.at_collected_steps()
+    cold = np.flatnonzero(temperatures == temperatures.min())
+    count = min(_MOST, _MOST * _COORDINATES // method.target.dim)
+    draws = some_draws(method, folder, cold, count, fewest=_FEWEST)
+    if draws is None or not bool(draws.isfinite().all()):
+        return None
+    looked_at = some_coordinates(draws.shape[-1], _COORDINATES)
+    rhat = np.nanmax([1.0, *(diagnosis(draws[..., place].numpy()).rhat for place in looked_at)])
+    return float(rhat) if rhat > _SETTLED else None
