@@ -19,6 +19,7 @@ from mhrun.report.recorded import RecordedResult, recorded_results
 from mhrun.report.verdicts import JUDGED, NOT_AT_SCALE, NOT_JUDGED, count
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import COUNTS, distinguishing
+from mhrun.store.projects import shown
 
 _BEYOND = "beyond the papers"  # `reproduces` of an experiment that reproduces no paper
 _LINE = 110  # width of a line, unless the terminal is narrower
@@ -210,7 +211,10 @@ def _number(label: str, value: Any) -> str:
 
 
 def _differing(found: Sequence[RunFolder]) -> list[str]:
-    """Return for each run the settings in which it differs from the others, as written on the command line."""
+    """Return for each run the settings in which it differs from the others, as written on the command line.
+
+    Projects may have experiments of one name, and the project comes first where runs are of several.
+    """
     configs = list[Mapping[str, Any]]()
     for folder in found:
         try:
@@ -218,9 +222,11 @@ def _differing(found: Sequence[RunFolder]) -> list[str]:
         except (UserError, OSError):  # damaged, or deleted meanwhile
             configs.append({})
     readable = [index for index, config in enumerate(configs) if config]
-    lines = [""] * len(configs)
+    projects = [shown(folder.projects()) for folder in found]
+    lines = [f"project {project or '(none)'}" if len(set(projects)) > 1 else "" for project in projects]
     for index, settings in zip(readable, distinguishing([configs[index] for index in readable]), strict=True):
-        lines[index] = " ".join(f"{path}={cut(_written(value), 40)}" for path, value in settings.items())
+        texts = [f"{path}={cut(_written(value), 40)}" for path, value in settings.items()]
+        lines[index] = " ".join(filter(None, [lines[index], *texts]))
     return lines
 
 

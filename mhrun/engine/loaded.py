@@ -21,7 +21,7 @@ from mhrun.paths import FOLDERS
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import parts_of
 from mhrun.store.netcdf import open_trace
-from mhrun.store.projects import Project, shown
+from mhrun.store.projects import Project, configurations, shown
 from mhrun.store.projects import project as project_at
 from mhrun.store.sources import sources
 from mhrun.target import Target, target_of
@@ -188,11 +188,21 @@ class LoadedRun:
                 else f"'{changed[0]}' belongs to the run; give load its project, project=DIR."
             )
 
-    def _refuse_another_project(self) -> None:
-        """Refuse a project that is not the run's: projects from tables of one name share their folder of runs."""
+    def _refuse_another_project(self, *, unless_alike: bool = False) -> None:
+        """Refuse a project that is not the run's: projects from tables of one name share their folder of runs.
+
+        A project that was moved or copied is the run's if its configurations are the same: see `unless_alike`.
+
+        Raises:
+            UserError: it is another project.
+        """
         folders = self._folder.projects()
         mine = None if self._own is None else self._own.folder
         if mine is not None and folders and mine not in folders:
+            if unless_alike and not any(
+                f.is_dir() and configurations(f) != configurations(mine) for f in folders
+            ):
+                return
             raise UserError(
                 f"{self._folder.path} is a run of project {shown(folders)}, not of {shown([mine])}; "
                 f"give load project={shown(folders[:1])!r}, or another run."
@@ -227,7 +237,7 @@ def load(run: str | os.PathLike[str], *, project: str | os.PathLike[str] | None 
             without it, no code but mhrun's is executed.
 
     Raises:
-        UserError: there is no such run, it is not complete, or the project does not exist.
+        UserError: there is no such run, it is not complete, or the project does not exist or is not the run's.
     """
     place = Path(run).expanduser()
     folder = RunFolder(place.resolve())
@@ -237,7 +247,9 @@ def load(run: str | os.PathLike[str], *, project: str | os.PathLike[str] | None 
         )
     if (reason := folder.incomplete()) is not None:
         raise UserError(reason)
-    return LoadedRun(folder, folder.config(), None if project is None else project_at(os.fspath(project)))
+    loaded = LoadedRun(folder, folder.config(), None if project is None else project_at(os.fspath(project)))
+    loaded._refuse_another_project(unless_alike=True)
+    return loaded
 
 
 def _prediction(model: Model, *, outcomes: bool) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,6 +49,16 @@ def project(where: str) -> Project:
     for path in sorted(found.conf.glob("*/*.yaml")):
         if (CONF / path.parent.name / path.name).is_file():
             raise UserError(f"{path} has the name of one of mhrun's own configurations; rename it.")
+    return found
+
+
+def configurations(folder: Path) -> dict[str, bytes]:
+    """Return the configuration files in a project's folder that can be read: path in it -> content."""
+    conf = folder / "conf" if (folder / "conf").is_dir() else folder
+    found = {}
+    for path in conf.glob("*/*.yaml"):
+        with suppress(OSError):
+            found[str(path.relative_to(folder))] = path.read_bytes()
     return found
 
 

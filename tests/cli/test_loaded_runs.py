@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -161,5 +162,13 @@ def test_projects_from_tables_of_one_name_are_distinguished(clean, capsys):
     with pytest.raises(
         UserError, match="is a run of project second, not of first; give load project='second'"
     ):
-        assert mhrun.load("outputs/rows/latest", project="first").model
+        mhrun.load("outputs/rows/latest", project="first")
     assert mhrun.load("outputs/rows/latest", project="second").model
+    forget(clean)
+    shutil.copytree("second", "copy")
+    assert mhrun.load("outputs/rows/latest", project="copy").model
+    capsys.readouterr()
+    assert run(["--project", "first", "list", "rows"]) == 0
+    listed = capsys.readouterr().out
+    for name in ("first", "second"):
+        assert f"project {name} " in listed
