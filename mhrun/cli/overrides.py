@@ -19,21 +19,52 @@ def sweep_jobs(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     """Return the overrides of each job of a sweep, as Hydra's own sweeper will make them, and the keys swept.
 
     Raises:
-        UserError: arguments that cannot be read as overrides.
+        UserError: arguments that cannot be read as overrides, or several values and one for the same setting, or one of
+            several twice: jobs would be the same.
     """
     jobs: list[list[str]] = [[]]
     swept = []
-    for override in parsed(arguments):
+    overrides = parsed(arguments)
+    for override in overrides:
         if override.is_sweep_override():
             key = override.get_key_element()
             if key in swept:
                 raise UserError(f"{key} is given several values twice; give all of them in one: {key}=A,B,C.")
             choices = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            if twice := next((choice for choice in choices if choices.count(choice) > 1), None):
+                raise UserError(f"{override.input_line} has {twice} twice, which are one run; leave one out.")
             swept.append(key)
         else:
             choices = [override.input_line or ""]
         jobs = [[*job, value] for job in jobs for value in choices]
+    for key, inputs in _by_key(overrides).items():
+        if len(inputs) > 1 and key in {name.lstrip("+") for name in swept}:
+            raise UserError(f"{key} is given twice, as {' and '.join(inputs)}; leave one out.")
     return jobs, swept
+
+
+def given_twice(arguments: Sequence[str]) -> list[str]:
+    """Return a line on each setting that is given different values, of which the last counts; `sweep_jobs` has others.
+
+    Raises:
+        UserError: arguments that cannot be read as overrides.
+    """
+    single = [override for override in parsed(arguments) if not override.is_sweep_override()]
+    return [
+        f"{' and '.join(inputs)} set one setting: the last, {inputs[-1]}, counts."
+        for inputs in _by_key(single).values()
+        if len(set(inputs)) > 1
+    ]
+
+
+def _by_key(overrides: Sequence[Any]) -> dict[str, list[str]]:
+    """Return the overrides that give a setting a value, as they were written, by what they set."""
+    found: dict[str, list[str]] = {}
+    for override in overrides:
+        if not override.is_delete():
+            key = override.get_key_element().lstrip("+")
+            found.setdefault(key, []).append(override.input_line or "")
+    return found
 
 
 _LONGEST = 20_000  # characters

@@ -67,7 +67,7 @@ def run_method(
         setup = prepare_reference(method.target, folder)  # first: a compiled loop reads the surrogate
         executor = _recorded_executor(method, folder, settings, watcher)
         position = position_after(method, writer.resume(watcher.note))
-        with _announced(watcher, f"{method.name}: compiling its loop; later runs have it from the cache"):
+        with _announced(watcher, f"{method.name}: compiling its loop, or loading it from the cache"):
             executor.prepare(position.state)
         writer.start_clock()
         watcher.begin(method.name, position.step, method.shape.total, executor.name)

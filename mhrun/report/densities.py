@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 _FAR = 6  # times the median width or height of densities, beyond which an axis has no room for one
 _SMOOTHED = 1 << 20  # draws of a smoothed density, at most
+_FEWEST = 100  # draws that its width is found from, where they are worth fewer
+_BINS = 512
 
 Curve = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
 
@@ -32,13 +34,30 @@ def axis_height(curves: Sequence[Curve]) -> float:
     return 1.05 * float(min(tops.max(), _FAR * np.quantile(tops, 0.5, method="higher")))
 
 
-def smoothed_density(values: npt.NDArray[np.float64]) -> Curve:
-    """Return a smoothed density: a histogram of 200 bins convolved with a normal kernel of Silverman's width."""
+def smoothed_density(values: npt.NDArray[np.float64], ess: float = np.nan) -> Curve:
+    """Return a smoothed density: a histogram of 512 bins convolved with a normal kernel.
+
+    Its width is that of the improved Sheather-Jones method (Botev, Grotowski & Kroese 2010), which sees that the modes
+    of a density are narrower than all of it; at most Silverman's. The method is for independent draws, and has as many
+    as the effective sample size: of repeated draws each would get a peak.
+
+    Args:
+        values: draws of all chains, chain after chain (S,).
+        ess: their effective sample size; NaN: S.
+    """
     values = values[:: -(-len(values) // _SMOOTHED)]
     low, high = np.quantile(values, [0.001, 0.999])
     sd = min(values.std(), (np.subtract(*np.quantile(values, [0.75, 0.25])) or np.inf) / 1.34) or 1e-12
     width = 0.9 * sd * len(values) ** -0.2
-    edges = np.linspace(low - 4 * width, high + 4 * width, 201)
+    independent = values[:: max(1, int(len(values) / max(ess, _FEWEST)))] if ess > 0 else values
+    if independent.std() > 0:
+        from arviz_stats.base import array_stats  # slow to import
+
+        with np.errstate(all="ignore"):
+            found = float(array_stats.get_bw(independent, "isj"))
+        width = min(width, found) if found > 0 else width
+    width = max(width, (high - low) / _BINS)
+    edges = np.linspace(low - 4 * width, high + 4 * width, _BINS + 1)
     middle = (edges[1:] + edges[:-1]) / 2
     counts = np.histogram(values, edges)[0] / len(values)
     kernel = np.exp(-0.5 * ((middle[:, None] - middle) / width) ** 2) / (width * np.sqrt(2 * np.pi))

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
+from mhrun.diagnostics.chains import diagnosis
 from mhrun.report.coordinates import SHOWN, Summarised, coordinates_of, draws_of
 from mhrun.report.densities import Curve, axis_ends, axis_height, smoothed_density
 from mhrun.report.history import acceptance_history, batch_sizes, step_size_history
@@ -149,7 +150,8 @@ def _draw_marginals(
         draws = draws_of(run, method, summary)
         for axis, name in zip(axes, names, strict=False):
             if (index := _place(summary, name)) is not None:
-                curves[name].append(smoothed_density(draws[..., index].ravel()))
+                values = draws[..., index]
+                curves[name].append(smoothed_density(values.ravel(), diagnosis(values).ess))
                 axis.plot(*curves[name][-1], label=run.label(method), linewidth=1.2, **_line(styles[method]))
     for axis, name in zip(axes, names, strict=False):
         axis.set(

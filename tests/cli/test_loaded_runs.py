@@ -166,6 +166,8 @@ def test_projects_from_tables_of_one_name_are_distinguished(clean, capsys):
     assert mhrun.load("outputs/rows/latest", project="second").model
     forget(clean)
     shutil.copytree("second", "copy")
+    clean.setattr(sys, "path", [place for place in sys.path if not place.endswith(("first", "second"))])
+    sys.modules.pop("rows_model", None)
     assert mhrun.load("outputs/rows/latest", project="copy").model
     capsys.readouterr()
     assert run(["--project", "first", "list", "rows"]) == 0

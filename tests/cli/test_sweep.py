@@ -16,7 +16,7 @@ from kit import FEW
 from sweeps import BARE, OVERRIDES, QUICK, enter, the_sweep
 
 from mhrun.cli.main import run
-from mhrun.cli.overrides import sweep_jobs
+from mhrun.cli.overrides import given_twice, sweep_jobs
 from mhrun.cli.sweep import digest_of
 from mhrun.errors import UserError
 from mhrun.report.summary import FOOTNOTE
@@ -85,6 +85,37 @@ def test_a_sweep_that_cannot_be_put_together(capsys, tmp_path):
 def test_a_key_that_is_swept_twice_is_a_mistake():
     with pytest.raises(UserError, match="seed is given several values twice"):
         sweep_jobs(["experiment=gmm_tied_means", "seed=1,2", "seed=3,4"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["seed=1,2", "seed=3"], "seed is given twice, as seed=1,2 and seed=3; leave one out."),
+        (["seed=3", "seed=1,2"], "seed is given twice, as seed=3 and seed=1,2; leave one out."),
+        (["seed=1,2,1"], "seed=1,2,1 has seed=1 twice, which are one run; leave one out."),
+    ],
+)
+def test_jobs_that_would_be_the_same_are_refused(arguments, line):
+    with pytest.raises(UserError) as caught:
+        sweep_jobs(["experiment=gmm_tied_means", *arguments])
+    assert str(caught.value) == line
+
+
+def test_a_setting_that_is_given_twice_is_named():
+    """The last one counts, as where a script adds to its own settings what it was called with."""
+    given = [
+        "experiment=gmm_tied_means",
+        "scale=smoke",
+        "seed=1,2",
+        "scale=quick",
+        "chains=4",
+        "chains=4",
+        "~lam",
+    ]
+    given += ["+method@methods.one=mint", "+method@methods.two=mint", "lam=0.2"]
+    assert given_twice(given) == [
+        "scale=smoke and scale=quick set one setting: the last, scale=quick, counts."
+    ]
 
 
 @pytest.mark.slow

@@ -184,6 +184,21 @@ def test_densities_and_ranks():
     assert _rank_shares(draws, every[2:]).tolist() == _rank_shares(draws, every)[2:].tolist()
 
 
+def test_modes_are_not_smoothed_to_the_width_of_all_draws():
+    """Two narrow modes far apart; and draws that are repeated, as those of rejections, have no peak each."""
+    rng = np.random.default_rng(1)
+    modes = np.concatenate([rng.normal(0, 0.02, 4000), rng.normal(1, 0.02, 4000)])
+    for ess in (np.nan, 500.0, 2.0):
+        x, y = smoothed_density(modes, ess)
+        assert y.sum() * (x[1] - x[0]) == pytest.approx(1.0, abs=0.01)
+        assert y.max() == pytest.approx(0.5 / 0.02 / (2 * np.pi) ** 0.5, rel=0.25)
+    once = rng.normal(size=400)
+    x, y = smoothed_density(np.repeat(once, 20), 400.0)
+    rising = np.diff(y) > 1e-3 * y.max()
+    assert y.max() < 0.55
+    assert np.diff(rising.astype(int)).clip(0).sum() < 6  # peaks
+
+
 def test_some_of_many_chains_are_drawn(monkeypatch):
     """A line for each of 100,000 chains would take ten minutes."""
     draws = np.random.default_rng(1).standard_normal((300, 40, 1))
