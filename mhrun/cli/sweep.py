@@ -258,14 +258,16 @@ def _checked(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> dict[str
 def _name_refused(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> None:
     """Print the jobs whose settings are refused, before the first is computed; of many jobs those of a few seconds.
 
-    The others run, and the sweep ends with all failures.
+    Parts are made, and no data are loaded. The others run, and the sweep ends with all failures.
     """
+    from mhrun.engine.assemble import methods_of
+
     end = time.monotonic() + _CHECK_SECONDS
     for number, job in enumerate(jobs, 1):
         if time.monotonic() > end:
             return
         try:
-            compose_config(job, folders, compare=False)
+            methods_of(compose_config(job, folders, compare=False))
         except UserError as error:
             _say(f"job {number} of {len(jobs)} will fail: {_writable(reason(error))}")
 
