@@ -15,7 +15,7 @@ from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 from mhrun.cli.composition import composed
 from mhrun.cli.places import experiments
 from mhrun.cli.settings import OF_A_METHOD, OF_A_REPORT
-from mhrun.cli.unread import taken_settings
+from mhrun.cli.unread import references_of, taken_settings
 from mhrun.cli.unread_check_overrides import SETTINGS, listed, part_of
 from mhrun.errors import UserError, nearest, reason
 from mhrun.paths import CONF
@@ -242,6 +242,9 @@ def _nearest_key(key: str, overrides: Sequence[str], folders: Sequence[Path], na
         return f"'{key}' is there already: write {key}=VALUE, without the +."
     if key in keys:  # a group of parts, of which the experiment has chosen none
         return f" If you mean to add a part, write +{key}=NAME."
+    value = next((o.partition("=")[2] for o in overrides if o.partition("=")[0] == key), "")
+    if "." not in key and key in references_of(config):
+        return f"'{key}' is read by this experiment, which does not set it: write +{key}={value or 'VALUE'}."
     leaf = key.rpartition(".")[2]
     if key.startswith("report.") and (
         close_of_report := difflib.get_close_matches(leaf, OF_A_REPORT, 1, 0.8)

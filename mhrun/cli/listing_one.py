@@ -236,7 +236,7 @@ def _run(folder: RunFolder, settings: str) -> Iterator[str]:
     took = f", {describe_duration(run.seconds)}" if run.seconds is not None else ""
     verdicts = f", {run.verdicts}" if run.verdicts else ""
     page = folder.report / "index.html"
-    where = _short(page if page.exists() else folder.path)
+    where = _short(page) if page.exists() else f"{_short(folder.path)} (without a report)"
     yield f"{folder.digest}  {run.scale:6}{run.status:12}{run.when}{took}{verdicts}  {where}"
     if settings:
         yield f"  {cut(settings, _LINE)}"

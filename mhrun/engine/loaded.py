@@ -243,7 +243,8 @@ def load(run: str | os.PathLike[str], *, project: str | os.PathLike[str] | None 
     folder = RunFolder(place.resolve())
     if not (folder.path / "config.yaml").is_file():
         raise UserError(
-            f"'{place}' is not a run: it has no config.yaml. mhrun prints the folder at the end of a run."
+            f"'{place}' is not a run: it has no config.yaml. mhrun prints the folder at the end of a run, and "
+            "OUTPUTS/EXPERIMENT/latest is the newest."
         )
     if (reason := folder.incomplete()) is not None:
         raise UserError(reason)

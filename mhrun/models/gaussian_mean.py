@@ -39,7 +39,9 @@ class GaussianMean:
 
     def __init__(self, prior_variance: float | None = None, start: float = 0.0) -> None:
         if prior_variance is not None and prior_variance <= 0:
-            raise Refusal("GaussianMean needs a positive prior_variance, or null for a flat prior.")
+            raise Refusal(
+                f"GaussianMean needs a positive prior_variance, or null for a flat one, not {prior_variance}."
+            )
         self.precision = 0.0 if prior_variance is None else 1.0 / prior_variance  # of the prior
         self.start = float(start)
 

@@ -65,7 +65,8 @@ class Regression(Weights, ABC):
             raise Refusal(f"dim = {dim} is not a valid number of coefficients; choose dim >= 1.")
         if (prior_variance is not None and not prior_variance > 0) or not start_sd >= 0:
             raise Refusal(
-                f"{name} needs a positive prior_variance, or null for a flat prior, and start_sd >= 0."
+                f"{name} needs a positive prior_variance, or null for a flat prior, and start_sd >= 0; they are "
+                f"{prior_variance} and {start_sd}."
             )
         self.dim = dim
         self.names: Sequence[str] = named(names, dim)

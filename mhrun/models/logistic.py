@@ -71,7 +71,8 @@ class Logistic(Weights):
             raise Refusal(f"start = {start!r} is unknown; choose {', '.join(_STARTS)}.")
         if (prior_variance is not None and prior_variance <= 0) or start_sd <= 0:
             raise Refusal(
-                "Logistic needs a positive prior_variance, or null for a flat prior, and start_sd > 0."
+                "Logistic needs a positive prior_variance, or null for a flat prior, and start_sd > 0; they are "
+                f"{prior_variance} and {start_sd}."
             )
         self.dim = dim
         self.names: Sequence[str] = named(names, dim)

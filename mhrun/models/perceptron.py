@@ -58,7 +58,10 @@ class Perceptron:
         if likelihood not in LIKELIHOODS:
             raise Refusal(f"there is no likelihood '{likelihood}'.{nearest(likelihood, LIKELIHOODS)}")
         if (prior_variance is not None and prior_variance <= 0) or bias_sd < 0 or (weight_sd or 1.0) < 0:
-            raise Refusal("Perceptron needs a positive prior_variance or null, and no negative sd.")
+            raise Refusal(
+                "Perceptron needs a positive prior_variance, or null for a flat prior, and no negative weight_sd and "
+                f"bias_sd; they are {prior_variance}, {weight_sd} and {bias_sd}."
+            )
         self.layers: list[Layer] = []
         at = 0
         for inputs, outputs in pairwise(int(units) for units in layers):

@@ -56,7 +56,10 @@ class SoftmaxRegression(Weights):
                 f"SoftmaxRegression needs features >= 1 and classes >= 2, not {features} and {classes}."
             )
         if (prior_variance is not None and not prior_variance > 0) or not start_sd >= 0:
-            raise Refusal("SoftmaxRegression needs a positive prior_variance, or null, and start_sd >= 0.")
+            raise Refusal(
+                "SoftmaxRegression needs a positive prior_variance, or null for a flat prior, and start_sd >= 0; they "
+                f"are {prior_variance} and {start_sd}."
+            )
         self.features, self.classes = features, classes
         self.dim = features * classes
         numbered = [f"w[{k},{d}]" for k in range(classes) for d in range(features)]

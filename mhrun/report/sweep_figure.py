@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from mhrun.diagnostics.grid import Estimate
 from mhrun.numbers import is_number
 from mhrun.report.style import LINES, method_styles
-from mhrun.report.sweep_text import BESIDES, FLAGS, SHORT
+from mhrun.report.sweep_text import BESIDES, FLAGS, SHORT, short_names
 
 NOTHING = (
     "There is no number to show: the experiment names none for sweeps (report.sweep), or no job has left any."
@@ -200,19 +200,6 @@ def _legend_of_styles(lines: _Lines, drawn_methods: set[str]) -> dict[str, Any]:
     for setting, line in lines.line_styles.items():
         entries[setting] = Line2D([], [], color="grey", linestyle=line)
     return entries
-
-
-def short_names(keys: Sequence[str]) -> dict[str, str]:
-    """Return the last parts of each swept setting, as many as tell it from the others: ``methods.a.m`` is ``m``."""
-    names = {}
-    for key in keys:
-        parts = key.split(".")
-        ends = [".".join(parts[-count:]) for count in range(1, len(parts) + 1)]
-        others = [other for other in keys if other != key]
-        names[key] = next(
-            (end for end in ends if not any(o == end or o.endswith(f".{end}") for o in others)), key
-        )
-    return names
 
 
 def _parts(

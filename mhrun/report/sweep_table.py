@@ -14,7 +14,7 @@ from mhrun.report.efficiency import unconverged
 from mhrun.report.faults import FAULT_MARK, FAULT_NOTE, fault_of
 from mhrun.report.run import labels
 from mhrun.report.summary import FLOOR, FOOTNOTE, MARK
-from mhrun.report.sweep_text import BESIDES, FAULTY, FLAGS, SEEDS, SHORT
+from mhrun.report.sweep_text import BESIDES, FAULTY, FLAGS, SEEDS, SHORT, short_names
 from mhrun.report.tables import quoted, rendered
 from mhrun.store.sweep import Job
 
@@ -123,7 +123,9 @@ def rendered_sweep(
     `error` is what follows the ± of its numbers: ``se`` or ``sd``.
     """
     table, first = frame.drop(columns=list(FLAGS)), (*keys, "method")[0]
-    readable = table.assign(method=marked(frame)).set_index(first).rename(columns=dict(headings))
+    names = {key: short for key, short in short_names(keys).items() if short not in table}
+    readable = table.assign(method=marked(frame)).rename(columns={**headings, **names})
+    readable = readable.set_index(names.get(first, first))
     head, line, rest = rendered(table.set_index(first))["csv"].partition("\n")
     notes = ((SHORT, FOOTNOTE), (FAULTY, FAULT_NOTE))
     note = "; ".join(text for flag, text in notes if frame[flag].astype(bool).any())

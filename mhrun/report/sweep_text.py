@@ -111,6 +111,19 @@ def sweep_finding(config: Mapping[str, Any], frame: pd.DataFrame, keys: Sequence
     return f"{heading}: {'; '.join(parts)}." if parts else ""
 
 
+def short_names(keys: Sequence[str]) -> dict[str, str]:
+    """Return the last parts of each swept setting, as many as tell it from the others: ``methods.a.m`` is ``m``."""
+    names = {}
+    for key in keys:
+        parts = key.split(".")
+        ends = [".".join(parts[-count:]) for count in range(1, len(parts) + 1)]
+        others = [other for other in keys if other != key]
+        names[key] = next(
+            (end for end in ends if not any(o == end or o.endswith(f".{end}") for o in others)), key
+        )
+    return names
+
+
 def _no_judgement(rows: pd.DataFrame) -> str:
     """Return why equal values of one method's jobs are no finding; empty if they are one."""
     if rows[SHORT].any():

@@ -76,6 +76,10 @@ def _here(tmp_path, monkeypatch):
         ([*SMOKE, "++model.x={0:1}"], "model.x: the key 0 must be text; put it in quotes."),
         ([*SMOKE, "lamm=0.3"], "There is no setting 'lamm'. Did you mean 'lam'?"),
         (
+            ["model=gaussian_mean", "data=gaussian", "+method@methods.sgld=sgld", "m=20"],
+            "'m' is read by this experiment, which does not set it: write +m=20.",
+        ),
+        (
             ["experiment=gmm_tied_means", "methods=[]"],
             "methods=[] does not fit: 'methods' is a group of settings; set one of them (methods.KEY=VALUE)",
         ),
