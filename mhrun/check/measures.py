@@ -165,8 +165,8 @@ def _small_steps(subject: Subject, check_name: str, temperature: float) -> Check
             check_name,
             NO_POWER,
             "chains differ so much that an error as large as the variance would not show: the dynamics is hardly "
-            "stable at these steps, or forgets its start too slowly; set a smaller step_size or more chains "
-            f"({detail})",
+            "stable at these steps (set a smaller step_size), or forgets its start too slowly (a larger one), or there "
+            f"are too few chains ({detail})",
             float(limit.off[0] / limit.error[0]),
         )
     verdict = _by_excess(check_name, detail, excess, 2 * count, float(limit.error[0]), _TOLERATED)
