@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -52,6 +53,7 @@ MEANS = "sweep_seeds"
 """The name of the table of means over seeds."""
 _OVER_SEEDS = "\nMean ± standard deviation over the seeds; the table below has every job."
 _SE, _SD = "one standard error", "standard deviation over seeds"
+_NUMBER = re.compile(r"-?\d[\d.,]*(e[+-]?\d+)?")
 _NO_TABLE = "This table could not be made"
 _NO_FIGURE = "This figure could not be drawn"
 
@@ -181,14 +183,29 @@ def sweep_summary(place: Path) -> SweepSummary | None:
 
 
 def _warnings(jobs: Sequence[Job]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the swept settings of each job and the warnings of its methods; those that jobs share, once."""
-    seen = set[str]()
+    """Yield the swept settings of each job and the warnings of its methods.
+
+    Of those that are alike but for their numbers the first, with the number of jobs that have others.
+    """
+    first: dict[
+        str, tuple[Job, str]
+    ] = {}  # a warning without its numbers -> the first job that has it, and the line
+    others: dict[str, set[int]] = {}
     for job in jobs:
         if job.has_run:
             methods = (job.folder.summary() or {})["methods"].values()
-            lines = [str(line) for results in methods for line in results.get("warnings") or []]
-            yield ", ".join(job.overrides), [line for line in lines if line not in seen]
-            seen.update(lines)
+            for line in (str(line) for results in methods for line in results.get("warnings") or []):
+                kind = _NUMBER.sub("", line)
+                of_first = first.setdefault(kind, (job, line))[0]
+                others.setdefault(kind, set()).update({job.number} - {of_first.number})
+    for job in jobs:
+        of_job = {kind: line for kind, (of_first, line) in first.items() if of_first is job}
+        yield ", ".join(job.overrides), [line + _more(len(others[kind])) for kind, line in of_job.items()]
+
+
+def _more(jobs: int) -> str:
+    """Return how many more jobs have a warning, as an addition to it; empty for none."""
+    return f" (Likewise in {jobs:,} more job{'s' * (jobs > 1)}.)" if jobs else ""
 
 
 def _method_styles(jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pandas as pd
 import pytest
 
 from mhrun.diagnostics.grid import Estimate
 from mhrun.report.declared import column_headings
+from mhrun.report.sweep import _warnings
 from mhrun.report.sweep_text import SHORT, over_seeds, sweep_finding, sweep_warnings
 
 
@@ -151,3 +154,28 @@ def test_headings_of_a_sweep_are_those_of_the_experiment():
         "tv": "distance",
         "mint.tv": "mint: distance",
     }
+
+
+def test_warnings_that_are_alike_in_several_jobs_are_shown_once():
+    def job(number, *lines):
+        summary = {"methods": {"a": {"warnings": list(lines)}}}
+        folder = SimpleNamespace(summary=lambda: summary)
+        return SimpleNamespace(number=number, has_run=True, overrides=[f"m={number}"], folder=folder)
+
+    noise = [
+        "a: the noise has sd 1.07 (m = 100).",
+        "a: the noise has sd 2 (m = 10).",
+        "a: noise has sd 3e-05.",
+    ]
+    jobs = [
+        job(0, noise[0], noise[2]),
+        job(1),
+        job(2, noise[1]),
+        job(3, noise[0], "a: of 4 chains, 2 stopped."),
+    ]
+    assert list(_warnings(jobs)) == [
+        ("m=0", [f"{noise[0]} (Likewise in 2 more jobs.)", noise[2]]),
+        ("m=1", []),
+        ("m=2", []),
+        ("m=3", ["a: of 4 chains, 2 stopped."]),
+    ]
