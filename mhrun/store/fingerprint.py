@@ -5,13 +5,15 @@ from __future__ import annotations
 import dis
 import functools
 import hashlib
+import importlib.util
 import inspect
 import logging
 import os
 import re
 import sys
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from mhrun.names import is_bundled
 _PLACE = re.compile(r" at 0x[0-9A-Fa-f]+")  # the address of an object in memory
 _MEMO = "_memo"  # the attribute in which a part of this package caches values
 _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
+_LABELS = ("columns", "index", "name", "dims", "coords", "dtype", "dtypes", "categories")
 _LIBRARIES = (
     f"{Path(types.__file__).resolve().parent}{os.sep}",
     f"{Path(__file__).resolve().parent.parent}{os.sep}",
@@ -97,6 +100,9 @@ class _Taker:
             self.take(thing)
 
     def _array(self, thing: Any) -> None:
+        if isinstance(thing, np.ma.MaskedArray):
+            self._array(np.ma.getmaskarray(thing))
+            thing = thing.data
         if isinstance(thing, torch.Tensor):
             thing = thing.detach().cpu()
             self._add_text(str(thing.dtype))
@@ -145,6 +151,7 @@ class _Taker:
         elif isinstance(thing, np.random.Generator):
             self.take(thing.bit_generator.state)
         elif hasattr(thing, "__array__"):
+            self._labels(thing)
             self._array(np.asarray(thing))
         else:
             self._class(type(thing))
@@ -157,6 +164,18 @@ class _Taker:
             self.take({name: value for name, value in (attributes or {}).items() if not _kept(thing, name)})
             self.take({name: getattr(thing, name) for name in slots})
 
+    def _labels(self, thing: Any) -> None:
+        """Add what a table or an array has beside its values: names, labels, types."""
+        for name in _LABELS:
+            label = getattr(thing, name, None)
+            self._add_text(name)
+            if isinstance(label, Mapping):  # coordinates, each of which has them too
+                self.take({str(key): np.asarray(values) for key, values in label.items()})
+            elif hasattr(label, "__array__"):
+                self._array(np.asarray(label))
+            else:
+                self._add_text(str(label))
+
     def _function(self, function: types.FunctionType) -> None:
         self._code(function.__code__)
         self._all((function.__defaults__, function.__kwdefaults__))
@@ -164,6 +183,8 @@ class _Taker:
         if not _of_library(function):
             namespace = function.__globals__
             self.take({name: namespace[name] for name in _globals(function.__code__) if name in namespace})
+            if modules := _imported(function):
+                self._all(modules)
 
     def _code(self, code: types.CodeType) -> None:
         self.digest.update(code.co_code)
@@ -191,10 +212,33 @@ def _content(cell: Any) -> Any:
 
 def _globals(code: types.CodeType) -> list[str]:
     """Return the globals that code names, including those of nested code."""
-    names = {i.argval for i in dis.get_instructions(code) if i.opname in _GLOBAL}
+    return _arguments(code, _GLOBAL)
+
+
+def _imported(function: types.FunctionType) -> list[types.ModuleType]:
+    """Return the user's modules that a function imports in its body; one that cannot be imported is left out."""
+    found = []
+    for name in _arguments(function.__code__, ("IMPORT_NAME",)):
+        relative = f"{function.__globals__.get('__package__') or ''}.{name}"
+        for full in (name, relative):
+            module = sys.modules.get(full)
+            if module is None:
+                with suppress(Exception):  # its function will say what is wrong
+                    spec = importlib.util.find_spec(full)
+                    if spec is not None and spec.origin and not spec.origin.startswith(_LIBRARIES[:2]):
+                        module = importlib.import_module(full)
+            if module is not None and not _is_library(module):
+                found.append(module)
+                break
+    return found
+
+
+def _arguments(code: types.CodeType, operations: Sequence[str]) -> list[str]:
+    """Return the names that some operations of code have, including those of nested code."""
+    names = {str(i.argval) for i in dis.get_instructions(code) if i.opname in operations}
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
-            names |= set(_globals(const))
+            names |= set(_arguments(const, operations))
     return sorted(names)
 
 

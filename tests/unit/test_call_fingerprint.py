@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+import xarray as xr
 from kit import short_run
 
 import mhrun
@@ -323,3 +326,38 @@ def test_a_minibatch_size_that_no_pilot_finds_must_be_a_number(part):
     """`Moving` ran with m = 2, which stands for a size that a pilot is still to find."""
     with pytest.raises(UserError, match=r"m = .* must be a whole number"):
         part()
+
+
+def test_labels_of_tables_and_masks_are_part_of_their_content():
+    table = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
+    arrays = [xr.DataArray([1.0, 2.0], dims="x", coords={"x": at}) for at in ([0, 1], [5, 6])]
+    masked = [np.ma.array([1.0, 2.0], mask=mask) for mask in ([False, True], [False, False])]
+    cases = [
+        (table, table.rename(columns={"a": "b", "b": "a"})),
+        (table, table.set_axis([5, 6])),
+        (table["a"], table["a"].rename("c")),
+        (table["a"].astype("int64"), table["a"].astype("int32")),
+        (arrays[0], arrays[1]),
+        (arrays[0].drop_vars("x"), arrays[0].drop_vars("x").rename(x="y")),
+        (masked[0], masked[1]),
+    ]
+    for one, other in cases:
+        assert fingerprint(one) != fingerprint(other)
+        assert fingerprint(one) == fingerprint(one.copy())
+
+
+@pytest.mark.parametrize("text", ["from shift_of_a_user import BY", "import shift_of_a_user as s; BY = s.BY"])
+def test_what_a_function_imports_in_its_body_is_part_of_its_content(tmp_path, monkeypatch, text):
+    monkeypatch.syspath_prepend(tmp_path)
+    code = f"def log_lik(theta, x):\n    {text}\n    import math\n    return x - BY + math.pi\n"
+    found = []
+    for by in ("1.0", "22.0"):
+        (tmp_path / "shift_of_a_user.py").write_text(f"BY = {by}\n")
+        sys.modules.pop("shift_of_a_user", None)
+        importlib.invalidate_caches()
+        namespace = {"__name__": "__main__"}
+        exec(compile(code, "code", "exec"), namespace)
+        found.append(fingerprint(namespace["log_lik"]))
+        assert fingerprint(namespace["log_lik"]) == found[-1]
+    assert found[0] != found[1]
+    sys.modules.pop("shift_of_a_user", None)
