@@ -38,7 +38,7 @@ def show_result(folder: RunFolder, width: int | None = None) -> None:
     """
     from mhrun.report import summary_of
     from mhrun.report.run import Run
-    from mhrun.report.summary import marked
+    from mhrun.report.summary import marked_methods
 
     run = Run(folder)
     summary = summary_of(run)
@@ -50,7 +50,7 @@ def show_result(folder: RunFolder, width: int | None = None) -> None:
             _say(line, console)
     if status.command:  # it is copied: a terminal folds it, without line breaks
         print(f"For verdicts: {status.command}")
-    methods = marked(summary._replace(methods=_with_acceptance(run, summary.methods)))
+    methods = marked_methods(summary._replace(methods=_with_acceptance(run, summary.methods)))
     if len(methods) and len(methods.columns):
         print()
         piped = width is None and not sys.stdout.isatty()
@@ -83,7 +83,6 @@ def _warn(warnings: Sequence[str], console: Console) -> None:
 
 def show_sweep(place: Path) -> None:
     """Print what the sweep in a folder found: a sentence, and a row for each job and method, means over seeds."""
-    from mhrun.report.summary import FOOTNOTE, MARK
     from mhrun.report.sweep import sweep_summary
     from mhrun.report.tables import shown_frame
 
@@ -107,8 +106,8 @@ def show_sweep(place: Path) -> None:
     for names, numbers in zip(of_keys, of_numbers, strict=True):
         table.add_row(*map(str, names), *numbers)
     console.print(table)
-    if summary.table["method"].str.endswith(MARK).any():
-        print(FOOTNOTE)
+    for note in summary.notes:
+        print(note)
     if summary.is_over_seeds:
         print("mean ± standard deviation over the seeds; the report has every job")
     if (n_more := len(summary.table) - _ROWS) > 0:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mhrun.engine.batch_sizes import batch_sizes
+from mhrun.engine.faults import fault_of
 from mhrun.engine.log import log
 from mhrun.engine.machine import machine, versions
 from mhrun.engine.method import Method, prior_attribute
@@ -104,6 +105,7 @@ def summary_of_method(method: Method, node: Mapping[str, Any], summary: Mapping[
         "executor": summary["executor"],
         "torch_threads": summary.get("torch_threads"),
         "arithmetic": method.arithmetic,
+        "fault": fault_of(summary),
         "warnings": warnings_of(method, summary),
     } | ({} if pilot is None else {"pilot": dict(pilot)})
 

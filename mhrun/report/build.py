@@ -28,7 +28,7 @@ from mhrun.report.page import RESULTS, FigureOnPage, Sections, TableOnPage, writ
 from mhrun.report.run import Run
 from mhrun.report.sections import EXPLAINED, FIGURES, TABLES
 from mhrun.report.style import style
-from mhrun.report.summary import Summary, known_diagnostics, marked, summarised
+from mhrun.report.summary import Summary, known_diagnostics, marked_methods, summarised
 from mhrun.report.svg import inline_svg
 from mhrun.report.tables import rendered, write_table
 from mhrun.store.files import explain, remove, write_text, write_whole
@@ -307,7 +307,9 @@ def caption_of(function: Callable[..., Any]) -> str:
 
 def _results(summary: Summary, place: Path) -> TableOnPage:
     """Return the table of methods at the head of the page."""
-    content = rendered(marked(summary), "; ".join(summary.notes)) | {"csv": rendered(summary.methods)["csv"]}
+    content = rendered(marked_methods(summary), "; ".join(summary.notes)) | {
+        "csv": rendered(summary.methods)["csv"]
+    }
     if len(summary.methods):
         write_table(content, place / RESULTS)
     return TableOnPage(RESULTS, "Methods", content, summary.explained)

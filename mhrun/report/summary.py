@@ -14,15 +14,13 @@ from mhrun.report.check_commands import check_commands
 from mhrun.report.claims import Judged
 from mhrun.report.declared import measure_of
 from mhrun.report.efficiency import (
-    ESS,
-    RHAT,
     diagnosed,
     is_apart,
     runners_up,
     unconverged,
 )
 from mhrun.report.evidence import Evidence, evidence_of
-from mhrun.report.faults import FAULT_MARK, FAULT_NOTE, fault_of
+from mhrun.report.marks import FAULTY, SHORT, marked, notes
 from mhrun.report.metrics import from_json
 from mhrun.report.run import Run
 from mhrun.report.run_warnings import run_warnings
@@ -72,9 +70,6 @@ _LISTED = 4  # approximate methods that a line names
 NAMED = 3
 """Numbers that a table of methods shows of those that an experiment names for sweeps."""
 OF_MONITOR = "What the monitor found at the end of the run, mean over chains"
-MARK = "†"
-"""Follows the label of a method that is too short to judge; see `unconverged`."""
-FOOTNOTE = f"{MARK} too short to judge: R-hat above {RHAT:g} or ESS below {ESS:g}"
 FLOOR = (
     "noise floor",
     "What Monte Carlo error alone gives on average: an exact method is above it about half of the time, and hardly "
@@ -92,8 +87,7 @@ class Summary(NamedTuple):
     warnings: list[str]
     methods: pd.DataFrame  # a row for each method, under its label; empty columns are left out
     explained: dict[str, str]  # heading of a column of `methods` -> its meaning
-    unconverged: list[str]  # labels of the methods that are too short to judge
-    faulty: list[str]  # labels of those whose draws are known to be of another distribution
+    flags: dict[str, list[str]]  # label of a method -> which marks of `mhrun.report.marks` it has
     approximate: str  # a line on the approximate methods that have converged; empty without any
     declared: str  # a line on the methods that are exact if a part of the user's is; empty without any
 
@@ -105,7 +99,7 @@ class Summary(NamedTuple):
     @property
     def notes(self) -> list[str]:
         """What the marks behind labels are."""
-        return [FOOTNOTE] * bool(self.unconverged) + [FAULT_NOTE] * bool(self.faulty)
+        return notes(flag for flags in self.flags.values() for flag in flags)
 
 
 _CLEARLY = 1.2  # ratio of two rates that is worth a sentence
@@ -167,11 +161,20 @@ def summarised(
         warnings=run_warnings(run, diagnostics),
         methods=frame,
         explained=explained,
-        unconverged=[run.label(m) for m in run.methods if unconverged(diagnostics.get(m, {}))],
-        faulty=[run.label(m) for m, results in run.methods.items() if fault_of(results)],
+        flags={run.label(m): flags_of(results, diagnostics.get(m, {})) for m, results in run.methods.items()},
         approximate=_approximate(run, diagnostics),
         declared=_declared(run),
     )
+
+
+def flags_of(results: Mapping[str, Any], diagnosis: Mapping[str, Any]) -> list[str]:
+    """Return the marks that a method has.
+
+    Args:
+        results: in the summary of its run.
+        diagnosis: of its draws, as `diagnosed` returns them.
+    """
+    return [SHORT] * unconverged(diagnosis) + [FAULTY] * bool(results.get("fault"))
 
 
 def _declared(run: Run) -> str:
@@ -219,15 +222,9 @@ def _approximate(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> str:
     )
 
 
-def marked(found: Summary) -> pd.DataFrame:
-    """Return the table of methods with `MARK` behind the labels of those that are too short to judge.
-
-    And with `FAULT_MARK` behind those whose draws are of another distribution.
-    """
-    marks = {MARK: found.unconverged, FAULT_MARK: found.faulty}
-    return found.methods.rename(
-        index=lambda label: " ".join([label, *(mark for mark, labels in marks.items() if label in labels)])
-    )
+def marked_methods(found: Summary) -> pd.DataFrame:
+    """Return the table of methods with marks behind their labels."""
+    return found.methods.rename(index=lambda label: marked(label, found.flags.get(label, ())))
 
 
 def scale_of(run: Run) -> str:
@@ -265,7 +262,7 @@ def methods_table(
         if warm:
             row[TEMPERATURE[0]] = None if row[TARGET[0]] == OPTIMISER else run.samples(method).temperature
         row |= {heading: diagnosis.get(key) for key, (heading, _) in COLUMNS.items()}
-        if unconverged(diagnosis) or fault_of(run.methods[method]):
+        if flags_of(run.methods[method], diagnosis):
             row |= dict.fromkeys(COLUMNS[key][0] for key in ("per_million", "per_second"))
         if measure is not None:
             explained[measure.heading] = measure.caption
@@ -308,15 +305,15 @@ def default_finding(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> s
     """Return a sentence for any run: the most efficient converged method, or that none has converged.
 
     It is an exact method, if one has converged; approximate ones are named. Methods that have not converged and have
-    more effective draws are named with their R-hat, and those with a fault (`fault_of`) with what it is.
+    more effective draws are named with their R-hat, and those with a fault (`mhrun.engine.faults`) with what it is.
     """
     sizes = {m: diagnosis["ess"] for m, diagnosis in diagnostics.items() if _is_there(diagnosis.get("ess"))}
     if not sizes:
         return ""
-    faults = {m: fault for m in sizes if (fault := fault_of(run.methods[m]))}
+    faults = {m: str(fault) for m in sizes if (fault := run.methods[m].get("fault"))}
     right = _best_of(run, diagnostics, {m: size for m, size in sizes.items() if m not in faults})
     wrong = ", ".join(f"{quoted(run.label(m))} ({fault})" for m, fault in faults.items())
-    return " ".join(filter(None, (right, f"Of another distribution: {wrong}." * bool(wrong))))
+    return " ".join(filter(None, (right, f"Draws of a wrong distribution: {wrong}." * bool(wrong))))
 
 
 def _best_of(run: Run, diagnostics: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, float]) -> str:

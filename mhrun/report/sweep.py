@@ -37,8 +37,9 @@ from mhrun.report.sweep_table import (
     headings_of,
     jobs_config,
     keys_of,
-    marked,
+    marked_methods,
     meanings_of,
+    notes_of,
     rendered_sweep,
     sweep_table,
     unknown_metrics,
@@ -161,6 +162,7 @@ class SweepSummary(NamedTuple):
     table: pd.DataFrame
     is_over_seeds: bool = False
     warnings: Sequence[str] = ()  # of the runs, with the settings of the job that each is of
+    notes: Sequence[str] = ()  # on the marks in the table
 
 
 def sweep_summary(place: Path) -> SweepSummary | None:
@@ -176,10 +178,11 @@ def sweep_summary(place: Path) -> SweepSummary | None:
     metrics = named if measure is None else [measure.metric, measure.floor]
     numbers = dict.fromkeys(name for name in (*metrics, "ess", "rhat") if name in frame)
     columns = list(dict.fromkeys([*keys, "method", *numbers]))
-    table = frame.assign(method=marked(frame))[columns].rename(columns=headings_of(config, frame))
+    table = frame.assign(method=marked_methods(frame))[columns].rename(columns=headings_of(config, frame))
     warnings = unknown_metrics(jobs)
     warnings += [f"{where}: {line}" for where, lines in _warnings(jobs) for line in lines]
-    return SweepSummary(sweep_finding(config, frame, keys), keys, table, is_over_seeds, warnings)
+    finding = sweep_finding(config, frame, keys)
+    return SweepSummary(finding, keys, table, is_over_seeds, warnings, notes_of(frame))
 
 
 def _warnings(jobs: Sequence[Job]) -> Iterator[tuple[str, list[str]]]:

@@ -16,8 +16,9 @@ from matplotlib.lines import Line2D
 
 from mhrun.diagnostics.grid import Estimate
 from mhrun.numbers import is_number
+from mhrun.report.marks import MARKS, SHORT
 from mhrun.report.style import LINES, method_styles
-from mhrun.report.sweep_text import BESIDES, FLAGS, SHORT, short_names
+from mhrun.report.sweep_text import BESIDES, short_names
 
 NOTHING = (
     "There is no number to show: the experiment names none for sweeps (report.sweep), or no job has left any."
@@ -50,7 +51,7 @@ def sweep_figure(
         bars: what the error bars are.
     """
     floors = {metric: floor for metric, floor in (floors or {}).items() if floor in frame}
-    besides = (*keys, "method", "run", *FLAGS, *BESIDES, *floors.values())
+    besides = (*keys, "method", "run", *MARKS, *BESIDES, *floors.values())
     metrics = [c for c in frame.columns if c not in besides and frame[c].map(_number).notna().any()]
     if not metrics:
         return NOTHING

@@ -10,15 +10,14 @@ import pandas as pd
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import nearest
 from mhrun.report.declared import column_headings, column_meanings, measure_of
-from mhrun.report.efficiency import unconverged
-from mhrun.report.faults import FAULT_MARK, FAULT_NOTE, fault_of
+from mhrun.report.marks import MARKS, marked, notes
 from mhrun.report.run import labels
-from mhrun.report.summary import FLOOR, FOOTNOTE, MARK
-from mhrun.report.sweep_text import BESIDES, FAULTY, FLAGS, SEEDS, SHORT, short_names
+from mhrun.report.summary import FLOOR, flags_of
+from mhrun.report.sweep_text import BESIDES, SEEDS, short_names
 from mhrun.report.tables import quoted, rendered
 from mhrun.store.sweep import Job
 
-_OF_ROWS = ("method", "run", *FLAGS, SEEDS)  # columns that no metric may have the name of
+_OF_ROWS = ("method", "run", *MARKS, SEEDS)  # columns that no metric may have the name of
 _BUILT_IN = (
     "ess",
     "rhat",
@@ -27,7 +26,7 @@ _BUILT_IN = (
 
 
 def sweep_table(jobs: Sequence[Job]) -> pd.DataFrame:
-    """Return a row per job and method: swept settings, the metrics that the experiment names, run and `FLAGS`.
+    """Return a row per job and method: swept settings, the metrics that the experiment names, run and `MARKS`.
 
     A swept setting with the name of another column, such as a metric, is called ``NAME (setting)``. The measure's noise
     floor follows the measure. ESS and R-hat, and effective draws per evaluation and second, are there where a run's
@@ -107,12 +106,17 @@ def floors_of(config: Mapping[str, Any]) -> dict[str, str]:
     return {measure.metric: measure.floor} if measure is not None and measure.floor else {}
 
 
-def marked(frame: pd.DataFrame) -> pd.Series:
-    """Return the methods of a sweep's table; too short ones have `MARK` behind them, faulty ones `FAULT_MARK`."""
-    names = frame["method"]
-    for flag, mark in ((SHORT, MARK), (FAULTY, FAULT_MARK)):
-        names = names.where(~frame[flag].astype(bool), names + f" {mark}")
-    return names
+def marked_methods(frame: pd.DataFrame) -> list[str]:
+    """Return the methods of a sweep's table with their marks."""
+    rows = zip(frame["method"], *(frame[flag] for flag in MARKS), strict=True)
+    return [
+        marked(name, [flag for flag, has in zip(MARKS, flags, strict=True) if has]) for name, *flags in rows
+    ]
+
+
+def notes_of(frame: pd.DataFrame) -> list[str]:
+    """Return the notes on the marks in a sweep's table."""
+    return notes(flag for flag in MARKS if frame[flag].astype(bool).any())
 
 
 def rendered_sweep(
@@ -122,14 +126,15 @@ def rendered_sweep(
 
     `error` is what follows the ± of its numbers: ``se`` or ``sd``.
     """
-    table, first = frame.drop(columns=list(FLAGS)), (*keys, "method")[0]
-    names = {key: short for key, short in short_names(keys).items() if short not in table}
-    readable = table.assign(method=marked(frame)).rename(columns={**headings, **names})
+    table, first = frame.drop(columns=list(MARKS)), (*keys, "method")[0]
+    taken = {*table.columns, *headings.values()}
+    names = {key: short for key, short in short_names(keys).items() if short not in taken}
+    readable = table.assign(method=marked_methods(frame)).rename(columns={**headings, **names})
     readable = readable.set_index(names.get(first, first))
     head, line, rest = rendered(table.set_index(first))["csv"].partition("\n")
-    notes = ((SHORT, FOOTNOTE), (FAULTY, FAULT_NOTE))
-    note = "; ".join(text for flag, text in notes if frame[flag].astype(bool).any())
-    return rendered(readable, note) | {"csv": f"{head.replace(' (se)', f' ({error})')}{line}{rest}"}
+    return rendered(readable, "; ".join(notes_of(frame))) | {
+        "csv": f"{head.replace(' (se)', f' ({error})')}{line}{rest}"
+    }
 
 
 def _rows(job: Job) -> Iterator[dict[str, Any]]:
@@ -140,7 +145,7 @@ def _rows(job: Job) -> Iterator[dict[str, Any]]:
     for name, label in labels(config, summary["methods"]).items():
         diagnosis = diagnostics.get(name, {})
         results = summary["methods"][name]
-        short, faulty = unconverged(diagnosis), bool(fault_of(results))
+        flags = flags_of(results, diagnosis)
         row: dict[str, Any] = {"method": label}
         row |= {key: _metric(summary, name, key) for key in metrics}
         built_in = {
@@ -148,11 +153,11 @@ def _rows(job: Job) -> Iterator[dict[str, Any]]:
             "rhat": diagnosis.get("rhat"),
             "draws_temperature": (results.get("samples") or {}).get("temperature"),
             "data_per_step": results.get("minibatch_size_mean"),
-            "per_million": None if short or faulty else diagnosis.get("per_million"),
-            "per_second": None if short or faulty else diagnosis.get("per_second"),
+            "per_million": None if flags else diagnosis.get("per_million"),
+            "per_second": None if flags else diagnosis.get("per_second"),
         }
         row |= {key: value for key, value in built_in.items() if row.get(key) is None}
-        row |= {"run": job.folder.digest, SHORT: short, FAULTY: faulty}
+        row |= {"run": job.folder.digest, **{flag: flag in flags for flag in MARKS}}
         yield _setting_columns(job.swept, (*row, SEEDS)) | row
 
 

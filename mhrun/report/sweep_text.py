@@ -13,15 +13,8 @@ from mhrun.diagnostics.grid import Estimate
 from mhrun.numbers import is_number
 from mhrun.report.declared import Measure, measure_of
 from mhrun.report.efficiency import ESS, RHAT
-from mhrun.report.summary import MARK
+from mhrun.report.marks import MARKS, SHORT
 from mhrun.report.tables import quoted, shown
-
-SHORT = "too short"
-"""The column of a sweep's table that marks methods which are too short to judge; tables and figures show `MARK`."""
-
-FAULTY = "faulty"
-"""Likewise of methods whose draws are of another distribution, see `mhrun.report.faults`."""
-FLAGS = (SHORT, FAULTY)
 
 _METHODS = 3  # whose range a sentence gives
 _WARNINGS = 4  # methods that a line of warnings names
@@ -49,8 +42,8 @@ def over_seeds(frame: pd.DataFrame, keys: Sequence[str]) -> tuple[pd.DataFrame, 
         return frame, list(keys)
     other_keys = [key for key in keys if key != SEED]
     named = [*other_keys, "method"]
-    numbers = [str(name) for name in frame.columns if name not in (*keys, "method", "run", *FLAGS)]
-    flags = [name for name in FLAGS if name in frame]
+    numbers = [str(name) for name in frame.columns if name not in (*keys, "method", "run", *MARKS)]
+    flags = [name for name in MARKS if name in frame]
     rows = []
     for _, group in frame.groupby(named, sort=False, dropna=False):
         row = {name: group[name].iloc[0] for name in named} | {SEEDS: int(group[SEED].nunique())}
@@ -86,7 +79,7 @@ def sweep_finding(config: Mapping[str, Any], frame: pd.DataFrame, keys: Sequence
             continue
         least, low, high = _least_difference(rows, measure), float(values.min()), float(values.max())
         if high - low <= least:
-            mark, reason = f" {MARK}" * bool(rows[SHORT].any()), _no_judgement(rows)
+            mark, reason = f" {MARKS[SHORT]}" * bool(rows[SHORT].any()), _no_judgement(rows)
             texts = reason or f"one above {shown(least)} would show"
             equal[_UNJUDGED if reason else _NO_DIFFERENCE].append(
                 f"{quoted(method)}{mark} ({shown(low)} to {shown(high)}; {texts})"
@@ -95,7 +88,7 @@ def sweep_finding(config: Mapping[str, Any], frame: pd.DataFrame, keys: Sequence
         ends = []
         for at in (values.idxmin(), values.idxmax()):
             where = ", ".join(f"{key} = {rows.at[at, key]}" for key in keys)
-            mark = f" {MARK}" * bool(rows.at[at, SHORT])
+            mark = f" {MARKS[SHORT]}" * bool(rows.at[at, SHORT])
             ends.append(f"{shown(rows.at[at, measure.metric])}{mark} ({where})")
         ratio = values.max() / values.min() if values.min() > 0 else math.inf
         ranges.append((ratio, f"{quoted(method)} from {' to '.join(ends)}"))
@@ -178,7 +171,7 @@ def sweep_warnings(frame: pd.DataFrame, of_runs: Iterable[tuple[str, Sequence[st
         texts = [f"{quoted(str(name))} ({count} of {jobs[str(name)]} jobs)" for name, count in counts.items()]
         rest = f" and {len(texts) - _WARNINGS} more methods" if len(texts) > _WARNINGS else ""
         lines.append(
-            f"R-hat above {RHAT:g} or ESS below {ESS:g}, too short to judge ({MARK}, open marks): "
+            f"R-hat above {RHAT:g} or ESS below {ESS:g}, too short to judge ({MARKS[SHORT]}, open marks): "
             f"{', '.join(texts[:_WARNINGS])}{rest}."
         )
     return [*lines, *(f"{where}: {line}" for where, texts in of_runs for line in texts)]

@@ -13,17 +13,19 @@ from kit import FEW, compute
 from kit import unrendered as without_rendering
 
 from mhrun.cli.compose import compose_config
+from mhrun.cli.main import run as main
 from mhrun.cli.result import show_result
 from mhrun.diagnostics.grid import Estimate
+from mhrun.engine.faults import fault_of
 from mhrun.errors import UserError
 from mhrun.kernels.stationary import Samples
 from mhrun.paths import EXPERIMENTS, ROOT
 from mhrun.report import build, declared, evidence, recorded, summary, summary_of
 from mhrun.report.build import build_report
 from mhrun.report.claims import Judged
-from mhrun.report.efficiency import costs, diagnosed, efficiency, named, valid_draws
+from mhrun.report.efficiency import costs, diagnosed, efficiency, named, unconverged, valid_draws
 from mhrun.report.evidence import evidence_of
-from mhrun.report.faults import fault_of
+from mhrun.report.marks import SHORT
 from mhrun.report.run import Run
 from mhrun.report.run_warnings import run_warnings
 from mhrun.report.summary import _approximate, default_finding, methods_table
@@ -64,13 +66,13 @@ def test_the_sentence_prefers_exact_methods_and_names_the_others():
 
 
 def test_a_method_whose_draws_are_too_wide_is_not_the_best():
-    run = FakeRun("a", "b", a={"m": 5, "excess_variance": 54.5}, b={"m": 5, "excess_variance": 0.1})
+    run = FakeRun("a", "b", a={"m": 5, "fault": "variances up to 55 times as large"}, b={"m": 5})
     diagnostics = {"a": about(900, rate=2800), "b": about(900, rate=300)}
     assert default_finding(run, diagnostics) == (
-        "B has 900 effective draws and an R-hat of 1. Of another distribution: A (variances up to 55.5 times as large)."
+        "B has 900 effective draws and an R-hat of 1. Draws of a wrong distribution: A (variances up to 55 times as large)."
     )
-    assert default_finding(FakeRun("a", a={"excess_variance": 54.5}), {"a": about(900)}).startswith(
-        "Of another distribution"
+    assert default_finding(FakeRun("a", a={"fault": "off"}), {"a": about(900)}) == (
+        "Draws of a wrong distribution: A (off)."
     )
 
 
@@ -83,17 +85,34 @@ def test_a_method_whose_draws_are_too_wide_is_not_the_best():
         ({"excess_variance": 3.0, "unsettled_rhat": 1.4}, ""),  # chains have yet to get there
         ({"excess_variance": 3.0, "variance_ratio": 8.0}, "variances up to 8 times as large"),
         ({"variance_ratio": 8.0, "outside": 0.123}, "12 % outside of the prior"),
-        ({"mean_bias": {"size": -0.5, "name": "a"}}, "a mean off by about 0.500 standard deviations"),
+        ({"mean_bias": {"size": -0.5, "name": "a"}}, "a mean off by about 0.5 standard deviations"),
         ({"mean_bias": {"size": 9e4, "name": "a"}}, "a mean off by more than 2 standard deviations"),
     ],
 )
-def test_a_method_with_a_fault_is_marked_and_has_no_efficiency(results, words):
-    run = FakeRun("a", "b", a=results | {"m": 5}, b={"m": 5})
-    assert fault_of(run.methods["a"]) == words
-    diagnostics = {name: about(900, rate=7) for name in "ab"}
-    table, _ = methods_table(run, {}, diagnostics)
-    assert table["ESS per 10^6"].notna().tolist() == [not words, True]
-    assert (f"Of another distribution: A ({words})." in default_finding(run, diagnostics)) == bool(words)
+def test_faults_are_what_a_run_found(results, words):
+    assert fault_of(results) == words
+
+
+def test_a_method_with_a_fault_has_no_efficiency():
+    run = FakeRun("a", "b", a={"m": 5, "fault": "off"}, b={"m": 5, "fault": ""})
+    table, _ = methods_table(run, {}, {name: about(900, rate=7) for name in "ab"})
+    assert table["ESS per 10^6"].notna().tolist() == [False, True]
+
+
+def test_a_run_marks_a_method_whose_draws_are_too_wide(tmp_path, monkeypatch, capsys):
+    """From what the engine finds to the tables of a run and of a sweep."""
+    monkeypatch.chdir(tmp_path)
+    words = ["model=gaussian_mean", "data=gaussian", "data.n=1000", "steps=3000", "warmup=300", "chains=4"]
+    words += ["+method@methods.sgld=sgld", "methods.sgld.schedules.step_size.start=3e-4"]
+    assert main([*words, "+m=5"]) == 0
+    out = capsys.readouterr().out
+    assert "§ draws follow a wrong distribution, see the warnings" in out
+    assert "SGLD §" in out or "SGLD † §" in out
+    assert "Draws of a wrong distribution: SGLD (variances up to " in out
+    assert main(["-m", *words, "+m=5,1000"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert ["§" in line for line in lines if line.startswith(("5 ", "1000 "))] == [True, False]
+    assert any(line.startswith("§ draws follow") for line in lines)
 
 
 def test_a_method_that_is_exact_by_declaration_is_called_so():
@@ -226,8 +245,8 @@ def test_a_method_that_is_too_short_to_judge_is_marked_and_has_no_efficiency():
     found = summary.summarised(
         FakeRun(*diagnostics, **dict.fromkeys(diagnostics, counts)), {}, [], diagnostics
     )
-    assert found.unconverged == ["B", "C", "D"]
-    assert list(summary.marked(found).index) == ["A", "B †", "C †", "D †", "E", "F"]
+    assert found.flags == {"A": [], "B": [SHORT], "C": [SHORT], "D": [SHORT], "E": [], "F": []}
+    assert list(summary.marked_methods(found).index) == ["A", "B †", "C †", "D †", "E", "F"]
     assert list(found.methods["ESS per 10^6"].notna()) == [True, False, False, False, False, True]
     assert found.footnotes == ["† too short to judge: R-hat above 1.01 or ESS below 400"]
     assert summary.summarised(FakeRun("a", a=counts), {}, [], {"a": about(500.0)}).footnotes == []
@@ -235,8 +254,8 @@ def test_a_method_that_is_too_short_to_judge_is_marked_and_has_no_efficiency():
 
 def test_r_hat_is_judged_in_the_decimals_that_are_shown():
     """No table says 1.010 of an R-hat that it calls above 1.01."""
-    assert not summary.unconverged(about(500.0, 1.0104))
-    assert summary.unconverged(about(500.0, 1.0106))
+    assert not unconverged(about(500.0, 1.0104))
+    assert unconverged(about(500.0, 1.0106))
 
 
 def test_approximate_methods_that_converged_are_named_with_the_error_of_their_settings():
@@ -296,7 +315,7 @@ def test_an_optimiser_has_no_effective_draws(tmp_path):
     assert found["sgd"]["why"] == "an optimiser has no draws."
     assert found["sgd"]["ess"] is None
     assert found["sgd"]["rhat"] is None
-    assert summary_of(run).unconverged == ["SGLD"]
+    assert [label for label, flags in summary_of(run).flags.items() if SHORT in flags] == ["SGLD"]
 
 
 def test_an_optimiser_has_no_temperature():
