@@ -87,12 +87,12 @@ def _completion(line: CommandLine) -> int:
 
 
 def _run(line: CommandLine) -> int:
-    if line.show:
-        return _show_configuration(line)
     from mhrun.cli.overrides import given_twice
 
     for text in given_twice(line.rest):
         print(f"mhrun: {text}", file=sys.stderr)
+    if line.show:
+        return _show_configuration(line)
     if line.dry:
         from mhrun.cli.planning import plan
 

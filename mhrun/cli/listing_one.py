@@ -222,12 +222,20 @@ def _differing(found: Sequence[RunFolder]) -> list[str]:
         except (UserError, OSError):  # damaged, or deleted meanwhile
             configs.append({})
     readable = [index for index, config in enumerate(configs) if config]
-    projects = [shown(folder.projects()) for folder in found]
+    projects = [shown(_projects_of(folder)) for folder in found]
     lines = [f"project {project or '(none)'}" if len(set(projects)) > 1 else "" for project in projects]
     for index, settings in zip(readable, distinguishing([configs[index] for index in readable]), strict=True):
         texts = [f"{path}={cut(_written(value), 40)}" for path, value in settings.items()]
         lines[index] = " ".join(filter(None, [lines[index], *texts]))
     return lines
+
+
+def _projects_of(folder: RunFolder) -> list[Path]:
+    """Return the projects of a run; none if its summary cannot be read."""
+    try:
+        return folder.projects()
+    except UserError:
+        return []
 
 
 def _run(folder: RunFolder, settings: str) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ def sweep_jobs(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
             if key in swept:
                 raise UserError(f"{key} is given several values twice; give all of them in one: {key}=A,B,C.")
             choices = [f"{key}={value}" for value in override.sweep_string_iterator()]
-            if twice := next((choice for choice in choices if choices.count(choice) > 1), None):
+            if twice := next((choice for choice, count in Counter(choices).items() if count > 1), None):
                 raise UserError(f"{override.input_line} has {twice} twice, which are one run; leave one out.")
             swept.append(key)
         else:
@@ -51,18 +52,23 @@ def given_twice(arguments: Sequence[str]) -> list[str]:
     """
     single = [override for override in parsed(arguments) if not override.is_sweep_override()]
     return [
-        f"{' and '.join(inputs)} set one setting: the last, {inputs[-1]}, counts."
+        f"{inputs[-1]} overrides {' and '.join(dict.fromkeys(i for i in inputs if i != inputs[-1]))}."
         for inputs in _by_key(single).values()
         if len(set(inputs)) > 1
     ]
 
 
 def _by_key(overrides: Sequence[Any]) -> dict[str, list[str]]:
-    """Return the overrides that give a setting a value, as they were written, by what they set."""
+    """Return the overrides that give a setting a value, as they were written, by what they set.
+
+    Without those that a later one deletes, and without groups of settings, which are merged.
+    """
     found: dict[str, list[str]] = {}
     for override in overrides:
-        if not override.is_delete():
-            key = override.get_key_element().lstrip("+")
+        key = override.get_key_element().lstrip("+~")
+        if override.is_delete():
+            found.pop(key, None)
+        elif not isinstance(override._value, dict):
             found.setdefault(key, []).append(override.input_line or "")
     return found
 

@@ -70,7 +70,7 @@ def outputs_of(arguments: Sequence[str]) -> tuple[Path, list[str]]:
     """
     outputs, rest = folder_and_names("runtime.outputs", arguments)
     default = yaml_file.load(CONF / "config.yaml")["runtime"]["outputs"]
-    return Path(str(default if outputs is None else outputs)), rest
+    return Path(str(default if outputs is None else outputs)).expanduser(), rest
 
 
 def folder_and_names(key: str, arguments: Sequence[str]) -> tuple[str | None, list[str]]:

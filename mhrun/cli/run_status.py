@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import filelock
 
+from mhrun.errors import UserError
 from mhrun.report.verdicts import JUDGED, count
 from mhrun.store.folder import RunFolder
 
@@ -38,8 +39,11 @@ class RunStatus(NamedTuple):
 
 def status_of(folder: RunFolder) -> RunStatus:
     """Return the status of a run."""
-    summary = folder.summary() or {}
-    status = str(summary.get("status", "damaged" if folder.has_damaged_summary() else "begun"))
+    try:
+        summary = folder.summary() or {}
+        status = str(summary.get("status", "damaged" if folder.has_damaged_summary() else "begun"))
+    except UserError:  # without permission to read it
+        summary, status = {}, "unreadable"
     if status == "running" and not _is_locked(folder):
         status = "interrupted"
     moment = str(summary.get("finished") or summary.get("started") or "")[:16].replace("T", " ")

@@ -31,6 +31,7 @@ from mhrun.cli.hydra_errors import explained
 from mhrun.cli.hydra_settings import is_of_hydra
 from mhrun.cli.loader import Loader
 from mhrun.cli.overrides import parsed, sweep_jobs
+from mhrun.cli.own import is_own
 from mhrun.cli.replaced import with_replaced_parts
 from mhrun.cli.report_functions import check_report
 from mhrun.cli.resolvers import register_resolvers
@@ -56,12 +57,17 @@ def sweep(overrides: Sequence[str], folders: Sequence[Path]) -> int:
     jobs, swept = sweep_jobs(overrides)
     if len(jobs) < 2:
         raise UserError("A sweep needs a key with several values, such as lam=0.25,0.35.")
+    if is_own(jobs[0]):
+        raise UserError(
+            "A sweep needs an experiment, not data and a model alone: write these into conf/experiment/NAME.yaml of a "
+            "project (mhrun init makes one), and sweep over its settings."
+        )
     # Overrides that Hydra cannot compose stop the sweep before its first job; a job with invalid settings
     # fails by itself, and is named before.
     config = _checked(jobs, folders)
     check_report(config)
     _check_all_jobs(overrides, folders)
-    name, outputs = str(config["experiment"]), Path(config["runtime"]["outputs"])
+    name, outputs = str(config["experiment"]), Path(config["runtime"]["outputs"]).expanduser()
     # Settings of where and how jobs are computed do not change the digest.
     where = tuple(f"runtime.{name}=" for name in config["runtime"] if f"runtime.{name}" not in swept)
     digest = digest_of([override for override in overrides if not override.lstrip("+~").startswith(where)])
@@ -258,7 +264,8 @@ def _checked(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> dict[str
 def _name_refused(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> None:
     """Print the jobs whose settings are refused, before the first is computed; of many jobs those of a few seconds.
 
-    Parts are made, and no data are loaded. The others run, and the sweep ends with all failures.
+    Their parts are made, unless they are for a GPU, which this machine may lack. The others run, and the sweep ends
+    with all failures.
     """
     from mhrun.engine.assemble import methods_of
 
@@ -267,9 +274,17 @@ def _name_refused(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> Non
         if time.monotonic() > end:
             return
         try:
-            methods_of(compose_config(job, folders, compare=False))
+            config = compose_config(job, folders, compare=False)
+            if config["device"] == "cpu":
+                methods_of(config)
         except UserError as error:
             _say(f"job {number} of {len(jobs)} will fail: {_writable(reason(error))}")
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # of the user's code: the job ends with it, and the others run
+            if is_of_launcher(error):
+                raise
 
 
 def _put_together_alike(

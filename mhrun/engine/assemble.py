@@ -195,8 +195,7 @@ def check_space(methods: list[Method], folder: Path, *, force: bool = False) -> 
     for method in methods:
         place = folder / "methods" / method.name
         if force or not _is_done(place):
-            on_disk = sum(path.stat().st_size for path in place.glob("**/*") if path.is_file())
-            need += max(0, trace_bytes(method) - on_disk)
+            need += max(0, trace_bytes(method) - sum(map(_size_of, place.glob("**/*"))))
     place = next(p for p in (folder, *folder.parents) if p.exists())
     free = shutil.disk_usage(place).free
     if need > free:
@@ -204,6 +203,14 @@ def check_space(methods: list[Method], folder: Path, *, force: bool = False) -> 
             f"The traces may need {in_bytes(need)} and '{place}' has {in_bytes(free)} free; "
             "free some space, raise thin, or choose another disk with runtime.outputs=FOLDER."
         )
+
+
+def _size_of(path: Path) -> int:
+    """Return the bytes of a file; 0 of a folder, and of one that another process has removed meanwhile."""
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except OSError:
+        return 0
 
 
 def _is_done(place: Path) -> bool:

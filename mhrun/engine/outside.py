@@ -38,7 +38,8 @@ def share_outside(method: Method, folder: Path) -> float | None:
     draws = some_draws(method, folder, cold, count, fewest=1)
     if draws is None:
         return None
-    points = draws.reshape(-1, draws.shape[-1]).to(device=method.target.device, dtype=method.dtype)
+    # In float64: far out, where chains diverged, a density that is not 0 has no logarithm in float32.
+    points = draws.reshape(-1, draws.shape[-1]).to(method.target.device)
     points = points[points.isfinite().all(1)]
     share = (
         float(torch.isneginf(method.target.model.log_prior(points)).double().mean()) if len(points) else 0.0

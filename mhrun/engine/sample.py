@@ -145,6 +145,7 @@ def sample(
             trace of another call.
     """
     check_device(device, dtype)
+    folder = Path(folder).expanduser() if folder else folder
     threads = None if threads is None else whole_number("threads", threads, least=1, other="None")
     inputs = user_model(model, data, start=start, log_prior=log_prior, parameters=parameters)
     points = inputs.points

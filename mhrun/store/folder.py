@@ -41,7 +41,7 @@ class RunFolder:
             UserError: the experiment's name is invalid and could lead elsewhere.
         """
         name = checked_name(config["experiment"], "the experiment")
-        return cls(Path(config["runtime"]["outputs"]) / name / digest(config))
+        return cls(Path(config["runtime"]["outputs"]).expanduser() / name / digest(config))
 
     @property
     def digest(self) -> str:

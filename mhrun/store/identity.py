@@ -141,7 +141,7 @@ def differences(config: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) 
 
 
 def distinguishing(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return for each configuration the settings by which it can be known among the others: path -> value.
+    """Return for each configuration the settings that distinguish it from the others: path -> value.
 
     Settings that change no number are left out, and so are those that follow from the scale, and settings of parts
     that follow from ones that are returned, as ``methods.sgld.kernel.m`` from ``m``. Of a setting that some of the
@@ -152,7 +152,9 @@ def distinguishing(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
         for config in configs
     ]
     scales = [(_hashable(settings.get("scale")),) for settings in leaves]
-    known: list[tuple[str, ...]] = list(scales)
+    known: list[tuple[str, ...]] = list(
+        scales
+    )  # what explains other settings: not a seed, which may differ in each
     found: list[dict[str, Any]] = [{} for _ in configs]
     paths = {path for settings in leaves for path in settings if path.partition(".")[0] != "sources"}
     for path in sorted(paths, key=lambda path: (path.count("."), path)):
@@ -160,7 +162,8 @@ def distinguishing(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
         given = known if "." in path else scales
         if len(set(zip(given, values, strict=True))) == len(set(given)):  # one value for each: it follows
             continue
-        known = [(*one, value) for one, value in zip(known, values, strict=True)]
+        if path != "seed":
+            known = [(*one, value) for one, value in zip(known, values, strict=True)]
         for settings, shown in zip(leaves, found, strict=True):
             if path in settings:
                 shown[path] = settings[path]
@@ -168,7 +171,7 @@ def distinguishing(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 
 def _hashable(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
+    return json.dumps(value, sort_keys=True, default=str)
 
 
 def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:

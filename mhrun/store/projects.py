@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +32,8 @@ def project(where: str) -> Project:
     folder = Path(where).expanduser()
     if folder.is_dir():
         folder = folder.resolve()
+        if os.pathsep in str(folder):  # which separates folders in the environment
+            raise UserError(f"--project {where}: its path has a {os.pathsep!r}; rename the folder.")
         conf = folder / "conf" if (folder / "conf").is_dir() else folder
         files = [*folder.glob("*.py"), *(init.parent for init in folder.glob("*/__init__.py"))]
         modules = sorted(path.stem for path in files if path.stem.isidentifier() and path.stem[0] != "_")

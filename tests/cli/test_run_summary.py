@@ -69,7 +69,8 @@ def test_a_method_whose_draws_are_too_wide_is_not_the_best():
     run = FakeRun("a", "b", a={"m": 5, "fault": "variances up to 55 times as large"}, b={"m": 5})
     diagnostics = {"a": about(900, rate=2800), "b": about(900, rate=300)}
     assert default_finding(run, diagnostics) == (
-        "B has 900 effective draws and an R-hat of 1. Draws of a wrong distribution: A (variances up to 55 times as large)."
+        "B has 900 effective draws and an R-hat of 1. Draws of a wrong distribution: A (variances up to 55 times as "
+        "large)."
     )
     assert default_finding(FakeRun("a", a={"fault": "off"}), {"a": about(900)}) == (
         "Draws of a wrong distribution: A (off)."
@@ -102,14 +103,18 @@ def test_a_method_with_a_fault_has_no_efficiency():
 def test_a_run_marks_a_method_whose_draws_are_too_wide(tmp_path, monkeypatch, capsys):
     """From what the engine finds to the tables of a run and of a sweep."""
     monkeypatch.chdir(tmp_path)
-    words = ["model=gaussian_mean", "data=gaussian", "data.n=1000", "steps=3000", "warmup=300", "chains=4"]
-    words += ["+method@methods.sgld=sgld", "methods.sgld.schedules.step_size.start=3e-4"]
-    assert main([*words, "+m=5"]) == 0
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    (tmp_path / "mine" / "experiment" / "ours.yaml").write_text(
+        "# @package _global_\ndefaults: [/data: gaussian, /model: gaussian_mean, /method@methods.sgld: sgld, _self_]\n"
+        "m: 5\ndata: {n: 1000}\nsteps: 3000\nwarmup: 300\nchains: 4\n"
+        "methods: {sgld: {schedules: {step_size: {start: 3.0e-4, end: 2.0e-4}}}}\n"
+    )
+    assert main(["--project", "mine", "ours"]) == 0
     out = capsys.readouterr().out
     assert "§ draws follow a wrong distribution, see the warnings" in out
     assert "SGLD §" in out or "SGLD † §" in out
     assert "Draws of a wrong distribution: SGLD (variances up to " in out
-    assert main(["-m", *words, "+m=5,1000"]) == 0
+    assert main(["--project", "mine", "-m", "ours", "m=5,1000"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert ["§" in line for line in lines if line.startswith(("5 ", "1000 "))] == [True, False]
     assert any(line.startswith("§ draws follow") for line in lines)

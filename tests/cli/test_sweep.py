@@ -19,7 +19,7 @@ from mhrun.cli.main import run
 from mhrun.cli.overrides import given_twice, sweep_jobs
 from mhrun.cli.sweep import digest_of
 from mhrun.errors import UserError
-from mhrun.report.summary import FOOTNOTE
+from mhrun.report.marks import NOTES, SHORT
 from mhrun.store.folder import runs
 
 # Tests that look at figures; the others read text, tables and files.
@@ -101,6 +101,36 @@ def test_jobs_that_would_be_the_same_are_refused(arguments, line):
     assert str(caught.value) == line
 
 
+def test_a_sweep_of_data_and_a_model_alone_is_refused(capsys):
+    assert run(["-m", "data=gaussian", "model=gaussian_mean", "seed=1,2"]) == 2
+    assert "A sweep needs an experiment, not data and a model alone" in capsys.readouterr().err
+
+
+def test_a_job_whose_code_fails_when_it_is_made_does_not_end_the_sweep(tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine" / "rule").mkdir(parents=True)
+    (tmp_path / "mine" / "mine_rule.py").write_text(
+        "from mhrun.rules.metropolis import Metropolis\n\n\nclass Odd(Metropolis):\n"
+        "    def __init__(self, kind='a'):\n        super().__init__()\n        self.number = {'a': 1}[kind]\n"
+    )
+    (tmp_path / "mine" / "rule" / "odd.yaml").write_text("_target_: mine_rule.Odd\nkind: a\n")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine" / "experiment").mkdir()
+    (tmp_path / "mine" / "experiment" / "ours.yaml").write_text(
+        "# @package _global_\ndefaults: [/data: gaussian, /model: gaussian_mean, /method@methods.x: mint, _self_]\n"
+        "m: 50\ntemperature: 1\ndata: {n: 100}\nsteps: 50\nwarmup: 50\n"
+    )
+    words = [
+        "ours",
+        "rule@methods.x.kernel.rule=odd",
+        "methods.x.kernel.rule.kind=a,zzz",
+        "runtime.report=false",
+    ]
+    assert run(["--project", "mine", "-m", *words]) != 0
+    err = capsys.readouterr().err
+    assert "x: done" in err
+    assert "KeyError" in err
+
+
 def test_a_setting_that_is_given_twice_is_named():
     """The last one counts, as where a script adds to its own settings what it was called with."""
     given = [
@@ -113,9 +143,8 @@ def test_a_setting_that_is_given_twice_is_named():
         "~lam",
     ]
     given += ["+method@methods.one=mint", "+method@methods.two=mint", "lam=0.2"]
-    assert given_twice(given) == [
-        "scale=smoke and scale=quick set one setting: the last, scale=quick, counts."
-    ]
+    given += ["tau=0.5", "~tau", "tau=0.6", "scales.smoke={steps:1}", "scales.smoke={warmup:2}"]
+    assert given_twice(given) == ["scale=quick overrides scale=smoke."]
 
 
 @pytest.mark.slow
@@ -181,7 +210,7 @@ def test_a_sweep_ends_with_its_table(tmp_path, capsys):
     methods = len(next(f for f in runs(tmp_path / "outputs")).summary()["methods"])
     rows = lines[head + 1 : head + 1 + 2 * methods]
     assert [line.split()[0] for line in rows] == ["0.3"] * methods + ["0.2"] * methods
-    assert FOOTNOTE not in lines  # runs without a report have no diagnostics
+    assert NOTES[SHORT] not in lines  # runs without a report have no diagnostics
 
 
 def test_a_sweep_with_a_run_that_was_deleted(tmp_path, capsys):
