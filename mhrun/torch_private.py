@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 __all__ = [
     "TorchDispatchMode",
     "assert_on_device",
-    "has_dispatch_modes",
+    "count_dispatch_modes",
     "is_fake",
     "is_wrapped",
     "lookup_backend",
@@ -27,7 +27,7 @@ __all__ = [
     "warn_of_slow_vmap",
 ]
 
-has_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+count_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 """Return how many dispatch modes are active, which have to see operations."""
 
 is_wrapped: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor

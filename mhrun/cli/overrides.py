@@ -31,7 +31,13 @@ def sweep_jobs(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
             key = override.get_key_element()
             if key in swept:
                 raise UserError(f"{key} is given several values twice; give all of them in one: {key}=A,B,C.")
-            choices = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            try:
+                choices = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            except HydraException as error:
+                raise UserError(
+                    f"{override.input_line} has no list of values to sweep over; give them, such as {key}=A,B,C or "
+                    f"{key}=range(1,6)."
+                ) from error
             if twice := next((choice for choice, count in Counter(choices).items() if count > 1), None):
                 raise UserError(f"{override.input_line} has {twice} twice, which are one run; leave one out.")
             swept.append(key)

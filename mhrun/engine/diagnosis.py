@@ -74,7 +74,9 @@ class Diagnosis:
                 VISITS: self._tried("visits of another mode", lambda: visits(method, folder)),
                 WIDTH: self._tried("the width of the draws", lambda: width_of_draws(method, folder)),
                 UNSETTLED: self._tried("R-hat", lambda: rhat_of_unsettled(method, folder)),
-                OUTSIDE: self._tried("the support of the prior", lambda: share_outside(method, folder)),
+                OUTSIDE: self._tried(
+                    "the support of the posterior", lambda: share_outside(method, folder, sampled)
+                ),
             },
             mean_bias=None if bias is None else bias._asdict(),
             variance_ratio=ratio,

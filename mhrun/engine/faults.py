@@ -20,7 +20,7 @@ def fault_of(found: Mapping[str, Any]) -> str:
         found: what `run_method` returned.
     """
     if share := found.get(OUTSIDE):
-        return f"{100 * share:.2g} % outside of the prior"
+        return f"{100 * share:.2g} % where the density is 0"
     excess = 0.0 if found.get(UNSETTLED) else found.get("excess_variance") or 0.0
     if ratio := max(found.get("variance_ratio") or 0.0, 1 + excess if excess > EXCESS else 0.0):
         return f"variances up to {rounded(ratio)} times as large"

@@ -12,7 +12,7 @@ from mhrun.engine.method import Method
 from mhrun.kernels import Unadjusted
 
 UNSETTLED = "unsettled_rhat"  # in a summary
-_SETTLED = 1.1  # R-hat: of a step size that is judged, not of draws that are good enough
+SETTLED = 1.1  # R-hat: of a step size that is judged, not of draws that are good enough
 _MOST, _FEWEST, _COORDINATES = 20_000, 100, 50  # draws and coordinates that are looked at
 
 
@@ -37,4 +37,4 @@ def rhat_of_unsettled(method: Method, folder: Path) -> float | None:
         return None
     looked_at = some_coordinates(draws.shape[-1], _COORDINATES)
     rhat = np.nanmax([1.0, *(diagnosis(draws[..., place].numpy()).rhat for place in looked_at)])
-    return float(rhat) if rhat > _SETTLED else None
+    return float(rhat) if rhat > SETTLED else None

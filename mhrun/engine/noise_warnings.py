@@ -131,7 +131,7 @@ def excess_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
     if (rhat := summary.get(UNSETTLED)) is not None:
         yield (
             f"{method.name}: once chains have settled, minibatch noise of its gradients makes draws too wide, {where}; "
-            f"they have not yet: R-hat is {rounded(rhat)}. {remedy} It then needs more steps still."
+            f"they have not yet: R-hat is {rounded(rhat)}. {remedy} Then run longer."
         )
         return
     yield f"{method.name}: minibatch noise of its gradients makes draws too wide, {where}. {remedy}"

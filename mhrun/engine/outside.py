@@ -1,4 +1,4 @@
-"""Whether the draws of a dynamics left the support of the prior."""
+"""Whether the draws of a dynamics left the support of the posterior."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from mhrun.engine.kept_draws import some_draws
 from mhrun.engine.method import Method
+from mhrun.engine.sampled_gradients import SampledGradients
 from mhrun.kernels import Unadjusted
 
 OUTSIDE = "outside"  # in a summary
 _MOST, _NUMBERS = 4_000, 1 << 24  # draws that are looked at, and their numbers
+_FAR = (
+    100.0  # median distances from the median, beyond which a chain has diverged, and a logarithm may overflow
+)
 
 
 @torch.no_grad()
-def share_outside(method: Method, folder: Path) -> float | None:
-    """Return the share of draws at which the prior density is 0.
+def share_outside(method: Method, folder: Path, sampled: SampledGradients | None) -> float | None:
+    """Return the share of draws at which the prior, or the posterior, has the density 0.
 
     Gradients keep no chain inside of an edge at which the density jumps to 0, whatever the step size, and nothing
     rejects a step across it.
@@ -25,6 +30,7 @@ def share_outside(method: Method, folder: Path) -> float | None:
     Args:
         method: whose steps have ended.
         folder: with its trace.
+        sampled: the log posterior at some draws, if it was computed.
 
     Returns:
         None for another kernel than a dynamics, for an optimiser, if no draws were kept, and if no draw is outside.
@@ -38,10 +44,21 @@ def share_outside(method: Method, folder: Path) -> float | None:
     draws = some_draws(method, folder, cold, count, fewest=1)
     if draws is None:
         return None
-    # In float64: far out, where chains diverged, a density that is not 0 has no logarithm in float32.
-    points = draws.reshape(-1, draws.shape[-1]).to(method.target.device)
-    points = points[points.isfinite().all(1)]
-    share = (
-        float(torch.isneginf(method.target.model.log_prior(points)).double().mean()) if len(points) else 0.0
-    )
-    return share or None
+    # In float64: far out a density that is not 0 has no logarithm in float32.
+    points = draws.reshape(-1, draws.shape[-1])
+    log_prior = method.target.model.log_prior(points.to(method.target.device)).cpu()
+    shares = [_share(points, log_prior)]
+    if sampled is not None:
+        shares.append(_share(sampled.draws.reshape(-1, sampled.draws.shape[-1]), sampled.height))
+    return max(shares) or None
+
+
+def _share(points: Tensor, log_density: Tensor) -> float:
+    """Return the share of points (S, D) at which a log density (S,) is minus infinity, without those very far out."""
+    inside = points[log_density.isfinite()]
+    if not len(inside):
+        return 0.0
+    center = inside.median(0).values
+    distance = (inside - center).abs().median(0).values
+    near = ((points - center).abs() <= _FAR * distance).all(1)
+    return float(torch.isneginf(log_density[near]).double().mean()) if bool(near.any()) else 0.0

@@ -38,7 +38,7 @@ class Surface:
     def __init__(self, target: Target, temperature: float, seed: int) -> None:
         self.target = target
         self.temperature = temperature
-        self.is_whole = False  # whether it is that of all data, see `of_all_data`
+        self.is_whole = False  # whether it uses all data, see `of_all_data`
         is_curved = target.dim <= most_scaled(target.model)
         self.size = min(target.n, ROWS, *[_NUMBERS // target.dim] * is_curved)
         streams = Streams(derive_key(seed, "reference"), 1, target.device)

@@ -7,13 +7,15 @@ import math
 import torch
 from torch import Tensor
 
-from mhrun.diagnostics.chains import diagnosis
+from mhrun.diagnostics.chains import diagnosis, some_coordinates
+from mhrun.engine.mixing import SETTLED
 from mhrun.engine.sampled_gradients import SampledGradients
 
 TOLERATED = 1.25  # times the variance: a pilot's step makes it 1.1
 _ERRORS = 3.0  # standard errors beyond that
-_ROTATED = 50  # parameters up to which principal directions are looked at, with ten draws for each
-_FINITE = 1e6  # a larger one has diverged
+_ROTATED = 50  # parameters up to which principal directions are looked at
+_LOOKED_AT = 50  # coordinates whose R-hat is
+_DIVERGED, _FINITE = 1e3, 1e6  # a ratio that counts whatever its error, and the largest that is returned
 
 
 def variance_ratio(sampled: SampledGradients) -> float | None:
@@ -22,35 +24,60 @@ def variance_ratio(sampled: SampledGradients) -> float | None:
     With U the negative log posterior, any density exp(-U/T) has E (u . (theta - a)) (u . grad U) = T along every unit
     vector u, by partial integration. Of a normal posterior and draws with other variances in its principal directions
     the mean over draws is T times the ratio of the variances. Steps that are too long raise it, and so does the noise
-    of minibatch gradients, though not those data that no minibatch contained. a is the mean of the draws of a chain:
-    chains that have hardly left scattered starting points are not too wide.
+    of minibatch gradients, though not those data that no minibatch contained.
+
+    Directions are the coordinates, and of up to 50 parameters the principal directions of the draws: those of one half
+    of each chain are judged by the other half, as draws are too wide in what are their own widest directions. a is the
+    mean of all draws; where chains are apart (R-hat above 1.1) that of the chain, as chains that have hardly left
+    scattered starting points are not too wide.
     """
-    draws = sampled.draws.reshape(-1, sampled.draws.shape[-1])
-    if not bool(draws.isfinite().all()) or not bool(sampled.grad.isfinite().all()):
+    draws = sampled.draws
+    flat = draws.reshape(-1, draws.shape[-1])
+    if not bool(flat.isfinite().all()) or not bool(sampled.grad.isfinite().all()):
         return None
-    spread = draws.std(0)
+    spread = flat.std(0)
     if not bool((spread > 0).all()):
         return None
-    within = sampled.draws - sampled.draws.mean(1, keepdim=True)
-    away = within.reshape(draws.shape) / spread
-    grad = -sampled.grad * spread / sampled.temperature  # of U / T
-    if 1 < away.shape[1] <= min(_ROTATED, len(away) // 10):
-        directions = _principal(away)
-        away, grad = away @ directions, grad @ directions
-    products = away * grad  # (C S, D)
-    ratios = products.mean(0)
+    away = (draws - (draws.mean(1, keepdim=True) if _are_apart(draws) else flat.mean(0))) / spread
+    grad = (-sampled.grad * spread / sampled.temperature).reshape(draws.shape)  # of U / T
+    products = [away * grad]
+    if 1 < flat.shape[1] <= _ROTATED:
+        half = draws.shape[1] // 2
+        halves = (slice(None, half), slice(half, None))
+        directions = [_principal(away[:, part]) for part in halves]
+        rotated = [
+            (away[:, part] @ vectors) * (grad[:, part] @ vectors)
+            for part, vectors in zip(halves, reversed(directions), strict=True)
+        ]
+        products.append(torch.cat(rotated, 1))
+    ratios = [ratio for each in products if (ratio := _beyond_error(each)) is not None]
+    return min(max(ratios), _FINITE) if ratios else None
+
+
+def _are_apart(draws: Tensor) -> bool:
+    """Return whether the R-hat of any coordinate shows that the chains (C, S, D) have not settled."""
+    rhats = (
+        diagnosis(draws[..., place].numpy()).rhat for place in some_coordinates(draws.shape[-1], _LOOKED_AT)
+    )
+    return any(rhat > SETTLED for rhat in rhats)
+
+
+def _beyond_error(products: Tensor) -> float | None:
+    """Return the largest mean of products (C, S, D) if it is above 1.25 beyond its error, or far above; else None."""
+    ratios = products.mean((0, 1))
     largest = int(ratios.argmax())
-    ratio = float(ratios[largest])
+    ratio, series = float(ratios[largest]), products[..., largest]
+    if ratio > _DIVERGED:  # one draw may dominate, and its error is as large
+        return ratio
     if not ratio > TOLERATED:
         return None
-    series = products[:, largest].reshape(sampled.draws.shape[:2])
     ess = min(diagnosis(series.numpy()).ess, series.numel())
-    if not ratio - TOLERATED > _ERRORS * float(series.std()) / math.sqrt(max(ess, 1.0)):
-        return None
-    return min(ratio, _FINITE)
+    is_beyond = ratio - TOLERATED > _ERRORS * float(series.std()) / math.sqrt(max(ess, 1.0))
+    return ratio if is_beyond else None
 
 
 def _principal(away: Tensor) -> Tensor:
-    """Return the principal directions (D, D) of standardised draws, in columns."""
-    vectors: Tensor = torch.linalg.eigh(away.T @ away / len(away)).eigenvectors
+    """Return the principal directions (D, D) of standardised draws (C, S, D), in columns."""
+    flat = away.reshape(-1, away.shape[-1])
+    vectors: Tensor = torch.linalg.eigh(flat.T @ flat / len(flat)).eigenvectors
     return vectors

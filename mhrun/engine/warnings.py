@@ -95,9 +95,10 @@ def run_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
         )
     if (share := summary.get(OUTSIDE)) is not None:
         yield (
-            f"{method.name}: {100 * share:.2g} % of draws are where the prior is 0. Nothing keeps a dynamics inside of "
-            "an edge of the prior, whatever its step size. Declare the constraint of the parameter (parameters=), so "
-            "that chains move in unconstrained coordinates, or take a method with an acceptance test (mcmc, smh2)."
+            f"{method.name}: {100 * share:.2g} % of draws are where the density is 0. Nothing keeps a dynamics inside "
+            "of an edge of the posterior, whatever its step size. Declare the constraint of the parameter "
+            "(parameters=), so that chains move in unconstrained coordinates, or take a method with an acceptance test "
+            "(mcmc, smh2)."
         )
     yield from _temperature_warnings(method, summary)
     if method.plan.lost_cycles:

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from mhrun.torch_private import (
     TorchDispatchMode,
-    has_dispatch_modes,
+    count_dispatch_modes,
     is_wrapped,
     traced,
     tree_leaves,
@@ -132,7 +132,7 @@ def recording(function: Function, tensors: Tensors) -> Function | None:
 
 def _must_be_seen(tensors: Tensors) -> bool:
     """Return whether something has to see the operations on these tensors, or they are on a GPU."""
-    if has_dispatch_modes() or torch.is_autocast_enabled("cpu"):
+    if count_dispatch_modes() or torch.is_autocast_enabled("cpu"):
         return True
     gradients = torch.is_grad_enabled()
     return any(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -47,15 +48,16 @@ def smoothed_density(values: npt.NDArray[np.float64], ess: float = np.nan) -> Cu
     """
     values = values[:: -(-len(values) // _SMOOTHED)]
     low, high = np.quantile(values, [0.001, 0.999])
-    sd = min(values.std(), (np.subtract(*np.quantile(values, [0.75, 0.25])) or np.inf) / 1.34) or 1e-12
+    sd = min(values.std(), (np.subtract(*np.quantile(values, [0.75, 0.25])) or np.inf) / 1.34)
+    sd = sd or max(1e-12, 1e-9 * abs(low))  # chains that never move have no width
     width = 0.9 * sd * len(values) ** -0.2
     independent = values[:: max(1, int(len(values) / max(ess, _FEWEST)))] if ess > 0 else values
     if independent.std() > 0:
         from arviz_stats.base import array_stats  # slow to import
 
-        with np.errstate(all="ignore"):
-            found = float(array_stats.get_bw(independent, "isj"))
-        width = min(width, found) if found > 0 else width
+        with np.errstate(all="ignore"), suppress(ValueError):  # values whose squares overflow
+            found = float(array_stats.get_bw((independent - low) / sd, "isj")) * sd
+            width = min(width, found) if found > 0 else width
     width = max(width, (high - low) / _BINS)
     edges = np.linspace(low - 4 * width, high + 4 * width, _BINS + 1)
     middle = (edges[1:] + edges[:-1]) / 2

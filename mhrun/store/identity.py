@@ -159,7 +159,7 @@ def distinguishing(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
     paths = {path for settings in leaves for path in settings if path.partition(".")[0] != "sources"}
     for path in sorted(paths, key=lambda path: (path.count("."), path)):
         values = [_hashable(settings.get(path, "absent")) for settings in leaves]
-        given = known if "." in path else scales
+        given = known if "." in path else [()] * len(leaves) if path == "seed" else scales
         if len(set(zip(given, values, strict=True))) == len(set(given)):  # one value for each: it follows
             continue
         if path != "seed":

@@ -2,7 +2,7 @@
 
 A finished method keeps the state after its last step, ``last.npz``. One with more steps begins with this state as its
 first block, whose draws are in the trace of the shorter run (``blocks/shorter.nc``); from there on it is a method that
-was interrupted, and resumes like any other. Whether the first steps of both are the same says `mhrun.engine.longer`.
+was interrupted, and resumes like any other. `mhrun.engine.longer` decides whether the first steps of both are the same.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ ANY_STEPS_DIGEST = "any_steps_digest"
 
 
 class Finished(NamedTuple):
-    """What the record of a finished method says of its settings, `done.json`."""
+    """Digests and steps in the record of a finished method, ``done.json``."""
 
     digest: str | None = None
     any_steps_digest: str | None = None
@@ -60,7 +60,7 @@ def found(folder: RunFolder, name: str, digest: str) -> Path | None:
 
 
 def finished(folder: Path) -> Finished:
-    """Return what the record of a finished method says of its settings; nothing if it is unfinished or damaged.
+    """Return digests and steps in the record of a finished method; an empty `Finished` if it is unfinished or damaged.
 
     A job of a sweep looks at the records of all earlier ones, so that each is read once in a process, unless it
     changes.
@@ -77,7 +77,7 @@ def finished(folder: Path) -> Finished:
 
 @lru_cache(maxsize=100_000)
 def _finished(folder: Path, version: tuple[int, ...]) -> Finished:
-    """Return what the present version of a record says: its inode, size and time of writing."""
+    """Return what is in a record; its version is its inode, size and time of writing."""
     summary: dict[str, Any] = done(folder) or {}
     return Finished(summary.get(DIGEST), summary.get(ANY_STEPS_DIGEST), steps_of(summary))
 

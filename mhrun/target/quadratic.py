@@ -15,6 +15,7 @@ from mhrun.types import Model
 # Posterior standard deviations at which the prior is compared with its expansion, and the points at each
 _FAR, _POINTS = (0.3, 1.0, 2.0, 3.0, 4.0, 6.0, 10.0, 30.0, 1000.0), 8
 _CLOSE = 1e-6  # relative
+_ROUNDED = 64  # units in the last place that a log-prior may be off by rounding
 
 
 class Quadratic(NamedTuple):
@@ -83,10 +84,13 @@ def _check_quadratic(
             reference.device
         )
         step = distance * direction @ root.T
-        change = (model.log_prior(reference + step) - model.log_prior(reference[None])).double()
+        ends, begin = model.log_prior(reference + step), model.log_prior(reference[None])
+        change = (ends - begin).double()
         linear, square = step @ gradient, 0.5 * ((step @ hessian) * step).sum(-1)
         size = linear.abs() + square.abs() + change.abs()
-        is_close = (change - linear - square).abs() <= _CLOSE * size + 1e-12
+        # Log-priors have their constants, whose sum over many parameters may be far larger than the change
+        rounding = _ROUNDED * torch.finfo(ends.dtype).eps * (ends.abs() + begin.abs()).double()
+        is_close = (change - linear - square).abs() <= _CLOSE * size + rounding + 1e-12
         if not bool((is_close & change.isfinite()).all()):
             raise UserError(
                 "the zig-zag sampler needs a normal or a flat prior, whose gradient is linear, without an edge; choose "

@@ -93,6 +93,11 @@ def test_a_key_that_is_swept_twice_is_a_mistake():
         (["seed=1,2", "seed=3"], "seed is given twice, as seed=1,2 and seed=3; leave one out."),
         (["seed=3", "seed=1,2"], "seed is given twice, as seed=3 and seed=1,2; leave one out."),
         (["seed=1,2,1"], "seed=1,2,1 has seed=1 twice, which are one run; leave one out."),
+        (
+            ["lam=interval(0.3,0.4)"],
+            "lam=interval(0.3,0.4) has no list of values to sweep over; give them, such as lam=A,B,C or "
+            "lam=range(1,6).",
+        ),
     ],
 )
 def test_jobs_that_would_be_the_same_are_refused(arguments, line):

@@ -250,6 +250,14 @@ def test_unsuitable_targets_are_refused():
         def log_prior(self, theta):
             return torch.where((theta.abs() < 50.0).all(-1), super().log_prior(theta), -torch.inf)
 
+    class Wide(Logistic):
+        """N(0, 1e12) with its normalising constant, whose rounding is above the change near the mode."""
+
+        def log_prior(self, theta):
+            return torch.distributions.Normal(0.0, 1e6).log_prob(theta).sum(-1) - 1e5
+
+    begin(kernel, Target(Wide(1, 2.0, "zeros"), Dataset.of(data), surrogate="taylor2"), np.zeros((2, 1)), KEY)
+
     def unsloped(data, kind, reference):
         found = Logistic(1, 2.0, "zeros").bounds(data, kind, reference)
         return Bounds(found.weights, found.width)

@@ -37,10 +37,38 @@ def test_draws_beyond_an_edge_of_the_prior_are_warned_of(dynamics, executor):
     x = torch.linspace(-1.0, 1.0, 20, dtype=torch.float64) + 0.9
     call = {"log_prior": box, "start": [0.5], "step_size": 5e-3, "executor": executor}
     (line,) = [
-        w for w in said_of(normal, {"x": x}, mhrun.Unadjusted(dynamics, m=20), **call) if "prior is 0" in w
+        w for w in said_of(normal, {"x": x}, mhrun.Unadjusted(dynamics, m=20), **call) if "density is 0" in w
     ]
     assert 20 < float(line.partition(" %")[0]) < 50
     assert "Declare the constraint of the parameter" in line
+
+
+def test_draws_beyond_an_edge_of_a_density_without_data_are_too():
+    def density(theta):
+        return torch.where(theta[0] < 0.5, -0.5 * theta[0] ** 2, -math.inf - 0.5 * theta[0] ** 2)
+
+    said = said_of(
+        density, None, mhrun.Unadjusted(mhrun.SGLD(), m=1), start=[0.0], step_size=0.05, steps=4000
+    )
+    assert any("of draws are where the density is 0" in line for line in said)
+
+
+def test_chains_that_diverge_are_not_beyond_an_edge():
+    """The logarithm of a normal density overflows there."""
+    x = torch.linspace(-1.0, 1.0, 400, dtype=torch.float64)
+    for dtype in (torch.float32, torch.float64):
+        said = said_of(
+            normal,
+            {"x": x.to(dtype)},
+            mhrun.Unadjusted(mhrun.SGLD(), m=400),
+            log_prior=lambda theta: -0.5 * theta[0] ** 2,
+            start=[0.1],
+            step_size=6e-3,  # 2.4 times the inverse of the curvature: unstable
+            dtype=dtype,
+            steps=600,
+        )
+        assert said
+        assert not any("density is 0" in line for line in said)
 
 
 @pytest.mark.parametrize("log_prior", [None, box])
@@ -48,7 +76,7 @@ def test_draws_inside_and_draws_of_tests_are_not(log_prior):
     x = torch.linspace(-1.0, 1.0, 400, dtype=torch.float64)  # sd 0.05 about 0, inside of the box
     for kernel in (mhrun.Unadjusted(mhrun.SGLD(), m=400), None):
         said = said_of(normal, {"x": x}, kernel, log_prior=log_prior, start=[0.0], step_size=1e-3)
-        assert not any("prior is 0" in line for line in said)
+        assert not any("density is 0" in line for line in said)
 
 
 def test_the_cube_of_the_mixture_is_such_an_edge():
@@ -56,7 +84,7 @@ def test_the_cube_of_the_mixture_is_such_an_edge():
     model = MixtureMeans(1, half=1.0)
     x = 1.0 + torch.randn(30, generator=generator, dtype=torch.float64)
     said = said_of(model, {"x": x}, mhrun.Unadjusted(mhrun.SGLD(), m=30), step_size=1e-2)
-    assert any("of draws are where the prior is 0" in line for line in said)
+    assert any("of draws are where the density is 0" in line for line in said)
 
 
 def test_noise_is_not_blamed_for_what_chains_that_hardly_moved_show():

@@ -192,6 +192,11 @@ def test_modes_are_not_smoothed_to_the_width_of_all_draws():
         x, y = smoothed_density(modes, ess)
         assert y.sum() * (x[1] - x[0]) == pytest.approx(1.0, abs=0.01)
         assert y.max() == pytest.approx(0.5 / 0.02 / (2 * np.pi) ** 0.5, rel=0.25)
+    for scale in (1e-300, 1e200, 1e300):
+        x, y = smoothed_density(scale * modes)
+        assert np.isfinite(y).all()
+    x, y = smoothed_density(np.full(400, 1e12))
+    assert np.all(np.diff(x) > 0)
     once = rng.normal(size=400)
     x, y = smoothed_density(np.repeat(once, 20), 400.0)
     rising = np.diff(y) > 1e-3 * y.max()

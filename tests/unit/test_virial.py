@@ -51,6 +51,35 @@ def test_draws_of_the_posterior_are_not_too_wide(name):
             assert variance_ratio(sampled(rng, covariance, np.full(len(covariance), width))) is None
 
 
+@pytest.mark.parametrize("dim", [3, 10, 20, 40])
+def test_one_coordinate_among_many_is_found(rng, dim):
+    """Not an average of it and others; and no direction is too wide because it was chosen for its width."""
+    widths = np.ones(dim)
+    right = [variance_ratio(sampled(rng, np.eye(dim), widths)) for _ in range(50)]
+    assert right == 50 * [None]
+    widths[0] = 4.0
+    assert variance_ratio(sampled(rng, np.eye(dim), widths)) == pytest.approx(4.0, abs=1.5)
+
+
+def test_chains_that_diverge_are_too_wide_though_one_draw_dominates():
+    theta = torch.full((4, 100, 1), 1.0, dtype=torch.float64).cumsum(1)
+    theta = 1.5**theta * torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64)[:, None, None]
+    found = SampledGradients(theta, torch.zeros(400), -theta.reshape(-1, 1), 1.0, 0.1)
+    assert variance_ratio(found) == 1e6
+
+
+def test_many_short_chains_that_have_settled_are_judged(rng):
+    """By the mean of all: that of each chain follows its 20 correlated draws."""
+    z = rng.normal(size=(20, 2000, 1))
+    for step in range(1, 2000):
+        z[:, step] = 0.8 * z[:, step - 1] + 0.6 * z[:, step]
+    theta = 2.0 * z[:, -20:]
+    found = SampledGradients(
+        torch.from_numpy(theta), torch.zeros(400), -torch.from_numpy(theta.reshape(-1, 1)), 1.0, 0.1
+    )
+    assert variance_ratio(found) == pytest.approx(4.0, abs=1.5)
+
+
 def test_heavy_tails_are_no_reason(rng):
     """Of Student's t with 3 degrees of freedom."""
     for seed in range(100):

@@ -67,6 +67,11 @@ def test_settings_by_which_runs_are_told_apart():
         {**common, "m": 6},
         {"seed": 3, "methods": ["one"]},
     ]
+    assert distinguishing([config(), config("paper", 99, seed=1)]) == [{"seed": 0}, {"seed": 1}]
+    nested = [config(), config(), config()]
+    for seed, one in enumerate(nested):
+        one |= {"seed": seed, "methods": {"two": {"lr": 0.1 * seed}}}
+    assert [list(settings) for settings in distinguishing(nested)] == 3 * [["seed", "methods.two.lr"]]
     nested = [config(), config()]
     nested[1]["methods"]["two"]["lr"] = 0.2
     assert distinguishing(nested) == [{"methods.two.lr": 0.1}, {"methods.two.lr": 0.2}]

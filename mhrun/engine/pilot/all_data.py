@@ -34,8 +34,8 @@ _MISFIT = 0.3  # a gradient that is off by a larger share: the curvature is not 
 def without_absent(surface: Surface, found: CurvedModes) -> tuple[Surface, CurvedModes]:
     """Return a surface and its modes: those of all data if the given part has nothing of what decides on a coordinate.
 
-    Such as a value of a category that no datum of the part has: the coordinate is flat there if its prior is, and the
-    posterior would seem to be improper.
+    For example, no datum of the part has some value of a category: the coordinate is flat there if its prior is, and
+    the posterior would seem to be improper.
     """
     curvature, n = found.curvature, surface.target.n
     if found.proper or curvature is None or surface.size > _NEARLY_ALL * n:
@@ -66,8 +66,8 @@ def on_all_data(surface: Surface, found: CurvedModes) -> OnAllData:
 
     By Newton steps, which take a pass over the data each. Where these, or gradients at two random points, show that the
     curvature is not that of all data modes and curvature are computed from all of them, if that takes no more than 3e10
-    numbers. Such is a part that has hardly any of what is rare and matters, such as a value of a category, or a
-    positive outcome.
+    numbers. This happens if the part has hardly any rare but informative data, such as those with some value of a
+    category, or a positive outcome.
 
     Args:
         surface: of the part; what is evaluated is added to its count.
