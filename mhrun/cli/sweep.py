@@ -279,10 +279,7 @@ def _name_refused(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> Non
                 methods_of(config)
         except UserError as error:
             _say(f"job {number} of {len(jobs)} will fail: {_writable(reason(error))}")
-        except (
-            Exception,
-            SystemExit,
-        ) as error:  # of the user's code: the job ends with it, and the others run
+        except (Exception, SystemExit) as error:  # of the user's code, with which the job will end
             if is_of_launcher(error):
                 raise
 

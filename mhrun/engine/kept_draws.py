@@ -11,8 +11,23 @@ from torch import Tensor
 
 from mhrun.engine.method import Method
 from mhrun.errors import Refusal
+from mhrun.kernels import Unadjusted
 from mhrun.models.parameters import parameters_of
 from mhrun.store.netcdf import flat_draws, open_trace
+
+
+def cold_draws(method: Method, folder: Path, count: int, *, fewest: int) -> Tensor | None:
+    """Return draws of the chains of a dynamics at its lowest temperature, as `some_draws`.
+
+    Returns:
+        None also for another kernel than a dynamics, and for an optimiser.
+    """
+    kernel = method.kernel
+    if not isinstance(kernel.of_a_chain, Unadjusted) or kernel.optimises or method.shape.thin is None:
+        return None
+    _, temperatures = method.plan.at_collected_steps()
+    cold = np.flatnonzero(temperatures == temperatures.min())
+    return some_draws(method, folder, cold, count, fewest=fewest)
 
 
 def some_draws(

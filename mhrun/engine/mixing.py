@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from mhrun.diagnostics.chains import diagnosis, some_coordinates
-from mhrun.engine.kept_draws import some_draws
+from mhrun.engine.kept_draws import cold_draws
 from mhrun.engine.method import Method
-from mhrun.kernels import Unadjusted
 
 UNSETTLED = "unsettled_rhat"  # in a summary
 SETTLED = 1.1  # R-hat: of a step size that is judged, not of draws that are good enough
@@ -26,13 +25,8 @@ def rhat_of_unsettled(method: Method, folder: Path) -> float | None:
     Returns:
         None also for another kernel than a dynamics, for an optimiser, and if few draws were kept.
     """
-    kernel = method.kernel
-    if not isinstance(kernel.of_a_chain, Unadjusted) or kernel.optimises or method.shape.thin is None:
-        return None
-    _, temperatures = method.plan.at_collected_steps()
-    cold = np.flatnonzero(temperatures == temperatures.min())
     count = min(_MOST, _MOST * _COORDINATES // method.target.dim)
-    draws = some_draws(method, folder, cold, count, fewest=_FEWEST)
+    draws = cold_draws(method, folder, count, fewest=_FEWEST)
     if draws is None or not bool(draws.isfinite().all()):
         return None
     looked_at = some_coordinates(draws.shape[-1], _COORDINATES)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from mhrun.engine.kept_draws import some_draws
+from mhrun.engine.kept_draws import cold_draws
 from mhrun.engine.method import Method
 from mhrun.engine.sampled_gradients import SampledGradients
-from mhrun.kernels import Unadjusted
 
 OUTSIDE = "outside"  # in a summary
 _MOST, _NUMBERS = 4_000, 1 << 24  # draws that are looked at, and their numbers
-_FAR = (
-    100.0  # median distances from the median, beyond which a chain has diverged, and a logarithm may overflow
-)
+# Median distances from the median, beyond which a chain has diverged, and a logarithm may overflow
+_FAR = 100.0
 
 
 @torch.no_grad()
@@ -35,14 +32,8 @@ def share_outside(method: Method, folder: Path, sampled: SampledGradients | None
     Returns:
         None for another kernel than a dynamics, for an optimiser, if no draws were kept, and if no draw is outside.
     """
-    kernel = method.kernel
-    if not isinstance(kernel.of_a_chain, Unadjusted) or kernel.optimises or method.shape.thin is None:
-        return None
-    _, temperatures = method.plan.at_collected_steps()
-    cold = np.flatnonzero(temperatures == temperatures.min())
     count = max(1, min(_MOST, _NUMBERS // method.target.dim))
-    draws = some_draws(method, folder, cold, count, fewest=1)
-    if draws is None:
+    if (draws := cold_draws(method, folder, count, fewest=1)) is None:
         return None
     # In float64: far out a density that is not 0 has no logarithm in float32.
     points = draws.reshape(-1, draws.shape[-1])

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from mhrun.engine.excess_variance import scale_of
-from mhrun.engine.kept_draws import some_draws
+from mhrun.engine.kept_draws import cold_draws
 from mhrun.engine.method import Method
 
 WIDTH = "width"  # in a summary
@@ -38,8 +37,7 @@ def width_of_draws(method: Method, folder: Path) -> float | None:
     _, temperatures = method.plan.at_collected_steps()
     if not (temperatures > 0).all() or method.target.dim > _WIDEST:
         return None
-    cold = np.flatnonzero(temperatures == temperatures.min())
-    draws = some_draws(method, folder, cold, _MOST, fewest=_FEWEST)
+    draws = cold_draws(method, folder, _MOST, fewest=_FEWEST)
     if draws is None or not bool(draws.isfinite().all()):
         return None
     away = draws.reshape(-1, draws.shape[-1]) - scale.center

@@ -41,7 +41,7 @@ def test_acceptance_is_within_the_target_band_on_three_models(model, proposal, c
     assert about["settled"]
     assert about["aim"] == pytest.approx(best)
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "pilot" in line]
-    assert "dense scale" in line
+    assert "precondition=dense (condition number" in line
     assert f"aimed at {best:.2f}; settled in" in line
     assert "likelihoods" in line
 
