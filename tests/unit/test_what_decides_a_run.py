@@ -45,7 +45,7 @@ def test_the_files_of_all_monitors_are_sources(tmp_path):
         before = after
 
 
-def test_settings_by_which_runs_are_told_apart():
+def test_settings_by_which_runs_are_distinguished():
     def config(scale="quick", steps=10, title="", methods=("one", "two"), **settings):
         nodes = {name: {"kernel": {"m": settings.get("m", 5)}, "lr": 0.1} for name in methods}
         return {"scale": scale, "steps": steps, "title": title, "seed": 0, "methods": nodes, **settings}
