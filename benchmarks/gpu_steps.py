@@ -12,8 +12,8 @@ import torch
 import mhrun
 from mhrun.data import Dataset
 from mhrun.engine.assemble import assembled
-from mhrun.engine.executors import Executor, TorchExecutor
-from mhrun.engine.graph import GRAPH, GraphExecutor
+from mhrun.engine.execution.executors import Executor, TorchExecutor
+from mhrun.engine.execution.graph import GRAPH, GraphExecutor
 from mhrun.engine.method import Method
 from mhrun.kernels import AdaptiveBackward
 from mhrun.models.perceptron import Perceptron

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from problem_posteriors import POSTERIORS, Posterior
 
-from mhrun.engine.user_model import user_model
+from mhrun.engine.call.user_model import user_model
 from mhrun.models import recorded
 from mhrun.models.function import FunctionModel
 from mhrun.target import Target

@@ -15,10 +15,10 @@ import torch
 from problem_posteriors import POSTERIORS
 
 import mhrun
+from mhrun.engine.call.user_model import user_model
+from mhrun.engine.execution.replay import ReplayedSteps
+from mhrun.engine.execution.steps import PlainSteps
 from mhrun.engine.method import Method
-from mhrun.engine.replay import ReplayedSteps
-from mhrun.engine.steps import PlainSteps
-from mhrun.engine.user_model import user_model
 from mhrun.proposals.hamiltonian import HamiltonianProposal
 from mhrun.random import Draws
 from mhrun.schedules import Plan

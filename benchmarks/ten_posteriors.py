@@ -32,7 +32,7 @@ from problem_posteriors import POSTERIORS, Posterior
 
 import mhrun
 from mhrun.diagnostics.chains import mcse, worth
-from mhrun.engine.user_model import user_model
+from mhrun.engine.call.user_model import user_model
 from mhrun.random import Draws, Streams
 from mhrun.store.netcdf import flat_draws
 from mhrun.target import Target

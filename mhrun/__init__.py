@@ -13,7 +13,7 @@ from typing import Any
 __version__ = "0.2.0"
 
 _WHERE = {
-    "sample": "mhrun.engine.sample",
+    "sample": "mhrun.engine.call.sample",
     "predict": "mhrun.engine.predict",
     "load": "mhrun.engine.loaded",
     "compare": "mhrun.report.traces",

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import mhrun
-from mhrun.engine.pilot.curvature import hessian
+from mhrun.engine.curvature import hessian
 from mhrun.engine.pilot.modes import find_modes
 from mhrun.engine.surface import Surface
 from mhrun.models.logistic import Logistic

@@ -162,7 +162,7 @@ def _planned(
 
     from mhrun.engine.assemble import check_data, check_space, methods_of, trace_bytes
     from mhrun.engine.estimate import total
-    from mhrun.engine.executors import check_executor
+    from mhrun.engine.execution.executors import check_executor
     from mhrun.engine.jobs import jobs_of, separable
     from mhrun.engine.settings import Settings
     from mhrun.store.identity import method_digest

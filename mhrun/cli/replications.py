@@ -153,7 +153,7 @@ def _on_set(
 
 def _reporting(name: str) -> Silent:
     """Return what prints the progress of a method's run, after ten seconds and then every ten."""
-    from mhrun.engine.progress import Progress
+    from mhrun.engine.call.progress import Progress
 
     class NamedProgress(Progress):
         def _print(self, line: str) -> None:

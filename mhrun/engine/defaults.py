@@ -7,7 +7,7 @@ from torch import Tensor
 from mhrun.dynamics.sghmc import SGHMC
 from mhrun.dynamics.sgld import SGLD
 from mhrun.engine.limits import most_scaled
-from mhrun.engine.step_functions import coordinate_with_steps
+from mhrun.engine.model_checks.step_functions import coordinate_with_steps
 from mhrun.errors import UserError
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.pairing.full import Full

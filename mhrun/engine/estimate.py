@@ -17,14 +17,14 @@ from mhrun.durations import describe_duration
 from mhrun.engine.assemble import trace_bytes
 from mhrun.engine.choices import Choices, recorded_choices
 from mhrun.engine.cost import step_seconds
-from mhrun.engine.executors import COMPILED, choose_executor, measured_threads, recordings_of
-from mhrun.engine.graph import GRAPH
+from mhrun.engine.execution.executors import COMPILED, choose_executor, measured_threads, recordings_of
+from mhrun.engine.execution.graph import GRAPH
+from mhrun.engine.execution.module_evaluation import choose_evaluation
+from mhrun.engine.execution.threads import limited, torch_threads
 from mhrun.engine.jobs import separable
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
-from mhrun.engine.module_evaluation import choose_evaluation
 from mhrun.engine.settings import Settings
-from mhrun.engine.threads import limited, torch_threads
 from mhrun.monitors import Monitor
 from mhrun.random import MANY
 from mhrun.store.blocks import steps_done

@@ -9,9 +9,10 @@ from typing import Any
 
 from mhrun.data.table_facts import describe_units
 from mhrun.engine.assemble import check_data, check_space, large_draws, methods_of
-from mhrun.engine.diagnosis import Diagnosis
+from mhrun.engine.diagnosis.of_method import Diagnosis
 from mhrun.engine.estimate import estimate, estimate_pays
-from mhrun.engine.executors import check_executor
+from mhrun.engine.execution.executors import check_executor
+from mhrun.engine.execution.threads import limited
 from mhrun.engine.log import LoggingWatcher, log, log_to
 from mhrun.engine.method import Method, trace_attributes
 from mhrun.engine.pilot import piloted
@@ -21,7 +22,6 @@ from mhrun.engine.settings import Settings
 from mhrun.engine.shared_methods import each_claimed, reuse
 from mhrun.engine.stop import stop_signal
 from mhrun.engine.summary import first_summary, summary_of_method
-from mhrun.engine.threads import limited
 from mhrun.engine.watcher import Watcher
 from mhrun.engine.workers import COST, PILOT, RUN, Workers
 from mhrun.errors import Halt, Interrupted, UserError, reason_of, record_halt, step_of

@@ -11,9 +11,9 @@ from pathlib import Path
 from mhrun.cores import usable_cores
 from mhrun.data.memory import available
 from mhrun.engine.cost import step_seconds
+from mhrun.engine.execution.threads import torch_threads
 from mhrun.engine.method import Method
 from mhrun.engine.settings import HELD_BYTES, Settings
-from mhrun.engine.threads import torch_threads
 
 _PAYS = 20.0  # guessed seconds of all methods in torch; a worker takes two to start
 _SAMPLE = 0.2  # seconds in which the load of the cores is measured

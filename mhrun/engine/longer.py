@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mhrun.engine.executors import HYBRID, prefers_compiled
+from mhrun.engine.execution.executors import HYBRID, prefers_compiled
 from mhrun.engine.method import Method
 from mhrun.errors import Refusal
 from mhrun.monitors import Monitor

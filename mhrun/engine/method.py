@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from mhrun.engine.cost import compiling_pays
-from mhrun.engine.model_checks import check_model
-from mhrun.engine.starting_density import check_start
+from mhrun.engine.model_checks.properties import check_model
+from mhrun.engine.model_checks.starting_density import check_start
 from mhrun.engine.starts import Starts
 from mhrun.errors import Refusal, UserError
 from mhrun.kernels.stationary import describe_kind, kind_of, samples

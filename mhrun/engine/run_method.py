@@ -14,14 +14,14 @@ import torch
 
 from mhrun.diagnostics.ladders import EXCHANGE_RATES, RUNGS, TEMPERATURES, exchange_rates
 from mhrun.engine.choices import Choices, record_choices, recorded_choices
-from mhrun.engine.diagnosis import Diagnosis
-from mhrun.engine.executors import COMPILED, Executor, choose_executor, measured_threads
+from mhrun.engine.diagnosis.of_method import Diagnosis
+from mhrun.engine.execution.executors import COMPILED, Executor, choose_executor, measured_threads
+from mhrun.engine.execution.module_evaluation import choose_evaluation
+from mhrun.engine.execution.threads import limited, torch_threads
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method, target_attributes
-from mhrun.engine.module_evaluation import choose_evaluation
 from mhrun.engine.position import Position, position_after
 from mhrun.engine.settings import CHUNK_BYTES, Settings
-from mhrun.engine.threads import limited, torch_threads
 from mhrun.engine.watcher import Watcher
 from mhrun.errors import Interrupted, UserError, after_step
 from mhrun.random import MANY

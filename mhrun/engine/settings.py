@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mhrun.engine.executors import EXECUTORS
+from mhrun.engine.execution.executors import EXECUTORS
 from mhrun.errors import Refusal
 from mhrun.numbers import is_number, whole_number
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from mhrun.engine.batch_sizes import batch_sizes
-from mhrun.engine.faults import fault_of
+from mhrun.engine.diagnosis.batch_sizes import batch_sizes
+from mhrun.engine.diagnosis.faults import fault_of
 from mhrun.engine.log import log
 from mhrun.engine.machine import machine, versions
 from mhrun.engine.method import Method, prior_attribute
-from mhrun.engine.noise_warnings import log_ratio_noise, log_ratio_skew
-from mhrun.engine.warnings import acceptance_range, explained_acceptance, valid_share, warnings_of
+from mhrun.engine.warnings.noise import log_ratio_noise, log_ratio_skew
+from mhrun.engine.warnings.run import acceptance_range, explained_acceptance, valid_share, warnings_of
 from mhrun.kernels.stationary import samples
 from mhrun.models.parameters import constant_coordinates
 from mhrun.paths import user_folders

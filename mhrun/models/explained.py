@@ -116,7 +116,7 @@ def unvalidated() -> Iterator[None]:
 
     A scale that underflows to 0 at some point then gives a log-density that is not finite: the candidate is rejected,
     or the chain stops, where an error would end all chains. Data outside of the support are refused before a run, see
-    `mhrun.engine.support`.
+    `mhrun.engine.model_checks.support`.
 
     torch warns at every call of an operation that vmap computes chain by chain, which is right, if slower.
 

@@ -27,7 +27,7 @@ class Bias(NamedTuple):
         noise: 1 of SGLD, 1/a of SGHMC with friction a; None: unknown, or an optimiser.
         steps: 1 of SGLD.
         means: by how many times as much as those of SGLD steps shift the means of parameters that govern many others,
-            see `mhrun.engine.mean_bias`; None: unknown.
+            see `mhrun.engine.diagnosis.mean_bias`; None: unknown.
         in_small_steps: error that remains as e goes to 0, as of a thermostat. If `means` is known, it is one of the
             temperature.
         thermostat: whether a thermostat holds the kinetic energy, and so cancels in the temperature the mean over

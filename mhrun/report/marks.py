@@ -7,7 +7,10 @@ from collections.abc import Iterable
 from mhrun.diagnostics.chains import ESS, RHAT
 
 SHORT, FAULTY = "too short", "faulty"
-"""Columns of a sweep's table: methods that are too short to judge, and those with a fault (`mhrun.engine.faults`)."""
+"""Columns of a sweep's table: methods that are too short to judge, and those with a fault.
+
+Faults are from `mhrun.engine.diagnosis.faults`.
+"""
 MARKS = {SHORT: "†", FAULTY: "§"}
 NOTES = {
     SHORT: f"{MARKS[SHORT]} too short to judge: R-hat above {RHAT:g} or ESS below {ESS:g}",

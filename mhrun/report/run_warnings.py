@@ -103,7 +103,7 @@ def _acceptance_warnings(run: Run) -> list[str]:
 
 
 def _reason(summary: Mapping[str, Any]) -> str | None:
-    """Return what explains an acceptance rate, or None; see `mhrun.engine.warnings.explained_acceptance`."""
+    """Return what explains an acceptance rate, or None; see `mhrun.engine.warnings.run.explained_acceptance`."""
     return summary.get("explained_acceptance")
 
 

@@ -305,7 +305,8 @@ def default_finding(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> s
     """Return a sentence for any run: the most efficient converged method, or that none has converged.
 
     It is an exact method, if one has converged; approximate ones are named. Methods that have not converged and have
-    more effective draws are named with their R-hat, and those with a fault (`mhrun.engine.faults`) with what it is.
+    more effective draws are named with their R-hat, and those with a fault with what it is
+    (`mhrun.engine.diagnosis.faults`).
     """
     sizes = {m: diagnosis["ess"] for m, diagnosis in diagnostics.items() if _is_there(diagnosis.get("ess"))}
     if not sizes:

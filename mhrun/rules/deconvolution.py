@@ -133,7 +133,9 @@ def nonnegative(
     Raises:
         Refusal: an invalid setting.
     """
-    with threadpool_limits(1, user_api="blas"):  # hundreds of small systems: see `mhrun.engine.threads`
+    with threadpool_limits(
+        1, user_api="blas"
+    ):  # hundreds of small systems: see `mhrun.engine.execution.threads`
         return _nonnegative(sigma, lam, round(steps_per_unit * reach), reach)
 
 

@@ -35,7 +35,7 @@ KIND = "target"  # attribute of a trace: exact or approximate, see `mhrun.kernel
 TEMPERATURE = "temperature"  # attribute of a trace: T at the last step; of a ladder, that of its coldest rung
 PILOT_FOUND = "pilot"  # attribute of a trace: what a pilot found, as JSON
 N_DATA = "n_data"  # attribute of a trace: the number of data of its target
-KINETIC = "kinetic_temperature"  # attribute of a trace and in a summary, see `mhrun.engine.kinetic`
+KINETIC = "kinetic_temperature"  # attribute of a trace and in a summary, see `mhrun.engine.diagnosis.kinetic`
 SEPARATE = "separate_gradients"  # attribute of a trace: n_lik + this times n_grad are its evaluations
 COLLECTED = "collected"  # in a summary: the steps that a schedule collects
 

@@ -99,7 +99,7 @@ class Totals(Mapping[str, Array]):
         self._totals[total] = np.cumsum(carried, axis=1)[:, -1].copy()
 
     def _add_sizes(self, size: Array) -> None:
-        """Add the minibatch sizes of decisions (C, K), see `mhrun.engine.batch_sizes`."""
+        """Add the minibatch sizes of decisions (C, K), see `mhrun.engine.diagnosis.batch_sizes`."""
         first, on_part = self._totals["first_batch_size"], size != self._n
         if (new := np.isnan(first) & on_part.any(axis=1)).any():
             first[new] = size[new, on_part[new].argmax(axis=1)]

@@ -16,7 +16,7 @@ from mhrun.cli.compose import compose_config
 from mhrun.cli.main import run as main
 from mhrun.cli.result import show_result
 from mhrun.diagnostics.grid import Estimate
-from mhrun.engine.faults import fault_of
+from mhrun.engine.diagnosis.faults import fault_of
 from mhrun.errors import UserError
 from mhrun.kernels.stationary import Samples
 from mhrun.paths import EXPERIMENTS, ROOT

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from mhrun.engine.graph import GraphExecutor
+from mhrun.engine.execution.graph import GraphExecutor
 from mhrun.paths import PACKAGE
 
 FOLDER = PACKAGE.parent / "benchmarks"

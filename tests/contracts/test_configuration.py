@@ -220,7 +220,7 @@ def test_what_differs_from_the_paper_is_recorded():
         "mhrun.store.files.write_text",
         "mhrun.cli.main.run",  # which would trust whom its arguments say
         "mhrun.__main__.main",  # which would run as it is imported
-        "mhrun.engine.sample.sample",
+        "mhrun.engine.call.sample.sample",
         "mhrun.data.files.ensure",
         "mhrun.data.files.Path",
         "mhrun.models.module.functional_call",

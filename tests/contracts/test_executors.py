@@ -11,7 +11,7 @@ from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
 from mhrun.dynamics.badodab import Badodab
 from mhrun.dynamics.refresh import refresh
-from mhrun.engine.executors import choose_executor
+from mhrun.engine.execution.executors import choose_executor
 from mhrun.engine.method import Method
 from mhrun.kernels import MetropolisHastings, ReplicaExchange
 from mhrun.models.gaussian_mean import GaussianMean

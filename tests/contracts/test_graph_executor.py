@@ -11,9 +11,9 @@ from torch import nn
 import mhrun
 from mhrun.data import Dataset
 from mhrun.dynamics.adam import Adam
-from mhrun.engine import executors
-from mhrun.engine.executors import choose_executor
-from mhrun.engine.graph import GraphExecutor
+from mhrun.engine.execution import executors
+from mhrun.engine.execution.executors import choose_executor
+from mhrun.engine.execution.graph import GraphExecutor
 from mhrun.engine.method import Method
 from mhrun.kernels import AdaptiveBackward, MetropolisHastings, ReplicaExchange, Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean

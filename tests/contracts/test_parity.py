@@ -22,7 +22,7 @@ from mhrun.cli.composition import composed
 from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
-from mhrun.engine.executors import choose_executor
+from mhrun.engine.execution.executors import choose_executor
 from mhrun.engine.method import Method
 from mhrun.engine.position import Position, position_after
 from mhrun.errors import Refusal

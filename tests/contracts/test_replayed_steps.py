@@ -8,11 +8,11 @@ import torch
 
 import mhrun
 from mhrun import MetropolisHastings, ReplicaExchange, Unadjusted
-from mhrun.engine import executors, replay
-from mhrun.engine.executors import TorchExecutor
+from mhrun.engine.execution import executors, replay
+from mhrun.engine.execution.executors import TorchExecutor
+from mhrun.engine.execution.replay import ReplayedSteps
+from mhrun.engine.execution.steps import PlainSteps
 from mhrun.engine.method import Method
-from mhrun.engine.replay import ReplayedSteps
-from mhrun.engine.steps import PlainSteps
 from mhrun.models import recorded as recorded_
 from mhrun.models.recorded import recording
 from mhrun.proposals.hamiltonian import HamiltonianProposal

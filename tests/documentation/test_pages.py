@@ -23,7 +23,7 @@ from mhrun.cli.main import run
 from mhrun.cli.overrides import sweep_jobs
 from mhrun.cli.parsing import parse_command_line
 from mhrun.data import Dataset
-from mhrun.engine.executors import choose_executor
+from mhrun.engine.execution.executors import choose_executor
 from mhrun.engine.method import Method
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean

@@ -68,8 +68,8 @@ def test_no_section_is_about_a_warning_that_is_gone():
     idle = [anchor for anchor, text in _sections().items() if not any(one in text for one in made)]
     assert idle == ["cycles"]  # its line is made by `mhrun.schedules.Plan`
     assert {
-        "engine/warnings.py",
-        "engine/draws_warnings.py",
+        "engine/warnings/run.py",
+        "engine/warnings/draws.py",
         "report/run_warnings.py",
         "engine/pilot/result.py",
     } <= set(MODULES)

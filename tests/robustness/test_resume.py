@@ -463,7 +463,7 @@ def test_compiling_is_announced_where_it_takes_a_while(outputs, monkeypatch):
     watcher.note = (notes := []).append
     monkeypatch.setattr("mhrun.engine.run_method._SILENT_SECONDS", 0.1)
     monkeypatch.setattr(
-        "mhrun.engine.executors.TorchExecutor.prepare", lambda self, state: time.sleep(slow[0])
+        "mhrun.engine.execution.executors.TorchExecutor.prepare", lambda self, state: time.sleep(slow[0])
     )
     overrides = (*FEW, "~methods.sghmc", "executor=torch", "steps=20", "warmup=50")
     run_experiment(config(outputs, *overrides), watcher)

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from mhrun.engine.batch_sizes import batch_sizes
+from mhrun.engine.diagnosis.batch_sizes import batch_sizes
 from mhrun.store.blocks import TraceWriter
 from mhrun.store.netcdf import Shape
 from mhrun.types import INFO_DEFAULTS, INFO_DTYPES

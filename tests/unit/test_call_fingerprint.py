@@ -16,7 +16,7 @@ import xarray as xr
 from kit import short_run
 
 import mhrun
-from mhrun.engine import sample
+from mhrun.engine.call import sample
 from mhrun.errors import UserError
 from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.store.fingerprint import fingerprint
@@ -227,7 +227,7 @@ def test_a_trace_of_another_version_is_another_call(tmp_path, monkeypatch):
     kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(5), mhrun.Metropolis())
     call = {"start": [0.0], "step_size": 0.3, "steps": 20, "warmup": 0, "chains": 1, "folder": tmp_path}
     mhrun.sample(normal, np.arange(9.0), kernel, **call)
-    monkeypatch.setattr("mhrun.engine.call_folder.FORMAT", 0)
+    monkeypatch.setattr("mhrun.engine.call.folder.FORMAT", 0)
     with pytest.raises(UserError, match="another version of mhrun"):
         mhrun.sample(normal, np.arange(9.0), kernel, **call)
 

@@ -11,8 +11,8 @@ import torch
 from scipy import integrate, optimize, stats
 
 import mhrun
-from mhrun.engine import sample as engine
-from mhrun.engine.noise_warnings import full_noise
+from mhrun.engine.call import sample as engine
+from mhrun.engine.warnings.noise import full_noise
 from mhrun.models.logistic import Logistic
 from mhrun.pairing.growing import Growing
 from mhrun.rules.austere import Austere

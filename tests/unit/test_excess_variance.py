@@ -10,7 +10,7 @@ import torch
 
 import mhrun
 from mhrun.data import Dataset
-from mhrun.engine.excess_variance import excess_variance
+from mhrun.engine.diagnosis.excess_variance import excess_variance
 from mhrun.engine.method import Method
 from mhrun.errors import Refusal
 from mhrun.kernels import Unadjusted

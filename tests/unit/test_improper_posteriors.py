@@ -14,7 +14,7 @@ from mhrun.data import Dataset
 from mhrun.engine.pilot.impropriety import direction_in_words, flat_direction
 from mhrun.engine.pilot.modes import find_curved_modes
 from mhrun.engine.surface import Surface
-from mhrun.engine.warnings import warnings_of
+from mhrun.engine.warnings.run import warnings_of
 from mhrun.models.function import FunctionModel
 from mhrun.models.gaussian_location import GaussianLocation
 from mhrun.random import Draws, Streams
@@ -149,7 +149,7 @@ def test_a_direction_is_written_as_a_sum():
 def test_it_is_named_before_what_it_brings_about(monkeypatch):
     """Nothing settles where chains wander without end."""
     monkeypatch.setattr(
-        "mhrun.engine.warnings.run_warnings", lambda method, summary: iter(["m: not settled"])
+        "mhrun.engine.warnings.run.run_warnings", lambda method, summary: iter(["m: not settled"])
     )
     facts = {"settled": False, "acceptance_found": 0.1, "aim": 0.8}
     improper, settled = warnings_of(SimpleNamespace(name="m", pilot=facts | {"flat_along": "a - b"}), {})

@@ -13,7 +13,7 @@ from torch.distributions import Normal
 
 import mhrun
 from mhrun.dynamics.sgnht import stationary_thermostat
-from mhrun.engine.mean_bias import Gains, biases_of_means, largest_bias
+from mhrun.engine.diagnosis.mean_bias import Gains, biases_of_means, largest_bias
 
 GRID = np.linspace(-4.5, 4.5, 900)
 GRAD = 3.0 - np.exp(GRID)  # of the log density 3 x - e^x, which is skewed

@@ -12,8 +12,8 @@ from torch import nn
 import mhrun
 from mhrun.data import Dataset
 from mhrun.engine.defaults import default_of
-from mhrun.engine.model_checks import _check_derivatives, _check_rows, check_model
-from mhrun.engine.step_functions import coordinate_with_steps
+from mhrun.engine.model_checks.properties import _check_derivatives, _check_rows, check_model
+from mhrun.engine.model_checks.step_functions import coordinate_with_steps
 from mhrun.errors import Refusal, UserError
 from mhrun.models.function import FunctionModel
 from mhrun.models.module import ModuleModel
@@ -388,7 +388,7 @@ def test_of_a_large_network_few_coordinates_are_compared(monkeypatch):
     monkeypatch.setattr(
         model, "log_lik", lambda theta, rows: (moved.append(len(theta)), whole(theta, rows))[1]
     )
-    monkeypatch.setattr("mhrun.engine.model_checks._MOVED", 3 * model.dim)
+    monkeypatch.setattr("mhrun.engine.model_checks.properties._MOVED", 3 * model.dim)
     target = Target(model, Dataset.of({"x": DATA["x"], "y": np.arange(40) % 2}))
     _check_derivatives(target, torch.randn(1, model.dim, dtype=torch.float64), target.data.part(0, 5))
     assert moved[-12:] == [1] * 12

@@ -9,9 +9,9 @@ from regressions import D, X, Y, logistic
 
 import mhrun
 from mhrun.data import Dataset
-from mhrun.engine.gradient_noise import root_of_covariance
+from mhrun.engine.curvature import below_mode, hessian, largest_curvature, spectrum
+from mhrun.engine.diagnosis.gradient_noise import root_of_covariance
 from mhrun.engine.pilot.all_data import on_all_data, without_absent
-from mhrun.engine.pilot.curvature import below_mode, hessian, largest_curvature, spectrum
 from mhrun.engine.pilot.modes import CurvedModes, Mode, find_curved_modes, find_modes
 from mhrun.engine.surface import Surface
 from mhrun.models.function import FunctionModel

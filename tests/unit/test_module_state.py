@@ -14,9 +14,9 @@ from torch import nn
 
 import mhrun
 from mhrun.data import Dataset
-from mhrun.engine import module_evaluation
 from mhrun.engine.assemble import assembled
-from mhrun.engine.model_checks import check_model
+from mhrun.engine.execution import module_evaluation
+from mhrun.engine.model_checks.properties import check_model
 from mhrun.engine.run_method import run_method
 from mhrun.engine.settings import Settings
 from mhrun.engine.watcher import Silent

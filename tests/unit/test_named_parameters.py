@@ -467,7 +467,7 @@ def test_axes_that_mean_nothing_are_refused(settings, message):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_an_interrupted_run_goes_on_in_the_same_coordinates(tmp_path, monkeypatch):
-    from mhrun.engine import sample as module
+    from mhrun.engine.call import sample as module
     from mhrun.errors import Interrupted
 
     whole = run()["posterior"]

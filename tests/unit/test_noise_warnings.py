@@ -118,7 +118,7 @@ def test_the_summary_of_the_skewness_is_without_what_chance_has_of_it(tmp_path):
     for first in (1, 2_001, 4_001):  # in parts, as a run has them
         part = slice(first - 1, min(first + 1_999, 5_000))
         writer.append(first, {name: v[:, part] for name, v in record.items()})
-    from mhrun.engine.noise_warnings import log_ratio_skew
+    from mhrun.engine.warnings.noise import log_ratio_skew
 
     typical, most = log_ratio_skew({"totals": {k: v.tolist() for k, v in writer.totals.items()}})
     assert typical == pytest.approx(skew, abs=2e-3)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import mhrun
-from mhrun.engine.noise_warnings import mean_warnings
+from mhrun.engine.warnings.noise import mean_warnings
 from mhrun.models.mixture_means import MixtureMeans
 
 

@@ -13,8 +13,8 @@ from scipy import signal, stats
 
 import mhrun
 from mhrun.diagnostics.chains import Diagnosis, ess, worth
-from mhrun.engine.draws_warnings import precision_warnings
 from mhrun.engine.experiment import run_experiment
+from mhrun.engine.warnings.draws import precision_warnings
 from mhrun.engine.watcher import Silent
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.models.poisson_regression import PoissonRegression
@@ -138,7 +138,7 @@ def test_few_effective_draws_in_the_tails_are_warned_of(monkeypatch):
     draws = rng.normal(size=(4, 1000, 1)) * np.exp(rng.normal(size=(4, 20, 1)).repeat(50, 1))
     found = worth(draws)
     assert found["ess"] > 400 > found["ess_tail"]
-    monkeypatch.setattr("mhrun.engine.judged_draws.flat_draws", lambda _: draws)
+    monkeypatch.setattr("mhrun.engine.diagnosis.judged_draws.flat_draws", lambda _: draws)
     (line,) = [line for line in warned(0.8) if "tail ESS" in line]
     assert re.match(
         r"tail ESS is \d+, below 400: standard deviations and the 5 % and 95 % quantiles are", line
@@ -148,7 +148,7 @@ def test_few_effective_draws_in_the_tails_are_warned_of(monkeypatch):
 def test_a_coordinate_that_never_moves_does_not_hide_the_others(monkeypatch):
     rng = np.random.default_rng(0)
     draws = np.stack([np.ones((4, 1000)), rng.normal(size=(4, 1000)) + 5 * np.arange(4)[:, None]], -1)
-    monkeypatch.setattr("mhrun.engine.judged_draws.flat_draws", lambda _: draws)
+    monkeypatch.setattr("mhrun.engine.diagnosis.judged_draws.flat_draws", lambda _: draws)
     lines = [line for line in warned(0.8) if "ESS" in line or "R-hat" in line]
     assert re.match(r"ESS and R-hat are undefined: a coordinate never moves \(theta1\)", lines[0])
     assert re.match(r"R-hat is \d\.\d+ \(theta2\), above 1.01", lines[1])
@@ -156,13 +156,13 @@ def test_a_coordinate_that_never_moves_does_not_hide_the_others(monkeypatch):
 
 
 def test_an_ess_just_below_400_is_not_shown_as_400(monkeypatch):
-    monkeypatch.setattr("mhrun.engine.judged_draws.flat_draws", lambda _: np.zeros((4, 12, 1)))
+    monkeypatch.setattr("mhrun.engine.diagnosis.judged_draws.flat_draws", lambda _: np.zeros((4, 12, 1)))
     good = Diagnosis(1.0, 399.8, 500.0, 0.1, (0.0, 0.0, 0.0))
     for found, word in (
         (good, "ESS is 399,"),
         (good._replace(ess=500.0, ess_tail=399.7), "tail ESS is 399,"),
     ):
-        monkeypatch.setattr("mhrun.engine.draws_warnings.diagnoses", lambda _, found=found: [found])
+        monkeypatch.setattr("mhrun.engine.warnings.draws.diagnoses", lambda _, found=found: [found])
         assert any(line.startswith(word) for line in warned(0.8)), word
 
 
@@ -372,7 +372,7 @@ def test_the_one_coordinate_that_has_not_converged_is_found(monkeypatch, rng):
     """As the spread of hundreds of effects; 64 evenly spaced coordinates would leave it out."""
     draws = rng.normal(size=(4, 1000, 400))
     draws[..., 7] += 5 * np.arange(4)[:, None]
-    monkeypatch.setattr("mhrun.engine.judged_draws.flat_draws", lambda _: draws)
+    monkeypatch.setattr("mhrun.engine.diagnosis.judged_draws.flat_draws", lambda _: draws)
     (line,) = [line for line in warned(0.8, dim=400) if "R-hat" in line]
     assert re.match(r"R-hat is \d\.\d+ \(theta8\), above 1.01", line)
 

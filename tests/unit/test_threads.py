@@ -10,11 +10,11 @@ from kit import compute
 import mhrun
 from mhrun.cores import CORES, usable_cores
 from mhrun.data import Dataset
-from mhrun.engine.executors import TorchExecutor, measured_threads
+from mhrun.engine.execution.executors import TorchExecutor, measured_threads
+from mhrun.engine.execution.threads import faster_threads, limited, torch_threads
 from mhrun.engine.method import Method
 from mhrun.engine.run_method import run_method
 from mhrun.engine.settings import Settings
-from mhrun.engine.threads import faster_threads, limited, torch_threads
 from mhrun.engine.watcher import Silent
 from mhrun.errors import Interrupted, UserError
 from mhrun.kernels import MetropolisHastings, Unadjusted
@@ -83,7 +83,7 @@ def test_threads_are_given_back():
 def test_steps_of_many_seconds_are_not_compared(monkeypatch):
     """Such as those of 120 recurrent networks, of which six more would take minutes."""
     clock = [0.0]
-    monkeypatch.setattr("mhrun.engine.threads.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("mhrun.engine.execution.threads.time.perf_counter", lambda: clock[0])
     assert faster_threads(8, lambda: clock.__setitem__(0, clock[0] + 6.0)) == 8
     assert clock == [12.0]  # the first one prepares things
 
@@ -106,7 +106,7 @@ def test_a_run_records_its_threads(tmp_path):
 
 def test_steps_of_seconds_are_not_compared(monkeypatch):
     """Hundreds of networks: a comparison would take minutes, which a dry run should not."""
-    monkeypatch.setattr("mhrun.engine.executors.faster_threads", lambda *_: 1)
+    monkeypatch.setattr("mhrun.engine.execution.executors.faster_threads", lambda *_: 1)
     light = method(Unadjusted(mhrun.SGLD(), 1000), images([784, 100, 10]), 10)
     heavy = method(Unadjusted(mhrun.SGLD(), 1000), images([784, 100, 10]), 200)
     monkeypatch.setattr(Method, "first_state", lambda self: None)
@@ -120,7 +120,7 @@ def test_steps_of_seconds_are_not_compared(monkeypatch):
 def test_more_threads_only_if_they_are_faster(seconds, expected, monkeypatch):
     """Beside another process a step on all cores waits for the busy one."""
     clock = [0.0]
-    monkeypatch.setattr("mhrun.engine.threads.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("mhrun.engine.execution.threads.time.perf_counter", lambda: clock[0])
 
     def step():
         clock[0] += seconds[torch.get_num_threads()]

@@ -12,8 +12,8 @@ import torch
 
 import mhrun
 from mhrun.diagnostics.chains import diagnoses
-from mhrun.engine.judged_draws import JudgedDraws
-from mhrun.engine.until import More, Precision, Until, precision_of
+from mhrun.engine.call.until import More, Precision, Until, precision_of
+from mhrun.engine.diagnosis.judged_draws import JudgedDraws
 from mhrun.errors import UserError
 
 SCALES = torch.tensor([1.0, 1.5], dtype=torch.float64)

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import mhrun
-from mhrun.engine.sampled_gradients import SampledGradients
-from mhrun.engine.virial import variance_ratio
+from mhrun.engine.diagnosis.sampled_gradients import SampledGradients
+from mhrun.engine.diagnosis.virial import variance_ratio
 
 COVARIANCES = {
     "one": np.array([[4.0]]),

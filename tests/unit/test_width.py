@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import mhrun
-from mhrun.engine.width import WIDTH
+from mhrun.engine.diagnosis.width import WIDTH
 
 
 def of_a_rate(step_size, folder, **settings):

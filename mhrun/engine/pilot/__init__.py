@@ -1,8 +1,8 @@
 """Pilot runs: they find the step size, the minibatch size and the scale that a method leaves open.
 
 1. `start`: from the chains' first points, ascents to modes of the posterior (`modes`), and the curvature H at the
-   highest one (`curvature`). They read up to 20,000 data (`mhrun.engine.surface`); with more, Newton steps on all data
-   follow where the mode of the part may be off by more than half a standard deviation of the target.
+   highest one (`mhrun.engine.curvature`). They read up to 20,000 data (`mhrun.engine.surface`); with more, Newton
+   steps on all data follow where the mode of the part may be off by more than half a standard deviation of the target.
 2. The scale: a Cholesky factor S of H^-1 (``dense``) or 1 / sqrt(diag H) (``diagonal``). Proposals and dynamics then
    move in coordinates phi, theta = mode + S phi, in which the posterior at T = 1 has unit variance. Where that may not
    hold, as in a hierarchical model, because some directions have no curvature at the mode or the posterior is far from

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mhrun.engine.pilot.curvature import spectrum, units_of
+from mhrun.engine.curvature import spectrum, units_of
 from mhrun.engine.pilot.modes import CurvedModes, find_curved_modes
 from mhrun.engine.surface import Surface
 

@@ -9,18 +9,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mhrun.engine.gradient_noise import (
+from mhrun.engine.curvature import largest_curvature
+from mhrun.engine.diagnosis.gradient_noise import (
     POINTS,
     largest_eigenvalue,
     of_minibatch,
     root_of_covariance,
 )
-from mhrun.engine.mean_bias import Gains, MeanBias, largest_bias
+from mhrun.engine.diagnosis.mean_bias import Gains, MeanBias, largest_bias
+from mhrun.engine.diagnosis.sampled_gradients import on_all_data
 from mhrun.engine.method import Method
-from mhrun.engine.pilot.curvature import largest_curvature
 from mhrun.engine.pilot.start import ScaledStart
 from mhrun.engine.pilot.trial import Trials, tried
-from mhrun.engine.sampled_gradients import on_all_data
 from mhrun.engine.surface import Surface
 from mhrun.errors import UserError
 from mhrun.kernels import Unadjusted
@@ -61,8 +61,8 @@ def step_of_dynamics(
     relative error e (b H + c V / T) / 2, with b and c the dynamics' `bias.steps` and `bias.noise`. An open step
     size e makes its largest eigenvalue 10 %: at most a tenth of the stability bound 2 / lambda_max(H). Of a step size
     that is given the error is in `facts`. Where draws judged the scale the step is shorter if the mean of a coordinate
-    would be off by more than 0.15 standard deviations, see `mhrun.engine.mean_bias.biases_of_means`. A thermostat
-    removes the part of that error which all directions have alike, and has a bias of its kinetic energy,
+    would be off by more than 0.15 standard deviations, see `mhrun.engine.diagnosis.mean_bias.biases_of_means`. A
+    thermostat removes the part of that error which all directions have alike, and has a bias of its kinetic energy,
     `bias.in_small_steps`: the two are bounds then; and the step is no longer than the dynamics' `largest_step`. Where
     the posterior is far from normal short runs try it, see `mhrun.engine.pilot.trial.tried`.
 
@@ -236,7 +236,7 @@ class _Judged(NamedTuple):
     """Draws of the posterior, from which the shifts of means are known."""
 
     draws: Tensor  # (C, S, D)
-    height: Tensor  # (C S,), see `mhrun.engine.mean_bias.largest_bias`
+    height: Tensor  # (C S,), see `mhrun.engine.diagnosis.mean_bias.largest_bias`
     grad: Tensor  # (C S, D), likewise
     gains: Gains  # per unit of the step size, but for the bias of a thermostat
     bias: float  # of a thermostat

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mhrun.engine.pilot.curvature import hessian
+from mhrun.engine.curvature import hessian
 from mhrun.engine.surface import Surface
 from mhrun.target.function_space import is_network
 

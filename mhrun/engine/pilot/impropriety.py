@@ -38,7 +38,7 @@ def flat_direction(
         surface: the log posterior.
         mode: an end of an ascent (D,).
         curvature: minus the Hessian there (D, D); None if it is 0 or not finite.
-        proper: whether that is a proper mode, see `mhrun.engine.pilot.curvature.spectrum`.
+        proper: whether that is a proper mode, see `mhrun.engine.curvature.spectrum`.
     """
     mode = mode.double().cpu()
     height = _height(surface, mode)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mhrun.engine.pilot.curvature import hessian
+from mhrun.engine.curvature import hessian
 from mhrun.engine.pilot.modes import Mode
 from mhrun.engine.surface import Surface
 

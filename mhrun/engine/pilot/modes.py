@@ -15,7 +15,7 @@ import scipy  # which imports its subpackages on first use
 import torch
 from torch import Tensor
 
-from mhrun.engine.pilot.curvature import below_mode, hessian, is_degenerate, standardised, units_of
+from mhrun.engine.curvature import below_mode, hessian, is_degenerate, standardised, units_of
 from mhrun.engine.surface import Surface
 
 _MODES = 4  # chains that an ascent begins from

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mhrun.engine.pilot.curvature import below_mode, hessian, is_degenerate
+from mhrun.engine.curvature import below_mode, hessian, is_degenerate
 from mhrun.engine.pilot.modes import Mode, find_modes
 from mhrun.engine.surface import Surface
 from mhrun.random import Draws, Purpose, Streams, derive_key

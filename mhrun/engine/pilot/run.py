@@ -14,9 +14,10 @@ from torch import Tensor
 
 from mhrun.durations import describe_duration
 from mhrun.engine.defaults import gradients_of
-from mhrun.engine.excess_variance import WHOLE
+from mhrun.engine.diagnosis.excess_variance import WHOLE
+from mhrun.engine.execution.threads import limited
 from mhrun.engine.method import Method
-from mhrun.engine.model_checks import check_model
+from mhrun.engine.model_checks.properties import check_model
 from mhrun.engine.pilot.acceptance import tune
 from mhrun.engine.pilot.adaptation import adapt, quarter_period, with_evaluations_of
 from mhrun.engine.pilot.dynamics import step_of_dynamics
@@ -26,7 +27,6 @@ from mhrun.engine.pilot.result import NETWORK, PilotResult, filled, line, load, 
 from mhrun.engine.pilot.start import ScaledStart, scaled_start
 from mhrun.engine.pilot.trajectories import allows_trajectories, judged_start, with_open_step
 from mhrun.engine.surface import Surface
-from mhrun.engine.threads import limited
 from mhrun.errors import UserError
 from mhrun.kernels import MetropolisHastings, ZigZag
 from mhrun.models.parameters import coordinate_names, numbers_of

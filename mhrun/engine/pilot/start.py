@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mhrun.engine.curvature import spectrum, standardised
 from mhrun.engine.limits import most_scaled
 from mhrun.engine.method import Method
 from mhrun.engine.pilot.all_data import on_all_data, without_absent
-from mhrun.engine.pilot.curvature import spectrum, standardised
 from mhrun.engine.pilot.heavy_tails import HeavyTail, heavy_tail
 from mhrun.engine.pilot.impropriety import direction_in_words, flat_direction
 from mhrun.engine.pilot.low_modes import Moved, without_low_modes

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mhrun.engine.kept_draws import cold_draws
+from mhrun.engine.diagnosis.kept_draws import cold_draws
+from mhrun.engine.diagnosis.sampled_gradients import SampledGradients
 from mhrun.engine.method import Method
-from mhrun.engine.sampled_gradients import SampledGradients
 
 OUTSIDE = "outside"  # in a summary
 _MOST, _NUMBERS = 4_000, 1 << 24  # draws that are looked at, and their numbers

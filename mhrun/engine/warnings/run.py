@@ -12,17 +12,17 @@ import torch
 from mhrun.data.no_data import has_no_data
 from mhrun.diagnostics.chains import ESS
 from mhrun.diagnostics.ladders import exchange_rates
+from mhrun.engine.diagnosis.outside import OUTSIDE
+from mhrun.engine.diagnosis.visits import VISITS
 from mhrun.engine.method import Method
-from mhrun.engine.noise_warnings import (
+from mhrun.engine.pilot.result import pilot_warnings
+from mhrun.engine.warnings.noise import (
     decision_warnings,
     excess_warnings,
     kinetic_warnings,
     mean_warnings,
     noise_warnings,
 )
-from mhrun.engine.outside import OUTSIDE
-from mhrun.engine.pilot.result import pilot_warnings
-from mhrun.engine.visits import VISITS
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.preconditioned import PreconditionedDynamics
 from mhrun.models.parameters import parameters_of

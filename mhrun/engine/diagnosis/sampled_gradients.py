@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mhrun.diagnostics.chains import some_coordinates
-from mhrun.engine.kept_draws import some_draws
+from mhrun.engine.diagnosis.kept_draws import some_draws
 from mhrun.engine.method import Method
 from mhrun.target import Target
 from mhrun.target.function_space import is_network

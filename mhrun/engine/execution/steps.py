@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor
 
-from mhrun.engine.pure_step import (
+from mhrun.engine.execution.pure_step import (
     Dynamic,
     Kind,
     Requests,

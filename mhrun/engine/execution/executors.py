@@ -11,12 +11,12 @@ import torch
 from mhrun.compiled import Loop, compile_loop, with_compiled_update
 from mhrun.cores import usable_cores
 from mhrun.engine.cost import batching_pays, compiling_pays
-from mhrun.engine.graph import GRAPH, GraphExecutor
+from mhrun.engine.execution.graph import GRAPH, GraphExecutor
+from mhrun.engine.execution.replay import ReplayedSteps, replaying_pays
+from mhrun.engine.execution.steps import PlainSteps
+from mhrun.engine.execution.stepwise import StepwiseExecutor
+from mhrun.engine.execution.threads import faster_threads, is_heavy, torch_threads
 from mhrun.engine.method import Method
-from mhrun.engine.replay import ReplayedSteps, replaying_pays
-from mhrun.engine.steps import PlainSteps
-from mhrun.engine.stepwise import StepwiseExecutor
-from mhrun.engine.threads import faster_threads, is_heavy, torch_threads
 from mhrun.errors import Refusal, UserError
 from mhrun.types import INFO_DEFAULTS, INFO_DTYPES, Controls, Info, Record, State
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from mhrun.diagnostics.chains import diagnosis, some_coordinates
-from mhrun.engine.kept_draws import cold_draws
+from mhrun.engine.diagnosis.kept_draws import cold_draws
 from mhrun.engine.method import Method
 
 UNSETTLED = "unsettled_rhat"  # in a summary

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mhrun.diagnostics.chains import RHAT, diagnoses, is_apart
-from mhrun.engine.judged_draws import JudgedDraws, judged_draws
+from mhrun.engine.diagnosis.judged_draws import JudgedDraws, judged_draws
 from mhrun.engine.longer import reason_to_begin_anew
 from mhrun.engine.method import Method
-from mhrun.engine.warnings import stopped_chains
+from mhrun.engine.warnings.run import stopped_chains
 from mhrun.errors import UserError
 from mhrun.numbers import is_number, rounded, whole_number
 from mhrun.store.longer import can_go_on

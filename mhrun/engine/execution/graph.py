@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhrun.engine.execution.pure_step import Step
+from mhrun.engine.execution.steps import CapturedSteps
+from mhrun.engine.execution.stepwise import StepwiseExecutor
 from mhrun.engine.method import Method
-from mhrun.engine.pure_step import Step
-from mhrun.engine.steps import CapturedSteps
-from mhrun.engine.stepwise import StepwiseExecutor
 from mhrun.random import Draws
 from mhrun.torch_private import lookup_backend
 from mhrun.types import Controls, Info, State

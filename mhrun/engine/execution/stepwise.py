@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 import torch
 
-from mhrun.engine.buffers import filled, info_buffers, record_of, write
+from mhrun.engine.execution.buffers import filled, info_buffers, record_of, write
 from mhrun.engine.method import Method
 from mhrun.random import Draws
 from mhrun.types import Controls, Info, Record, State

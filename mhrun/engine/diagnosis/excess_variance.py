@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mhrun.engine.gradient_noise import (
+from mhrun.engine.diagnosis.gradient_noise import (
     POINTS,
     largest_eigenvalue,
     of_minibatch,

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from mhrun.diagnostics.chains import diagnosis
-from mhrun.engine.excess_variance import excess_of_noise, scale_of
+from mhrun.engine.diagnosis.excess_variance import excess_of_noise, scale_of
+from mhrun.engine.diagnosis.sampled_gradients import SampledGradients
 from mhrun.engine.method import Method
-from mhrun.engine.sampled_gradients import SampledGradients
 from mhrun.kernels import Unadjusted
 from mhrun.models.parameters import coordinate_names
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mhrun.diagnostics.chains import ESS
-from mhrun.engine.draws_warnings import draws_warnings
-from mhrun.engine.fit import fit_warnings
-from mhrun.engine.judged_draws import judged_draws
+from mhrun.engine.call.until import Until
+from mhrun.engine.diagnosis.fit import fit_warnings
+from mhrun.engine.diagnosis.judged_draws import judged_draws
 from mhrun.engine.method import Method
-from mhrun.engine.until import Until
-from mhrun.engine.warnings import warnings_of
+from mhrun.engine.warnings.draws import draws_warnings
+from mhrun.engine.warnings.run import warnings_of
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from mhrun.engine.excess_variance import scale_of
-from mhrun.engine.kept_draws import cold_draws
+from mhrun.engine.diagnosis.excess_variance import scale_of
+from mhrun.engine.diagnosis.kept_draws import cold_draws
 from mhrun.engine.method import Method
 
 WIDTH = "width"  # in a summary

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mhrun.engine.kept_draws import some_draws
+from mhrun.engine.curvature import hessian
+from mhrun.engine.diagnosis.kept_draws import some_draws
 from mhrun.engine.method import Method
-from mhrun.engine.pilot.curvature import hessian
 from mhrun.engine.surface import Surface
 
 VISITS = "other_mode_visits"  # in a summary

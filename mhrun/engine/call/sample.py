@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from mhrun.engine.assemble import assembled, check_kind
-from mhrun.engine.call_folder import begin_anew, check_call, digests_of, locked, recorded_steps
-from mhrun.engine.call_settings import check_device, step_size_schedule, temperature_schedule
+from mhrun.engine.call.folder import begin_anew, check_call, digests_of, locked, recorded_steps
+from mhrun.engine.call.progress import Progress
+from mhrun.engine.call.settings import check_device, step_size_schedule, temperature_schedule
+from mhrun.engine.call.trace_warnings import warn_of_trace
+from mhrun.engine.call.until import check_goes_on, until_of
+from mhrun.engine.call.user_model import user_model
 from mhrun.engine.defaults import (
     default_counts,
     default_kernel,
@@ -24,13 +28,9 @@ from mhrun.engine.defaults import (
 from mhrun.engine.longer import is_slower
 from mhrun.engine.method import Method, model_attributes
 from mhrun.engine.pilot import piloted
-from mhrun.engine.progress import Progress
 from mhrun.engine.run_method import run_method
 from mhrun.engine.settings import Settings
 from mhrun.engine.starts import starts_of
-from mhrun.engine.trace_warnings import warn_of_trace
-from mhrun.engine.until import check_goes_on, until_of
-from mhrun.engine.user_model import user_model
 from mhrun.engine.watcher import Silent
 from mhrun.errors import UserError
 from mhrun.models.parameters import parameters_of

@@ -13,8 +13,8 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from mhrun.engine.step_functions import warn_of_steps
-from mhrun.engine.support import check_support
+from mhrun.engine.model_checks.step_functions import warn_of_steps
+from mhrun.engine.model_checks.support import check_support
 from mhrun.errors import Refusal
 from mhrun.models.function import FunctionModel
 from mhrun.models.module import ModuleModel

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mhrun.engine.excess_variance import excess_variance
-from mhrun.engine.fit import fit_warnings, judges_fit
-from mhrun.engine.kinetic import kinetic_temperature
-from mhrun.engine.mean_bias import mean_bias
+from mhrun.engine.diagnosis.excess_variance import excess_variance
+from mhrun.engine.diagnosis.fit import fit_warnings, judges_fit
+from mhrun.engine.diagnosis.kinetic import kinetic_temperature
+from mhrun.engine.diagnosis.mean_bias import mean_bias
+from mhrun.engine.diagnosis.mixing import UNSETTLED, rhat_of_unsettled
+from mhrun.engine.diagnosis.outside import OUTSIDE, share_outside
+from mhrun.engine.diagnosis.sampled_gradients import sampled_gradients
+from mhrun.engine.diagnosis.virial import variance_ratio
+from mhrun.engine.diagnosis.visits import VISITS, visits
+from mhrun.engine.diagnosis.width import WIDTH, width_of_draws
 from mhrun.engine.method import Method
-from mhrun.engine.mixing import UNSETTLED, rhat_of_unsettled
-from mhrun.engine.outside import OUTSIDE, share_outside
-from mhrun.engine.sampled_gradients import sampled_gradients
-from mhrun.engine.virial import variance_ratio
-from mhrun.engine.visits import VISITS, visits
-from mhrun.engine.width import WIDTH, width_of_draws
 from mhrun.errors import reason_of
 from mhrun.store.netcdf import KINETIC, open_trace
 from mhrun.types import Controls, State

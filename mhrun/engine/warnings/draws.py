@@ -12,7 +12,7 @@ import torch
 from mhrun.diagnostics.chains import ESS, LEAST_DRAWS, RHAT, diagnoses, few_points, is_apart
 from mhrun.diagnostics.tails import heaviest
 from mhrun.engine.method import Method
-from mhrun.engine.warnings import acceptance_range, explained_acceptance
+from mhrun.engine.warnings.run import acceptance_range, explained_acceptance
 from mhrun.kernels.stationary import samples
 from mhrun.numbers import rounded
 from mhrun.target.function_space import is_network

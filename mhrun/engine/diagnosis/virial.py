@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from mhrun.diagnostics.chains import diagnosis, some_coordinates
-from mhrun.engine.mixing import SETTLED
-from mhrun.engine.sampled_gradients import SampledGradients
+from mhrun.engine.diagnosis.mixing import SETTLED
+from mhrun.engine.diagnosis.sampled_gradients import SampledGradients
 
 TOLERATED = 1.25  # times the variance: a pilot's step makes it 1.1
 _ERRORS = 3.0  # standard errors beyond that

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from mhrun.diagnostics.chains import EXCESS, FIRST_ORDER, SHIFT
-from mhrun.engine.batch_sizes import batch_sizes
+from mhrun.engine.diagnosis.batch_sizes import batch_sizes
+from mhrun.engine.diagnosis.mixing import UNSETTLED
+from mhrun.engine.diagnosis.width import WIDE, WIDTH
 from mhrun.engine.method import Method
-from mhrun.engine.mixing import UNSETTLED
-from mhrun.engine.width import WIDE, WIDTH
 from mhrun.kernels import Unadjusted
 from mhrun.kernels.acceptance import noise_widening
 from mhrun.kernels.preconditioned import class_name

@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from mhrun.diagnostics.chains import EXCESS, FIRST_ORDER, SHIFT
-from mhrun.engine.mixing import UNSETTLED
-from mhrun.engine.outside import OUTSIDE
+from mhrun.engine.diagnosis.mixing import UNSETTLED
+from mhrun.engine.diagnosis.outside import OUTSIDE
 from mhrun.numbers import rounded
 
 
 def fault_of(found: Mapping[str, Any]) -> str:
     """Return in a few words what is wrong with the draws of a method, by its diagnosis; empty if nothing is.
 
-    Each has a warning too (`mhrun.engine.warnings`). What noise does to chains that have not settled is no fault yet.
+    Each has a warning too (`mhrun.engine.warnings.run`). What noise does to chains that have not settled is
+    no fault yet.
 
     Args:
         found: what `run_method` returned.

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from mhrun.engine.cost import Costed
-from mhrun.engine.pure_step import Kind, Step
-from mhrun.engine.steps import CapturedSteps
+from mhrun.engine.execution.pure_step import Kind, Step
+from mhrun.engine.execution.steps import CapturedSteps
 from mhrun.kernels import MetropolisHastings, ReplicaExchange, Unadjusted
 from mhrun.models.recorded import recording, same_bits
 from mhrun.native import native_form

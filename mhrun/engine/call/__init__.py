@@ -1,0 +1,1 @@
+"""A call of `mhrun.sample`: its arguments, its folder, its steps and its warnings."""

@@ -1,0 +1,1 @@
+"""How the steps of a kernel are executed: one at a time, in a compiled loop, or as a captured graph."""

@@ -1,0 +1,1 @@
+"""Checks of a user's model before a run."""

@@ -1,0 +1,1 @@
+"""The warnings about a method, in words, from what its summary and draws show."""
