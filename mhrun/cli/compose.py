@@ -46,9 +46,7 @@ def compose_config(
     register_resolvers()
     try:
         if own := is_own(overrides):
-            overrides, lines = own_overrides(
-                overrides, lambda overrides: resolved(composed(overrides, folders), NAME)
-            )
+            overrides, lines = with_default_method(overrides, folders)
             for line in lines if compare else ():
                 print(f"mhrun: {line}", file=sys.stderr)
         config = composed(overrides, folders)
@@ -60,6 +58,15 @@ def compose_config(
     except (HydraException, OmegaConfBaseException) as error:
         raise explained(error, overrides, folders) from error
     return compared(plain, reference_of(plain, folders)) if compare else plain
+
+
+def with_default_method(overrides: Sequence[str], folders: Sequence[Path]) -> tuple[list[str], list[str]]:
+    """Return `own_overrides` of data and a model without an experiment.
+
+    Raises:
+        UserError: data that cannot be loaded, or invalid settings.
+    """
+    return own_overrides(overrides, lambda overrides: resolved(composed(overrides, folders), NAME))
 
 
 def _check_paper(config: Mapping[str, Any]) -> None:

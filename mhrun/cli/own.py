@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -32,19 +33,49 @@ def own_overrides(
     Raises:
         UserError: data that cannot be loaded, or invalid settings.
     """
-    overrides = [_added(override) for override in overrides]
+    overrides = added(overrides)
     config = compose(overrides)
+    found, lines = _found(json.dumps(_deciding(config), sort_keys=True), bool(config["methods"]))
+    return [*overrides, *found], list(lines)
+
+
+def check_own(config: Mapping[str, Any]) -> None:
+    """Raise what was wrong with data and a model for which `own_overrides` found no method.
+
+    Raises:
+        UserError: data that cannot be loaded, or invalid settings.
+    """
+    if not config["methods"]:
+        _found.__wrapped__(json.dumps(_deciding(config)), False)
+
+
+def added(overrides: Sequence[str]) -> list[str]:
+    """Return overrides that add data and a model, which `overrides` choose: there are none to be replaced."""
+    return [
+        f"+{override}" if override.startswith(("data=", "model=")) else override for override in overrides
+    ]
+
+
+def _deciding(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of which a target is made."""
+    settings = {name: config[name] for name in ("data", "model", "target", "device", "precision")}
+    return settings | {"runtime": {"data_dir": config["runtime"]["data_dir"]}}
+
+
+@cache  # the jobs of a sweep have few targets, whose data may take seconds to read
+def _found(settings: str, has_methods: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return overrides that a target's settings, in JSON, lack, and lines to print."""
     from mhrun.target import target_of
 
+    config = json.loads(settings)
     target = target_of(config)
-    overrides += _names(target, config["model"])
-    lines = _intercept(target)
-    if config["methods"]:
-        return overrides, lines
+    names, lines = _names(target, config["model"]), _intercept(target)
+    if has_methods:
+        return tuple(names), tuple(lines)
     from mhrun.engine.defaults import default_of
 
     name, reason = default_of(target)
-    return [*overrides, f"+method@methods.{name}={name}"], [*lines, f"no method was named: {reason}."]
+    return (*names, f"+method@methods.{name}={name}"), (*lines, f"no method was named: {reason}.")
 
 
 def _intercept(target: Target) -> list[str]:
@@ -79,8 +110,3 @@ def _names(target: Target, model: Mapping[str, Any]) -> list[str]:
 def _has_weights(target: Target) -> bool:
     """Return whether the model is a regression of the package, whose parameters are weights of columns."""
     return "names" in signature(type(target.model)).parameters
-
-
-def _added(override: str) -> str:
-    """Return an override that chooses data or a model as one that adds it: there is none to be replaced."""
-    return f"+{override}" if override.startswith(("data=", "model=")) else override

@@ -23,7 +23,7 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from mhrun.cli.compose import compared, compose_config, reference_of, resolved
+from mhrun.cli.compose import compared, compose_config, reference_of, resolved, with_default_method
 from mhrun.cli.composition import composed, search_path, version_base
 from mhrun.cli.crash import BUG, crash_of, show_traceback
 from mhrun.cli.file_settings import check_runtime_of_files
@@ -31,7 +31,7 @@ from mhrun.cli.hydra_errors import explained
 from mhrun.cli.hydra_settings import is_of_hydra
 from mhrun.cli.loader import Loader
 from mhrun.cli.overrides import parsed, sweep_jobs
-from mhrun.cli.own import is_own
+from mhrun.cli.own import added, check_own, is_own
 from mhrun.cli.replaced import with_replaced_parts
 from mhrun.cli.report_functions import check_report
 from mhrun.cli.resolvers import register_resolvers
@@ -57,16 +57,14 @@ def sweep(overrides: Sequence[str], folders: Sequence[Path]) -> int:
     jobs, swept = sweep_jobs(overrides)
     if len(jobs) < 2:
         raise UserError("A sweep needs a key with several values, such as lam=0.25,0.35.")
-    if is_own(jobs[0]):
-        raise UserError(
-            "A sweep needs an experiment, not data and a model alone: write these into conf/experiment/NAME.yaml of a "
-            "project (mhrun init makes one), and sweep over its settings."
-        )
     # Overrides that Hydra cannot compose stop the sweep before its first job; a job with invalid settings
     # fails by itself, and is named before.
     config = _checked(jobs, folders)
     check_report(config)
-    _check_all_jobs(overrides, folders)
+    own = is_own(jobs[0])
+    # Of data that are swept Hydra has no settings before it makes a job; those of the first are for all jobs.
+    of_all = added(jobs[0]) if own else overrides
+    _check_all_jobs(of_all, folders)
     name, outputs = str(config["experiment"]), Path(config["runtime"]["outputs"]).expanduser()
     # Settings of where and how jobs are computed do not change the digest.
     where = tuple(f"runtime.{name}=" for name in config["runtime"] if f"runtime.{name}" not in swept)
@@ -86,7 +84,8 @@ def sweep(overrides: Sequence[str], folders: Sequence[Path]) -> int:
         _clear(place / "jobs")
         write_json(place / "sweep.json", record | {"reference": reference_of(config, folders)})
         _name_refused(jobs, folders)
-        _launched([*overrides, *search_path(folders)], place, jobs)
+        launched = _own_jobs(jobs, folders) if own else jobs
+        _launched([*of_all, *search_path(folders)], place, launched)
         return _summarised(place, len(jobs), with_reports=bool(config["runtime"]["report"]))
 
 
@@ -229,7 +228,31 @@ def _file_of(place: Path, number: int, kind: str) -> Path:
 
 
 def _swept_only(overrides: Sequence[str], swept: Sequence[str]) -> list[str]:
-    return [override for override in overrides if override.partition("=")[0] in swept]
+    """Return the overrides of swept settings; data and a model as they were given, without the plus of `added`."""
+    given = [
+        override.removeprefix("+") if override.startswith(("+data=", "+model=")) else override
+        for override in overrides
+    ]
+    return [override for override in given if override.partition("=")[0] in swept]
+
+
+def _own_jobs(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> list[list[str]]:
+    """Return the jobs of data and a model without an experiment, each with its default method if it names none.
+
+    Of a job whose data or model are refused no method is known; it fails as it begins, with what is wrong.
+    """
+    complete, printed = [], set[str]()
+    for job in jobs:
+        try:
+            overrides, lines = with_default_method(job, folders)
+        except UserError:
+            overrides, lines = added(job), []
+        for line in lines:
+            if line not in printed:
+                _say(line)
+        printed.update(lines)
+        complete.append(overrides)
+    return complete
 
 
 def _checked(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> dict[str, Any]:
@@ -325,7 +348,10 @@ def _job(config: DictConfig) -> dict[str, Any] | None:
 
     runs_alone = str(hydra.launcher._target_).endswith("BasicLauncher")
     try:
-        plain = compared(resolved(config, hydra.runtime.choices.get("experiment")), sweep["reference"])
+        experiment = hydra.runtime.choices.get("experiment")
+        plain = compared(resolved(config, experiment or sweep["experiment"]), sweep["reference"])
+        if experiment is None:
+            check_own(plain)
         fixed = [override for override in hydra.overrides.task if override not in overrides]
         plain = with_replaced_parts(plain, fixed)
         check_runtime_of_files(plain["runtime"], hydra.overrides.task)

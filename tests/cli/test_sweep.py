@@ -106,9 +106,30 @@ def test_jobs_that_would_be_the_same_are_refused(arguments, line):
     assert str(caught.value) == line
 
 
-def test_a_sweep_of_data_and_a_model_alone_is_refused(capsys):
-    assert run(["-m", "data=gaussian", "model=gaussian_mean", "seed=1,2"]) == 2
-    assert "A sweep needs an experiment, not data and a model alone" in capsys.readouterr().err
+def test_a_sweep_of_data_and_a_model_without_an_experiment(tmp_path, capsys):
+    """Each job has its default method, and is the run that the same settings make without a sweep."""
+    settings = ["data=gaussian_sample", "model=gaussian_location", "data.n=50", *BARE]
+    settings.remove("~report.figures")
+    assert run(["-m", *settings, "data.dim=2,3", "model.dim=2,3"]) == 1
+    error = capsys.readouterr().err
+    assert error.count("no method was named: Hamiltonian Monte Carlo") == 2  # for D = 2 and D = 3
+    assert error.count(" of 4 will fail: ") == 2
+    assert "job 1 of 4: data.dim=2 model.dim=2" in error
+    assert len(list((tmp_path / "outputs" / "own" / "sweeps").iterdir())) == 1
+    assert run([*settings, "data.dim=3", "model.dim=3"]) == 0
+    assert "This run exists already" in capsys.readouterr().err
+
+
+def test_data_without_an_experiment_can_be_swept(tmp_path, capsys):
+    """Other data are another set-up: what one job lacks does not stop the other."""
+    settings = ["model=gaussian_location", "data.n=50", "+data.dim=2", *BARE]
+    settings.remove("~report.figures")
+    assert run(["-m", "data=gaussian_sample,gaussian", "+method@methods.walk=mcmc", *settings]) == 1
+    error = capsys.readouterr().err
+    assert "job 2 of 2: data=gaussian\n" in error and "no method was named" not in error
+    [place] = (tmp_path / "outputs" / "own" / "sweeps").iterdir()
+    table = pd.read_csv(place / "sweep.csv")
+    assert table["data"].tolist() == ["gaussian_sample"]
 
 
 def test_a_job_whose_code_fails_when_it_is_made_does_not_end_the_sweep(tmp_path, monkeypatch, capsys):
