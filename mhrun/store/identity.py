@@ -145,10 +145,19 @@ def distinguishing(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 
     Settings that change no number are left out, and so are those that follow from the scale, and settings of parts
     that follow from ones that are returned, as ``methods.sgld.kernel.m`` from ``m``. Of a setting that some of the
-    configurations lack, only the others have a value. ``methods`` is the list of their names.
+    configurations lack, only the others have a value. ``methods`` is the list of their names; ``data`` and ``model``
+    are the names of their classes.
     """
     leaves = [
-        {"methods": list(config.get("methods") or {}), **dict(_leaves(_plain(identity(config))))}
+        {
+            "methods": list(config.get("methods") or {}),
+            **{part: name for part in ("data", "model") if (name := _class_name(config.get(part)))},
+            **{
+                path: value
+                for path, value in _leaves(_plain(identity(config)))
+                if path not in ("data._target_", "model._target_")
+            },
+        }
         for config in configs
     ]
     scales = [(_hashable(settings.get("scale")),) for settings in leaves]
@@ -168,6 +177,11 @@ def distinguishing(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
             if path in settings:
                 shown[path] = settings[path]
     return found
+
+
+def _class_name(part: Any) -> str:
+    """Return the name of the class of a part in a configuration, without its module; empty if there is none."""
+    return str(part.get("_target_") or "").rpartition(".")[2] if isinstance(part, Mapping) else ""
 
 
 def _hashable(value: Any) -> str:

@@ -68,6 +68,14 @@ def test_settings_by_which_runs_are_distinguished():
         {"seed": 3, "methods": ["one"]},
     ]
     assert distinguishing([config(), config("paper", 99, seed=1)]) == [{"seed": 0}, {"seed": 1}]
+    others = [
+        {"scale": "quick", "steps": steps, "data": {"_target_": f"a.{kind}", "n": 5}}
+        for steps, kind in ((10, "Table"), (20, "Sample"))
+    ]
+    assert [{k: v for k, v in one.items() if k != "methods"} for one in distinguishing(others)] == [
+        {"data": "Table", "steps": 10},
+        {"data": "Sample", "steps": 20},
+    ]
     nested = [config(), config(), config()]
     for seed, one in enumerate(nested):
         one |= {"seed": seed, "methods": {"two": {"lr": 0.1 * seed}}}
