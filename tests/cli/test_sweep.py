@@ -126,7 +126,8 @@ def test_data_without_an_experiment_can_be_swept(tmp_path, capsys):
     settings.remove("~report.figures")
     assert run(["-m", "data=gaussian_sample,gaussian", "+method@methods.walk=mcmc", *settings]) == 1
     error = capsys.readouterr().err
-    assert "job 2 of 2: data=gaussian\n" in error and "no method was named" not in error
+    assert "job 2 of 2: data=gaussian\n" in error
+    assert "no method was named" not in error
     [place] = (tmp_path / "outputs" / "own" / "sweeps").iterdir()
     table = pd.read_csv(place / "sweep.csv")
     assert table["data"].tolist() == ["gaussian_sample"]
