@@ -15,7 +15,7 @@ from problem_dynamics import CENTRES, FRICTION, NEAR, STEP, VARIANCE
 from scipy.special import expit
 
 from mhrun.build import build
-from mhrun.cli.compose import compose_config
+from mhrun.cli.configuration.compose import compose_config
 from mhrun.random import Draws, Streams, derive_key
 from mhrun.rules.mh_minibatch import MHMinibatch
 from mhrun.target import Target

@@ -16,7 +16,7 @@ _WHERE = {
     "sample": "mhrun.engine.call.sample",
     "predict": "mhrun.engine.predict",
     "load": "mhrun.engine.loaded",
-    "compare": "mhrun.report.traces",
+    "compare": "mhrun.report.comparison.traces",
     "rung": "mhrun.diagnostics.ladders",
     "Target": "mhrun.target",
     "FunctionModel": "mhrun.models.function",

@@ -8,7 +8,7 @@ from functools import cache
 import yaml
 
 from mhrun.build import build
-from mhrun.cli.compose import compose_config
+from mhrun.cli.configuration.compose import compose_config
 from mhrun.paths import CONF
 
 

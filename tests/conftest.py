@@ -22,7 +22,9 @@ from mhrun.data.mixture import MixtureSample
 from mhrun.engine import jobs
 from mhrun.native import compiler
 from mhrun.paths import FOLDERS
-from mhrun.report import build, comparison_page, sweep
+from mhrun.report import build
+from mhrun.report.comparison import page as comparison_page
+from mhrun.report.sweep import build as sweep
 
 # Each worker is one of several processes: one thread each, and no processes for methods.
 torch.set_num_threads(1)

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from matplotlib import pyplot as plt
 from PIL import Image
 
-from mhrun.cli.compose import compose_config
+from mhrun.cli.configuration.compose import compose_config
 from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.engine.experiment import run_experiment

@@ -13,10 +13,9 @@ import yaml
 from parts import ROOT
 
 from mhrun.diagnostics.grid import Estimate
-from mhrun.report.claim_rules import CLOSE, describe_rule, is_close
-from mhrun.report.claims import claims_of, without_run
-from mhrun.report.tables import shown
-from mhrun.report.verdicts import (
+from mhrun.report.claims.judge import claims_of, without_run
+from mhrun.report.claims.rules import CLOSE, describe_rule, is_close
+from mhrun.report.claims.verdicts import (
     CLASSES,
     COUNTED,
     FAILED,
@@ -29,6 +28,7 @@ from mhrun.report.verdicts import (
     UNCHECKED,
     count,
 )
+from mhrun.report.tables import shown
 from mhrun.store.identity import RESULTS_VERSION
 
 _KINDS = {"experiments": "", "sweeps": ", the sweep"}

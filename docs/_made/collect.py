@@ -26,11 +26,11 @@ import gallery
 import refresh
 import yaml
 
-from mhrun.cli.compose import compose_config
+from mhrun.cli.configuration.compose import compose_config
 from mhrun.paths import EXPERIMENTS, ROOT
-from mhrun.report.claims import Judged, judge_all
+from mhrun.report.claims.judge import Judged, judge_all
+from mhrun.report.claims.verdicts import FAILED, JUDGED, NOT_JUDGED, PASSED
 from mhrun.report.metrics import from_json
-from mhrun.report.verdicts import FAILED, JUDGED, NOT_JUDGED, PASSED
 from mhrun.store.checksums import read_sealed
 from mhrun.store.folder import RunFolder, runs, sweeps
 from mhrun.store.identity import RESULTS_VERSION, departures

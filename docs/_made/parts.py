@@ -75,7 +75,7 @@ def _composed(group: str) -> dict[str, Any]:
 @cache
 def every_method() -> dict[str, Any]:
     """Return the configurations of all methods in one experiment, with settings where they need some."""
-    from mhrun.cli.compose import compose_config
+    from mhrun.cli.configuration.compose import compose_config
 
     known = {
         "rungs": 2,

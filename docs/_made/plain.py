@@ -17,9 +17,9 @@ import parts
 from values import MISSING, quoted
 
 from mhrun.diagnostics.grid import Estimate
-from mhrun.report.claim_rules import CLOSE
+from mhrun.report.claims.rules import CLOSE
+from mhrun.report.claims.verdicts import NOT_AT_SCALE
 from mhrun.report.tables import shown
-from mhrun.report.verdicts import NOT_AT_SCALE
 
 _WIDTH = 100  # of a signature on one line
 

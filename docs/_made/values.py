@@ -35,8 +35,8 @@ import claims
 import parts
 
 from mhrun.diagnostics.grid import Estimate
+from mhrun.report.claims.verdicts import NOT_AT_SCALE, NOT_JUDGED, NOT_REPRODUCED, REPRODUCED, count
 from mhrun.report.tables import shown
-from mhrun.report.verdicts import NOT_AT_SCALE, NOT_JUDGED, NOT_REPRODUCED, REPRODUCED, count
 from mhrun.store.identity import RESULTS_VERSION
 
 MISSING = "not run yet"

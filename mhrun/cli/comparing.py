@@ -20,8 +20,8 @@ from mhrun.store.identity import differences
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mhrun.report.compare import Comparison
-    from mhrun.report.compared_rows import Row
+    from mhrun.report.comparison.compare import Comparison
+    from mhrun.report.comparison.rows import Row
 
 _SETTINGS = 4  # settings that the line of a run names; the rest are counted
 _LEAST = 0.0
@@ -49,9 +49,9 @@ def compare_runs(arguments: Sequence[str]) -> int:
         reference_run = _reference_run(reference, names, compared, outputs)
         named_folders.append((reference, reference_run[0]))
 
-    from mhrun.report.compared_draws import least_evaluations
-    from mhrun.report.compared_rows import rows_of
-    from mhrun.report.comparison_page import build_comparison
+    from mhrun.report.comparison.draws import least_evaluations
+    from mhrun.report.comparison.page import build_comparison
+    from mhrun.report.comparison.rows import rows_of
 
     rows = rows_of([*compared, *([reference_run] if reference_run else [])])
     against = _reference_row(rows, reference, reference_run)
@@ -97,7 +97,7 @@ def _reference_row(
 
 def _print_table(comparison: Comparison, *, explains: bool) -> None:
     """Print what its columns are, if `explains`, and the comparison: verdicts end the screen."""
-    from mhrun.report.comparison_page import COLUMNS, DISTANCES, EXPLAINED, table
+    from mhrun.report.comparison.page import COLUMNS, DISTANCES, EXPLAINED, table
 
     frame, headings = table(comparison), COLUMNS | DISTANCES
     texts = dict(EXPLAINED) if explains else {}

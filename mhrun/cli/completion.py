@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mhrun.cli.commands import COMMANDS, COMMON, OPTIONS
-from mhrun.cli.key_tree import KeyTree, key_tree
-from mhrun.cli.outline import Outline, method_parts, outline
+from mhrun.cli.listing.key_tree import KeyTree, key_tree
+from mhrun.cli.listing.outline import Outline, method_parts, outline
 from mhrun.cli.places import experiments, outputs_of
 from mhrun.errors import UserError, nearest
 from mhrun.paths import CONF

@@ -45,7 +45,7 @@ def _version() -> int:
 
 
 def _list(line: CommandLine) -> int:
-    from mhrun.cli.listing import show_list
+    from mhrun.cli.listing.experiments import show_list
 
     return show_list(line.rest, line.folders)
 
@@ -69,13 +69,13 @@ def _fetch(line: CommandLine) -> int:
 
 
 def _init(line: CommandLine) -> int:
-    from mhrun.cli.starting import start_project
+    from mhrun.cli.init.create import start_project
 
     return start_project(line.rest)
 
 
 def _check(line: CommandLine) -> int:
-    from mhrun.cli.checking import check
+    from mhrun.cli.check.command import check
 
     return check(line.rest, line.folders, as_json=line.as_json)
 
@@ -87,7 +87,7 @@ def _completion(line: CommandLine) -> int:
 
 
 def _run(line: CommandLine) -> int:
-    from mhrun.cli.overrides import given_twice
+    from mhrun.cli.configuration.overrides import given_twice
 
     for text in given_twice(line.rest):
         print(f"mhrun: {text}", file=sys.stderr)
@@ -110,8 +110,8 @@ def _show_configuration(line: CommandLine) -> int:
     """Print the configuration of a run, or of the first job of a sweep."""
     import yaml
 
-    from mhrun.cli.compose import compose_config
-    from mhrun.cli.overrides import sweep_jobs
+    from mhrun.cli.configuration.compose import compose_config
+    from mhrun.cli.configuration.overrides import sweep_jobs
 
     overrides = line.rest
     if line.multirun:

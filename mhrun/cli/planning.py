@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from mhrun.cli.compose import compose_config
-from mhrun.cli.overrides import sweep_jobs
+from mhrun.cli.configuration.compose import compose_config
+from mhrun.cli.configuration.overrides import sweep_jobs
 from mhrun.cli.report_functions import check_report
 from mhrun.data.memory import in_bytes
 from mhrun.durations import describe_duration

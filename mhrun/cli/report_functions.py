@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mhrun.cli.settings import OF_A_REPORT
+from mhrun.cli.configuration.settings import OF_A_REPORT
 
 _NO_FUNCTIONS = ("paper", "finding", "sweep")
 

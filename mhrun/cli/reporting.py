@@ -103,7 +103,7 @@ def _of_run(folder: RunFolder, warn: Callable[[str], None]) -> None:
 
 
 def _of_sweep(place: Path, warn: Callable[[str], None]) -> None:
-    from mhrun.report.sweep import build_sweep_report
+    from mhrun.report.sweep.build import build_sweep_report
 
     with held(place, "sweep", lambda line: print(f"mhrun: {line}", file=sys.stderr, flush=True)):
         print(f"sweep   {build_sweep_report(place, warn)}", flush=True)

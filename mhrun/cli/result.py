@@ -83,7 +83,7 @@ def _warn(warnings: Sequence[str], console: Console) -> None:
 
 def show_sweep(place: Path) -> None:
     """Print what the sweep in a folder found: a sentence, and a row for each job and method, means over seeds."""
-    from mhrun.report.sweep import sweep_summary
+    from mhrun.report.sweep.build import sweep_summary
     from mhrun.report.tables import shown_frame
 
     if (summary := sweep_summary(place)) is None:

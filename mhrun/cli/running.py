@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mhrun.cli.compose import compose_config
-from mhrun.cli.replaced import with_replaced_parts
+from mhrun.cli.configuration.compose import compose_config
+from mhrun.cli.configuration.replaced import with_replaced_parts
 from mhrun.cli.report_functions import check_report
 from mhrun.durations import describe_duration
 from mhrun.store.folder import RunFolder

@@ -23,18 +23,24 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from mhrun.cli.compose import compared, compose_config, reference_of, resolved, with_default_method
-from mhrun.cli.composition import composed, search_path, version_base
+from mhrun.cli.configuration.compose import (
+    compared,
+    compose_config,
+    reference_of,
+    resolved,
+    with_default_method,
+)
+from mhrun.cli.configuration.composition import composed, search_path, version_base
+from mhrun.cli.configuration.file_settings import check_runtime_of_files
+from mhrun.cli.configuration.hydra_errors import explained
+from mhrun.cli.configuration.hydra_settings import is_of_hydra
+from mhrun.cli.configuration.loader import Loader
+from mhrun.cli.configuration.overrides import parsed, sweep_jobs
+from mhrun.cli.configuration.own import added, check_own, is_own
+from mhrun.cli.configuration.replaced import with_replaced_parts
+from mhrun.cli.configuration.resolvers import register_resolvers
 from mhrun.cli.crash import BUG, crash_of, show_traceback
-from mhrun.cli.file_settings import check_runtime_of_files
-from mhrun.cli.hydra_errors import explained
-from mhrun.cli.hydra_settings import is_of_hydra
-from mhrun.cli.loader import Loader
-from mhrun.cli.overrides import parsed, sweep_jobs
-from mhrun.cli.own import added, check_own, is_own
-from mhrun.cli.replaced import with_replaced_parts
 from mhrun.cli.report_functions import check_report
-from mhrun.cli.resolvers import register_resolvers
 from mhrun.cli.running import compute
 from mhrun.cores import CORES, usable_cores
 from mhrun.errors import Interrupted, UserError, first_line, is_of_launcher, reason
@@ -105,7 +111,7 @@ def _clear(folder: Path) -> None:
 
 def _summarised(place: Path, count: int, *, with_reports: bool) -> int:
     """Make the page of a sweep of `count` jobs, print results and failures, and return the exit status."""
-    from mhrun.report.sweep import build_sweep_report
+    from mhrun.report.sweep.build import build_sweep_report
 
     outcomes = jobs_of_sweep(place)
     failed = [job for job in outcomes if job.error]

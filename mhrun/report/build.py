@@ -17,8 +17,8 @@ from matplotlib.transforms import Bbox
 from mhrun.build import trusted, trusted_object
 from mhrun.errors import UserError
 from mhrun.names import checked_name
-from mhrun.report.claim_rules import CLOSE
-from mhrun.report.claims import Judged, judge_all, paper_of
+from mhrun.report.claims.judge import Judged, judge_all, paper_of
+from mhrun.report.claims.rules import CLOSE
 from mhrun.report.declared import experiment_function, finding_of
 from mhrun.report.fresh import page_digest
 from mhrun.report.guard import Guard

@@ -12,7 +12,7 @@ from typing import Any
 
 from mhrun.build import trusted
 from mhrun.paths import EXPERIMENTS
-from mhrun.report.claims import claims_file
+from mhrun.report.claims.judge import claims_file
 from mhrun.report.run import labels
 from mhrun.store.folder import RunFolder
 

@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import jinja2
 import yaml
 
-from mhrun.report.claim_rules import CLOSE
-from mhrun.report.claims import Judged
-from mhrun.report.evidence import Evidence
+from mhrun.report.claims.evidence import Evidence
+from mhrun.report.claims.judge import Judged
+from mhrun.report.claims.rules import CLOSE
+from mhrun.report.claims.verdicts import CLASSES, count
 from mhrun.report.picture import lighter
 from mhrun.report.run import Run
 from mhrun.report.summary import Summary
 from mhrun.report.tables import shown
-from mhrun.report.verdicts import CLASSES, count
 from mhrun.store.files import write_text
 from mhrun.store.identity import identity
 

@@ -11,7 +11,8 @@ import pandas as pd
 from mhrun.diagnostics.grid import Estimate
 from mhrun.kernels.stationary import APPROXIMATE, DECLARED, EXACT, OPTIMISER
 from mhrun.report.check_commands import check_commands
-from mhrun.report.claims import Judged
+from mhrun.report.claims.evidence import Evidence, evidence_of
+from mhrun.report.claims.judge import Judged
 from mhrun.report.declared import measure_of
 from mhrun.report.efficiency import (
     diagnosed,
@@ -19,7 +20,6 @@ from mhrun.report.efficiency import (
     runners_up,
     unconverged,
 )
-from mhrun.report.evidence import Evidence, evidence_of
 from mhrun.report.marks import FAULTY, SHORT, marked, notes
 from mhrun.report.metrics import from_json
 from mhrun.report.run import Run

@@ -10,7 +10,7 @@ from checked import INVARIANCE, failing, judged, subject
 
 from mhrun.check.subject import steps_about
 from mhrun.check.suite import run_suite
-from mhrun.cli.check_output import show_table
+from mhrun.cli.check.output import show_table
 from mhrun.kernels import MetropolisHastings
 from mhrun.pairing.full import Full
 from mhrun.proposals.random_walk import RandomWalk

@@ -14,10 +14,10 @@ from hydra.errors import HydraException
 from kit import FEW
 
 from mhrun.cli.commands import COMMANDS
-from mhrun.cli.compose import compose_config
-from mhrun.cli.hydra_errors import explained
+from mhrun.cli.configuration.compose import compose_config
+from mhrun.cli.configuration.hydra_errors import explained
+from mhrun.cli.configuration.replaced import with_replaced_parts
 from mhrun.cli.main import _warned, run
-from mhrun.cli.replaced import with_replaced_parts
 from mhrun.cli.reporting import _chosen
 from mhrun.engine.assemble import methods_of
 from mhrun.store.identity import digest

@@ -23,10 +23,10 @@ from mhrun.kernels import MetropolisHastings
 from mhrun.models.function import FunctionModel
 from mhrun.pairing.full import Full
 from mhrun.proposals.random_walk import RandomWalk
-from mhrun.report.compare import compare
-from mhrun.report.compared_rows import rows_of, run_names
-from mhrun.report.comparison_figures import figure
-from mhrun.report.comparison_notes import mentioned
+from mhrun.report.comparison.compare import compare
+from mhrun.report.comparison.figures import figure
+from mhrun.report.comparison.notes import mentioned
+from mhrun.report.comparison.rows import rows_of, run_names
 from mhrun.report.convergence import convergence_warnings
 from mhrun.rules.metropolis import Metropolis
 from mhrun.store.folder import RunFolder

@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 
 from mhrun.cli.commands import COMMANDS
 from mhrun.cli.completion import SCRIPTS, candidates
-from mhrun.cli.composition import composed
-from mhrun.cli.key_tree import key_tree
+from mhrun.cli.configuration.composition import composed
+from mhrun.cli.listing.key_tree import key_tree
 from mhrun.cli.main import run
 
 

@@ -265,7 +265,7 @@ def test_a_slurm_job_that_is_reported_to_stop_is_queued_again_and_goes_on(tmp_pa
 
 def test_slurm_has_the_bundled_settings(capsys):
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
-    from mhrun.cli.composition import composed
+    from mhrun.cli.configuration.composition import composed
 
     config = composed([*SHORT, "hydra/launcher=slurm", "hydra.launcher.partition=cpu"])
     assert config.hydra.launcher._target_.endswith("SlurmLauncher")

@@ -12,11 +12,11 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from mhrun.cli import loader
-from mhrun.cli.compose import compose_config
-from mhrun.cli.composition import search_path, version_base
+from mhrun.cli.configuration import loader
+from mhrun.cli.configuration.compose import compose_config
+from mhrun.cli.configuration.composition import search_path, version_base
+from mhrun.cli.configuration.resolvers import register_resolvers
 from mhrun.cli.main import run
-from mhrun.cli.resolvers import register_resolvers
 from mhrun.paths import CONF
 from mhrun.store.folder import RunFolder
 

@@ -26,7 +26,7 @@ from mhrun.errors import UserError
 from mhrun.paths import EXPERIMENTS, experiment_module
 from mhrun.report.build import build_report
 from mhrun.report.build import reported as is_reported
-from mhrun.report.claims import judge_all
+from mhrun.report.claims.judge import judge_all
 from mhrun.report.fresh import source
 from mhrun.report.page import write_page
 from mhrun.report.run import Run

@@ -12,7 +12,7 @@ import yaml
 from kit import FEW, compute
 from kit import unrendered as without_rendering
 
-from mhrun.cli.compose import compose_config
+from mhrun.cli.configuration.compose import compose_config
 from mhrun.cli.main import run as main
 from mhrun.cli.result import show_result
 from mhrun.diagnostics.grid import Estimate
@@ -20,16 +20,17 @@ from mhrun.engine.diagnosis.faults import fault_of
 from mhrun.errors import UserError
 from mhrun.kernels.stationary import Samples
 from mhrun.paths import EXPERIMENTS, ROOT
-from mhrun.report import build, declared, evidence, recorded, summary, summary_of
+from mhrun.report import build, declared, summary, summary_of
 from mhrun.report.build import build_report
-from mhrun.report.claims import Judged
+from mhrun.report.claims import evidence, recorded
+from mhrun.report.claims.evidence import evidence_of
+from mhrun.report.claims.judge import Judged
+from mhrun.report.claims.verdicts import NOT_AT_SCALE, NOT_REPRODUCED, REPRODUCED
 from mhrun.report.efficiency import costs, diagnosed, efficiency, named, unconverged, valid_draws
-from mhrun.report.evidence import evidence_of
 from mhrun.report.marks import SHORT
 from mhrun.report.run import Run
 from mhrun.report.run_warnings import run_warnings
 from mhrun.report.summary import _approximate, default_finding, methods_table
-from mhrun.report.verdicts import NOT_AT_SCALE, NOT_REPRODUCED, REPRODUCED
 from mhrun.store.folder import RunFolder
 
 

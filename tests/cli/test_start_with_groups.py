@@ -16,7 +16,7 @@ from starting import numbers, own_folder, table
 
 import mhrun
 from mhrun.build import build
-from mhrun.cli.compose import compose_config
+from mhrun.cli.configuration.compose import compose_config
 from mhrun.cli.main import run
 from mhrun.models.function import Named
 from mhrun.models.parameters import Parameters

@@ -15,8 +15,8 @@ import pytest
 from kit import FEW
 from sweeps import BARE, OVERRIDES, QUICK, enter, the_sweep
 
+from mhrun.cli.configuration.overrides import given_twice, sweep_jobs
 from mhrun.cli.main import run
-from mhrun.cli.overrides import given_twice, sweep_jobs
 from mhrun.cli.sweep import digest_of
 from mhrun.errors import UserError
 from mhrun.report.marks import NOTES, SHORT
@@ -309,7 +309,7 @@ def test_a_sweep_over_seeds_has_their_means_ess_and_rhat(tmp_path, capsys, monke
     """Also of an experiment that names no numbers for sweeps."""
     drawn = []
     monkeypatch.setattr(
-        "mhrun.report.sweep.sweep_figure", lambda frame, keys, *_: drawn.append((frame, keys)) or "-"
+        "mhrun.report.sweep.build.sweep_figure", lambda frame, keys, *_: drawn.append((frame, keys)) or "-"
     )
     arguments = [*OVERRIDES, *QUICK, "~report.sweep", "~report.metrics", "~report.tables", "~report.notes"]
     assert run([*arguments, "seed=1,2", "lam=0.3,0.2"]) == 0

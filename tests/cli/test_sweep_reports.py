@@ -79,7 +79,7 @@ def of_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("MHRUN_TRUST", "sweepreport")
     book = {"paper": {}, "experiments": {}, "sweeps": {}}
     book["sweeps"]["gmm_tied_means"] = {"over": {"lam": [0.3, 0.2]}, "claims": [CLAIM]}
-    monkeypatch.setattr("mhrun.report.claims._claims_of_paper", lambda config: book)
+    monkeypatch.setattr("mhrun.report.claims.judge._claims_of_paper", lambda config: book)
     return book
 
 

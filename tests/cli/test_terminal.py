@@ -16,14 +16,14 @@ from kit import FEW
 from rich.console import Console
 from rich.progress import Progress
 
-from mhrun.cli.listing_one import _section
+from mhrun.cli.listing.one import _section
+from mhrun.cli.listing.outline import seconds_at_paper_scale
 from mhrun.cli.main import run
-from mhrun.cli.outline import seconds_at_paper_scale
 from mhrun.cli.places import experiments
 from mhrun.cli.progress import Bars, Lines, Notes, _Clock
 from mhrun.cli.running import compute
 from mhrun.durations import describe_duration
-from mhrun.report.recorded import recorded_results
+from mhrun.report.claims.recorded import recorded_results
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import RESULTS_VERSION
 
@@ -116,7 +116,7 @@ def test_experiments_are_listed_by_paper_in_a_line_each(capsys, tmp_path):
 
 
 def test_the_list_fits_a_terminal_of_80_columns(capsys, monkeypatch):
-    monkeypatch.setattr("mhrun.cli.listing.columns", lambda: 80)
+    monkeypatch.setattr("mhrun.cli.listing.experiments.columns", lambda: 80)
     assert run(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     rows = [line for line in lines if re.match(r"  \w", line)]
@@ -140,7 +140,7 @@ RECORD = {
 @pytest.fixture
 def record(tmp_path, monkeypatch):
     """Write recorded results of gmm_tied_means in the place of the project's."""
-    monkeypatch.setattr("mhrun.report.recorded.RESULTS", tmp_path / "results")
+    monkeypatch.setattr("mhrun.report.claims.recorded.RESULTS", tmp_path / "results")
 
     def write(**changes):
         (tmp_path / "results").mkdir(exist_ok=True)

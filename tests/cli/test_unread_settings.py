@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mhrun.cli.compose import compose_config
-from mhrun.cli.composition import composed
+from mhrun.cli.configuration.compose import compose_config
+from mhrun.cli.configuration.composition import composed
+from mhrun.cli.configuration.unread import check_read, references_of
 from mhrun.cli.main import run
-from mhrun.cli.unread import check_read, references_of
 from mhrun.errors import UserError
 
 GMM = "experiment=gmm_tied_means"

@@ -14,7 +14,7 @@ import torch
 from scipy import stats
 
 from mhrun.build import build, trusted_object
-from mhrun.cli.compose import compose_config
+from mhrun.cli.configuration.compose import compose_config
 from mhrun.cli.main import run
 from mhrun.cli.parsing import parse_command_line
 from mhrun.data import Dataset

@@ -10,10 +10,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
 from mhrun.build import build, trusted_object
-from mhrun.cli.compose import compose_config
-from mhrun.cli.composition import composed
+from mhrun.cli.configuration.compose import compose_config
+from mhrun.cli.configuration.composition import composed
+from mhrun.cli.configuration.resolvers import register_resolvers
 from mhrun.cli.places import experiments
-from mhrun.cli.resolvers import register_resolvers
 from mhrun.data.mixture import MixtureSample
 from mhrun.engine.assemble import methods_of
 from mhrun.errors import UserError
@@ -22,7 +22,7 @@ from mhrun.kernels.stationary import samples
 from mhrun.models.tied_means import TiedMeans
 from mhrun.paths import CONF
 from mhrun.random import Draws, Streams, derive_key
-from mhrun.report.claims import judge_all
+from mhrun.report.claims.judge import judge_all
 from mhrun.report.declared import experiment_function
 from mhrun.target import Target
 from mhrun.types import INFO_DEFAULTS, Controls

@@ -17,8 +17,8 @@ import torch
 
 import mhrun
 from mhrun.build import build
-from mhrun.cli.compose import compose_config
-from mhrun.cli.composition import composed
+from mhrun.cli.configuration.compose import compose_config
+from mhrun.cli.configuration.composition import composed
 from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.data.no_data import NoData

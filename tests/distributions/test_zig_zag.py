@@ -12,7 +12,7 @@ from kit import StopAfter, advance, assert_same_bits, begin, contents, controls,
 from scipy import stats
 from significance import ALPHA, Z, assert_mean
 
-from mhrun.cli.compose import compose_config
+from mhrun.cli.configuration.compose import compose_config
 from mhrun.data import Dataset
 from mhrun.engine.experiment import run_experiment
 from mhrun.engine.watcher import Silent

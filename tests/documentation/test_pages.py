@@ -18,9 +18,9 @@ from scipy import stats
 
 import mhrun
 from mhrun import Fixed
-from mhrun.cli.compose import compose_config
+from mhrun.cli.configuration.compose import compose_config
+from mhrun.cli.configuration.overrides import sweep_jobs
 from mhrun.cli.main import run
-from mhrun.cli.overrides import sweep_jobs
 from mhrun.cli.parsing import parse_command_line
 from mhrun.data import Dataset
 from mhrun.engine.execution.executors import choose_executor

@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from mhrun.cli.compose import compose_config
+from mhrun.cli.configuration.compose import compose_config
 from mhrun.cli.parsing import parse_command_line
 from mhrun.paths import PACKAGE
 

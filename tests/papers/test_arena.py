@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from mhrun.cli.compose import compose_config
+from mhrun.cli.configuration.compose import compose_config
 from mhrun.data.regression_sample import RegressionSample
 from mhrun.diagnostics.grid import Estimate
 from mhrun.engine.experiment import run_experiment

@@ -26,7 +26,7 @@ from monitored import (
 from scipy.spatial.distance import pdist, squareform
 
 from mhrun.build import build
-from mhrun.cli.compose import compose_config
+from mhrun.cli.configuration.compose import compose_config
 from mhrun.data import Dataset
 from mhrun.dynamics.momentum import Momentum
 from mhrun.engine.choices import Choices

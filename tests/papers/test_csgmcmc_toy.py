@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import integrate
 
-from mhrun.cli.compose import compose_config
+from mhrun.cli.configuration.compose import compose_config
 from mhrun.diagnostics.chains import ess_of_chain
 from mhrun.diagnostics.grid import Grid
 from mhrun.paths import experiment_module

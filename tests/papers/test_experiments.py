@@ -14,7 +14,7 @@ import pytest
 import tables
 import yaml
 
-from mhrun.cli.compose import compose_config
+from mhrun.cli.configuration.compose import compose_config
 from mhrun.cli.places import experiments
 from mhrun.diagnostics.grid import Estimate
 from mhrun.engine.experiment import run_experiment
@@ -22,7 +22,7 @@ from mhrun.engine.watcher import Silent
 from mhrun.paths import CONF, experiment_module
 from mhrun.report import build, style
 from mhrun.report.build import build_report
-from mhrun.report.claims import judge_all
+from mhrun.report.claims.judge import judge_all
 from mhrun.report.run import Run
 
 FEW = ("steps=24", "chains=2")

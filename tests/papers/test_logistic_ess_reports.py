@@ -10,7 +10,7 @@ import torch
 import yaml
 from scipy.special import log_expit, logsumexp
 
-from mhrun.cli.compose import compose_config
+from mhrun.cli.configuration.compose import compose_config
 from mhrun.data import Dataset
 from mhrun.models.logistic import Logistic
 from mhrun.paths import EXPERIMENTS, experiment_module

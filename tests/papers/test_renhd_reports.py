@@ -12,11 +12,11 @@ import xarray as xr
 import yaml
 from matplotlib import pyplot as plt
 
-from mhrun.cli.compose import compose_config
+from mhrun.cli.configuration.compose import compose_config
 from mhrun.engine.experiment import run_experiment
 from mhrun.engine.watcher import Silent
 from mhrun.paths import CONF, EXPERIMENTS, experiment_module
-from mhrun.report.claims import judge_all
+from mhrun.report.claims.judge import judge_all
 from mhrun.report.declared import experiment_function
 from mhrun.report.run import Run
 

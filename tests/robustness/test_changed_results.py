@@ -16,7 +16,7 @@ import pytest
 from kit import FEW, assert_same_bits, config, contents, one_line, unrendered
 
 from mhrun.cli.comparing import compare_runs
-from mhrun.cli.listing import show_list
+from mhrun.cli.listing.experiments import show_list
 from mhrun.cli.main import run
 from mhrun.cli.reporting import make_reports
 from mhrun.cli.running import compute

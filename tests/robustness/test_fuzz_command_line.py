@@ -28,10 +28,10 @@ from omegaconf.errors import OmegaConfBaseException
 import mhrun.cli.planning as planning
 from hydra_plugins.mhrun_project import ProjectSource
 from mhrun import yaml_file
-from mhrun.cli.compose import compose_config, resolved
-from mhrun.cli.composition import _plain_hydra, composed
-from mhrun.cli.hydra_errors import _keys, explained
-from mhrun.cli.hydra_settings import check_node
+from mhrun.cli.configuration.compose import compose_config, resolved
+from mhrun.cli.configuration.composition import _plain_hydra, composed
+from mhrun.cli.configuration.hydra_errors import _keys, explained
+from mhrun.cli.configuration.hydra_settings import check_node
 from mhrun.cli.main import run
 from mhrun.cli.places import experiments
 from mhrun.engine.assemble import methods_of, trace_bytes

@@ -13,7 +13,7 @@ from kit import short_run
 
 import mhrun
 from mhrun.build import build, call
-from mhrun.cli.compose import compose_config
+from mhrun.cli.configuration.compose import compose_config
 from mhrun.cli.main import run
 from mhrun.errors import UserError
 

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from mhrun import yaml_file
-from mhrun.cli.composition import composed
-from mhrun.cli.file_settings import check_runtime_of_files
+from mhrun.cli.configuration.composition import composed
+from mhrun.cli.configuration.file_settings import check_runtime_of_files
+from mhrun.cli.configuration.resolution import bounded
 from mhrun.cli.main import run
-from mhrun.cli.resolution import bounded
 from mhrun.errors import UserError
 from mhrun.names import is_name
 from mhrun.store.folder import RunFolder, sweeps
@@ -219,7 +219,9 @@ REFERENCES = {
 
 @pytest.mark.parametrize("line", REFERENCES)
 def test_references_are_bounded(capsys, monkeypatch, line):
-    monkeypatch.setattr("mhrun.cli.compose.bounded", lambda: bounded(500))  # sooner than after 10,000
+    monkeypatch.setattr(
+        "mhrun.cli.configuration.compose.bounded", lambda: bounded(500)
+    )  # sooner than after 10,000
     for text in REFERENCES[line]:
         write("experiment/evil", SMALL + text)
         assert line in refused(capsys, *SHOWN)
@@ -228,7 +230,7 @@ def test_references_are_bounded(capsys, monkeypatch, line):
 def test_the_environment_that_configurations_may_have(monkeypatch):
     from pathlib import Path
 
-    from mhrun.cli.compose import compose_config
+    from mhrun.cli.configuration.compose import compose_config
 
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "11")

@@ -9,7 +9,7 @@ import pytest
 
 from mhrun.diagnostics.chains import worth
 from mhrun.diagnostics.distances import Shifts, _few, shifts
-from mhrun.report.agreement import (
+from mhrun.report.comparison.agreement import (
     FALSE_ALARM,
     RELEVANT,
     agreement,

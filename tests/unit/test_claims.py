@@ -9,9 +9,9 @@ import pytest
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
 from mhrun.paths import EXPERIMENTS
-from mhrun.report.claim_rules import check_rule, describe_rule, is_close, is_noisy, satisfied
-from mhrun.report.claims import claims_of, judge_all, read_claims
-from mhrun.report.verdicts import JUDGED, NOT_AT_SCALE, count
+from mhrun.report.claims.judge import claims_of, judge_all, read_claims
+from mhrun.report.claims.rules import check_rule, describe_rule, is_close, is_noisy, satisfied
+from mhrun.report.claims.verdicts import JUDGED, NOT_AT_SCALE, count
 
 
 @pytest.mark.parametrize(
@@ -176,8 +176,8 @@ experiments:
 def book(tmp_path, monkeypatch):
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "claims.yaml").write_text(BOOK)
-    monkeypatch.setattr("mhrun.report.claims.EXPERIMENTS", tmp_path)
-    monkeypatch.setattr("mhrun.report.claims.CONF", tmp_path)
+    monkeypatch.setattr("mhrun.report.claims.judge.EXPERIMENTS", tmp_path)
+    monkeypatch.setattr("mhrun.report.claims.judge.CONF", tmp_path)
     (tmp_path / "experiment").mkdir()
     for name in ("of_the_paper", "of_our_own", "wrong"):
         (tmp_path / "experiment" / f"{name}.yaml").touch()

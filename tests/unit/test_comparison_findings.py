@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from mhrun.cli.comparing import _by_method
-from mhrun.report.compare import Comparison
-from mhrun.report.compared_rows import Row, unlike
-from mhrun.report.comparison_notes import better, doubts, small_errors
-from mhrun.report.comparison_page import finding, table
+from mhrun.report.comparison.compare import Comparison
+from mhrun.report.comparison.notes import better, doubts, small_errors
+from mhrun.report.comparison.page import finding, table
+from mhrun.report.comparison.rows import Row, unlike
 
 
 @pytest.mark.parametrize(

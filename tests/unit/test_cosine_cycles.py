@@ -9,7 +9,7 @@ import pytest
 import torch
 from kit import StopAfter, assert_same_bits, contents
 
-from mhrun.cli.compose import compose_config
+from mhrun.cli.configuration.compose import compose_config
 from mhrun.engine.experiment import run_experiment
 from mhrun.engine.watcher import Silent
 from mhrun.errors import Interrupted, Refusal, UserError

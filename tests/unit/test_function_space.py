@@ -9,15 +9,15 @@ import pytest
 import torch
 
 import mhrun
-from mhrun.cli.compose import compose_config
+from mhrun.cli.configuration.compose import compose_config
 from mhrun.diagnostics.chains import worth, worth_of_predictions
 from mhrun.dynamics.adam import Adam
 from mhrun.engine.experiment import run_experiment
 from mhrun.engine.watcher import Silent
 from mhrun.errors import UserError
 from mhrun.models.perceptron import Perceptron
-from mhrun.report.compare import compare
-from mhrun.report.compared_rows import Row
+from mhrun.report.comparison.compare import compare
+from mhrun.report.comparison.rows import Row
 from mhrun.report.efficiency import diagnosed
 from mhrun.report.run import Run
 from mhrun.target.function_space import DATA, Predictions, is_network, predictions, that_vary

@@ -23,7 +23,7 @@ from scipy import stats
 
 import mhrun
 import mhrun.data.images as images
-from mhrun.cli.compose import compose_config
+from mhrun.cli.configuration.compose import compose_config
 from mhrun.data import Dataset
 from mhrun.data.square_images import SquareImages
 from mhrun.diagnostics.calibration import auroc

@@ -12,7 +12,7 @@ from kit import config, short_run
 from torch import nn
 
 import mhrun
-from mhrun.cli.compose import compose_config
+from mhrun.cli.configuration.compose import compose_config
 from mhrun.data import Dataset
 from mhrun.engine.assemble import assembled
 from mhrun.engine.experiment import run_experiment

@@ -2,7 +2,7 @@
 
 import re
 
-from mhrun.report.evidence import Evidence
+from mhrun.report.claims.evidence import Evidence
 from mhrun.report.page import template
 
 

@@ -17,7 +17,7 @@ from mhrun import paths
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
 from mhrun.report import declared, notes, plots, vocabulary
-from mhrun.report.claims import judge_all
+from mhrun.report.claims.judge import judge_all
 from mhrun.report.metrics import Address, MetricTable, estimate, long_table, short_address, value
 from mhrun.report.run import Run
 
@@ -117,8 +117,8 @@ experiments:
 """
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "claims.yaml").write_text(text)
-    monkeypatch.setattr("mhrun.report.claims.EXPERIMENTS", tmp_path)
-    monkeypatch.setattr("mhrun.report.claims.CONF", tmp_path)
+    monkeypatch.setattr("mhrun.report.claims.judge.EXPERIMENTS", tmp_path)
+    monkeypatch.setattr("mhrun.report.claims.judge.CONF", tmp_path)
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "e.yaml").touch()
     config = {"experiment": "e", "report": {"paper": "p"}, "runtime": {"departures": []}}

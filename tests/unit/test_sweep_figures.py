@@ -8,8 +8,8 @@ import pytest
 from matplotlib import pyplot as plt
 
 from mhrun.diagnostics.grid import Estimate
-from mhrun.report.sweep_figure import sweep_figure
-from mhrun.report.sweep_text import SHORT, short_names
+from mhrun.report.sweep.figure import sweep_figure
+from mhrun.report.sweep.text import SHORT, short_names
 
 
 @pytest.mark.parametrize("first", [[50, "null", 20], ["b", "a", "b"], [3, 1, 2]])

@@ -9,8 +9,8 @@ import pytest
 
 from mhrun.diagnostics.grid import Estimate
 from mhrun.report.declared import column_headings
-from mhrun.report.sweep import _warnings
-from mhrun.report.sweep_text import SHORT, over_seeds, sweep_finding, sweep_warnings
+from mhrun.report.sweep.build import _warnings
+from mhrun.report.sweep.text import SHORT, over_seeds, sweep_finding, sweep_warnings
 
 
 def test_the_sentence_of_a_sweep_has_the_range_of_the_measure():

@@ -1,0 +1,1 @@
+"""``mhrun check``: correctness checks of parts, and simulation-based calibration of models."""

@@ -1,0 +1,53 @@
+"""``mhrun check experiment=NAME``: simulation-based calibration of a user's model with the methods of an experiment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from mhrun.cli.check.calibration_output import print_json, print_table
+from mhrun.cli.check.calibration_study import Setting, study_of
+from mhrun.cli.check.replications import calibration_of
+from mhrun.errors import Refusal, UserError
+
+_REPLICATIONS, _N = 100, 500
+_FEWEST = 20  # data sets whose ranks show anything
+_OWN = ("replications", "n")
+
+
+def is_calibration(overrides: Sequence[str]) -> bool:
+    """Return whether the overrides of a check name an experiment."""
+    return any(override.lstrip("+").partition("=")[0] == "experiment" for override in overrides)
+
+
+def calibrate(overrides: Sequence[str], folders: Sequence[Path], *, as_json: bool) -> int:
+    """Calibrate each method of an experiment, print the verdicts, and return 1 if one fails.
+
+    Raises:
+        UserError: invalid overrides, or a model that cannot be simulated.
+    """
+    own = {key: value for key, _, value in (w.partition("=") for w in overrides) if key in _OWN}
+    setting = Setting(
+        overrides=tuple(override for override in overrides if override.partition("=")[0] not in _OWN),
+        folders=tuple(folders),
+        replications=_whole_number("replications", own.get("replications", str(_REPLICATIONS)), _FEWEST),
+        n=_whole_number("n", own["n"], 1) if "n" in own else None,
+        most=_N,
+    )
+    study = study_of(setting)
+    began, calibrations = time.perf_counter(), {}
+    for name, method in study.methods.items():
+        try:
+            calibrations[name] = calibration_of(study, method, quiet=as_json)
+        except Refusal as error:
+            raise UserError(f"{name}: {error}") from error
+    seconds = time.perf_counter() - began
+    (print_json if as_json else print_table)(study, calibrations, seconds)
+    return 1 if any(calibration.verdict.outcome == "fails" for calibration in calibrations.values()) else 0
+
+
+def _whole_number(key: str, text: str, least: int) -> int:
+    if not text.isdigit() or int(text) < least:
+        raise UserError(f"{key} = {text} must be a whole number, at least {least}.")
+    return int(text)

@@ -1,0 +1,1 @@
+"""The settings of a command: overrides, composition with Hydra, resolution, and checks."""

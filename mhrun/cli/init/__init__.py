@@ -1,0 +1,1 @@
+"""``mhrun init``: a project that is ready to run, from a table or empty."""

@@ -1,0 +1,121 @@
+"""Hints of ``mhrun init`` on tables that may mislead a regression."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from mhrun.data.dataset import Dataset
+from mhrun.data.table_facts import describe_missing, features_of
+from mhrun.models.poisson_regression import dispersion_warnings
+
+_FEW = 10  # values of a feature up to which they may be labels
+_INFLATION = 100.0  # of the variance of a weight by other features, from which it is named: R^2 above 0.99
+_NAMED = 3  # features of a line
+_BULK = (0.1, 0.9)  # quantiles of a feature
+_NARROW = 0.1  # sd between them, below which few values make the sd
+_WIDEST = 2_000  # features up to which their correlations are computed
+_ROWS = 100_000  # of which relations between columns are computed
+
+
+def hints_of(data: Dataset, kind: str) -> Iterator[str]:
+    """Yield lines on what may mislead: rows left out, labels, codes of missing values, collinearity, overdispersion.
+
+    Args:
+        data: the table as the regression reads it.
+        kind: the kind of regression, of `mhrun.cli.init.models.RegressionTemplate`.
+    """
+    if dropped := data.facts["dropped"]:
+        yield f"{dropped:,} of {data.n + dropped:,} rows lack a value and are left out"
+        if texts := data.facts["dropped_texts"]:
+            yield describe_missing(texts).strip().rstrip(".")
+    if "x" in data.fields:  # which groups alone are not
+        yield from _whole_numbers(data)
+        yield from _far_values(data)
+        yield from _collinear(data)
+    if kind == "Poisson" and not data.facts.get("groups"):  # whose effects may be why counts differ
+        yield from _overdispersed(data)
+
+
+def _whole_numbers(data: Dataset) -> Iterator[str]:
+    """Yield a line on each feature whose whole numbers may be labels: of rows, or of a few categories."""
+    x = data.fields["x"].numpy()
+    for place, name in enumerate(data.facts["columns"]):
+        if name not in data.facts["scales"]:
+            continue
+        mean, sd = data.facts["scales"][name]
+        values = np.unique(x[:, place] * sd + mean)
+        # Values come back from the standardised feature: rounding is relative to both of its moments.
+        rounding = 1e-6 * min(1.0, sd) + 1e-12 * abs(mean)
+        if not np.allclose(values, values.round(), rtol=0, atol=rounding):
+            continue
+        if len(values) == data.n:
+            yield f"{name} is another whole number in each row: if it is a label, exclude=[{name}] leaves it out"
+        elif 2 < len(values) <= _FEW:
+            yield f"{name} has {len(values)} values, whole numbers: if they are labels, categorical=[{name}]"
+
+
+def _far_values(data: Dataset) -> Iterator[str]:
+    """Yield a line on each feature whose standard deviation a few values make, as codes of missing values do."""
+    x = _some_rows(data, "x")
+    for place, name in enumerate(data.facts["columns"]):
+        if name not in data.facts["scales"]:
+            continue
+        low, high = np.quantile(x[:, place], _BULK)
+        if not 0 < high - low < _NARROW:  # 0: a rare category
+            continue
+        far = float(data.fields["x"][:, place].abs().max())
+        sign = 1.0 if float(data.fields["x"][:, place].max()) >= far else -1.0
+        mean, sd = data.facts["scales"][name]
+        yield (
+            f"{name} has values far from all others, up to {sign * far * sd + mean:.6g}, {far:.0f} sd from its mean: "
+            "if they stand for missing values, remove them; the prior of its weight is narrow for all other rows"
+        )
+
+
+def _collinear(data: Dataset) -> Iterator[str]:
+    """Yield a line on features that others nearly determine: R_j^2 = 1 - 1 / [C^-1]_jj, of their correlations C."""
+    names = features_of(data.facts)
+    if data.n <= len(names) + 1:
+        yield f"{len(names):,} features and only {data.n:,} rows: the prior decides on some weights"
+        return
+    if not 1 < len(names) <= _WIDEST:
+        return
+    x = _some_rows(data, "x")[:, -len(names) :]
+    sizes, vectors = np.linalg.eigh(np.corrcoef(x, rowvar=False))
+    # Data in float32 have zero eigenvalues of this size.
+    inflation = (vectors**2 / np.maximum(sizes, 1e-12)).sum(axis=1)
+    worst = [j for j in np.argsort(-inflation) if inflation[j] > _INFLATION]
+    if worst:
+        shown_names = ", ".join(names[j] for j in worst[:_NAMED]) + ", ..." * (len(worst) > _NAMED)
+        verb, share = ("is", "its") if len(worst) == 1 else ("are", "their")
+        yield (
+            f"{shown_names} {verb} nearly determined by other features (R^2 above {1 - 1 / _INFLATION:g}): {share} "
+            "single weights are hardly known; exclude=[...] leaves some out"
+        )
+
+
+def _overdispersed(data: Dataset) -> Iterator[str]:
+    """Yield a line on counts whose variance is above the mean, by Pearson's statistic of a maximum-likelihood fit."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import PoissonRegressor
+
+    x, y = (_some_rows(data, name) for name in ("x", "y"))
+    exposure = _some_rows(data, "exposure") if "exposure" in data.fields else np.ones(len(y))
+    if len(y) <= x.shape[1] or not y.any():
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        rates = PoissonRegressor(alpha=1e-8, fit_intercept=False, max_iter=300)
+        mean = exposure * rates.fit(x, y / exposure, sample_weight=exposure).predict(x)
+    yield from dispersion_warnings(torch.from_numpy(y), torch.from_numpy(mean), x.shape[1])
+
+
+def _some_rows(data: Dataset, name: str) -> np.ndarray:
+    """Return a field in float64, evenly spaced rows of a large table."""
+    stride = -(-data.n // _ROWS)
+    rows: np.ndarray = data.fields[name].numpy()[::stride].astype(np.float64)
+    return rows

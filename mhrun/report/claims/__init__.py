@@ -1,0 +1,1 @@
+"""A paper's claims: their rules, their verdicts, and what was recorded of them."""

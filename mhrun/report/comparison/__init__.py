@@ -1,0 +1,1 @@
+"""Comparisons of runs and traces: rows, distances from a reference, verdicts, figures and the page."""

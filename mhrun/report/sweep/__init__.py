@@ -1,0 +1,1 @@
+"""The report of a sweep: its table, figure, text and page."""
