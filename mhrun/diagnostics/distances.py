@@ -106,8 +106,10 @@ def energy_distance(draws: Array, reference: Array) -> Estimate:
 
     Szekely & Rizzo 2013. Coordinates are in standard deviations of the reference, |.| is the Euclidean norm. The
     distance is zero if and only if the distributions agree. X and X' come from different chains, which are independent,
-    so the estimate is unbiased and can be negative. The standard error is a jackknife over the chains of both sets. At
-    most 4096 points of each set are used, evenly spread over its chains.
+    so the estimate is unbiased and can be negative. The standard error is a jackknife over the chains of both sets: on
+    average up to 1.5 times too large where the distributions agree, as it counts interactions of pairs of chains twice
+    (Efron & Stein 1981), and right where they differ clearly. At most 4096 points of each set are used, evenly spread
+    over its chains.
 
     Args:
         draws: (C, S, D).

@@ -64,7 +64,7 @@ EXPLAINED = {
     "error of that coordinate alone, and by chance the worst of 100 coordinates is 2.7 of these off",
     "spread": "Standard deviation of the coordinate that is furthest off, over the reference's: 1 where they agree",
     "energy": "Energy distance of all coordinates together: 0 where distributions agree, free of bias, and so below 0 "
-    "by chance",
+    "by chance; where they agree, +- is up to 1.5 times too large",
 }
 DISTANCES = {
     "verdict": "verdict",
