@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch import Tensor
 from mhrun.errors import Refusal, UserError
 from mhrun.models import autograd
 from mhrun.models.bounds import Constant, constant_bounds
+from mhrun.models.dispersion import ROWS, dispersion_warnings
 from mhrun.models.explained import explained, unvalidated
 from mhrun.models.naming import named
 from mhrun.models.parameters import Parameters, start_values
@@ -24,6 +25,7 @@ from mhrun.random import Draws, Purpose, derive_key
 from mhrun.types import BOUND_KINDS, Bounds, Reference, Rows
 
 PerDatum = Callable[[Any, Any], Tensor]
+_DRAWS = 200  # evenly spaced, by which the fit of a model is judged
 
 
 class Named(dict[str, Any]):
@@ -65,6 +67,8 @@ class FunctionModel:
         simulate: ``(theta, rows) -> fields``: new data given parameters, for simulation-based calibration; `rows` has
             the experiment's data, and the returned fields replace those of the same names.
         mean: ``(theta, rows) -> (m,)``: the mean of the outcome, which `mhrun.predict` averages over draws.
+        family: the distribution of the outcome ``y`` given its `mean`: ``poisson``, counts, of which a run warns if
+            their variance is well above their mean. None: this is not judged.
         lipschitz: a bound on the norm of the gradient of each datum's log-likelihood in theta, everywhere, for exact
             minibatch tests: a number, or a function ``rows -> (n,)``. It is never guessed; a run stops if a term
             exceeds its bound. Parameters must be without constraints.
@@ -80,6 +84,7 @@ class FunctionModel:
     """
 
     bound_kinds: Sequence[str] = ()
+    family: Literal["poisson"] | None = None
     _bounds: _BoundsFunction | None = None
 
     def __init__(
@@ -94,6 +99,7 @@ class FunctionModel:
         start_sd: float = 0.0,
         simulate: Callable[[Any, Any], Any] | None = None,
         mean: Callable[[Any, Any], Tensor] | None = None,
+        family: Literal["poisson"] | None = None,
         lipschitz: Constant | None = None,
         curvature: Constant | None = None,
         third: Constant | None = None,
@@ -124,7 +130,13 @@ class FunctionModel:
         self.start_sd = float(start_sd)
         if mean is not None and not callable(mean):
             raise Refusal(f"mean = {mean!r} must be a function (theta, rows) -> (m,).")
+        if family not in (None, "poisson"):
+            raise Refusal(f"family = {family!r} is unknown; choose poisson, or leave it out.")
+        if family is not None and mean is None:
+            raise Refusal(f"family = {family} requires mean, a function (theta, rows) -> (m,).")
         self.simulate, self.mean = simulate, mean
+        if family is not None:  # else the attribute would change fingerprints, which folders of calls have
+            self.family = family
         self._log_lik = log_lik
         self._log_prior = log_prior
         self._single = single
@@ -252,6 +264,35 @@ class FunctionModel:
             with explained(_called("the function", function), {"theta": point, **fields}):
                 values.append(function(self._received(one), fields["x"] if self._single else Named(fields)))
         return torch.stack(values)
+
+    @property
+    def checks_fit(self) -> bool:
+        """Whether `fit_warnings` checks anything."""
+        return self.family is not None
+
+    def fit_warnings(self, draws: Tensor, data: Rows) -> list[str]:
+        """Return a line if counts vary more than Poisson counts about the posterior means of their means.
+
+        The effective number of parameters is the sum of the posterior variances of the means, each over its mean: the
+        trace of the hat matrix. Effects of groups that the prior shrinks count by what the data determine of them.
+
+        Args:
+            draws: of the posterior (K, P), the numbers of all named parameters or theta.
+            data: fields (n, ...), of which ``y`` are the counts.
+        """
+        assert self.mean is not None
+        fields = {name: field[:: -(-len(data["y"]) // ROWS)] for name, field in data.items()}
+        rows = fields["x"] if self._single else Named(fields)
+        total = squares = torch.zeros(len(fields["y"]), dtype=torch.float64, device=draws.device)
+        chosen = draws[:: -(-len(draws) // _DRAWS)]
+        with explained(_called("mean", self.mean), fields):
+            for draw in chosen:
+                point = draw if self.parameters is None else Named(self.parameters.named(draw))
+                mean = returned(self.mean(point, rows)[None], (1, len(total)), "mean")[0].double()
+                total, squares = total + mean, squares + mean**2
+        mean = total / len(chosen)
+        variance = (squares - len(chosen) * mean**2) / (len(chosen) - 1)
+        return list(dispersion_warnings(fields["y"].double(), mean, float((variance / mean).sum())))
 
     def _replayed(
         self, function: Callable[[Tensor, Rows], Sequence[Tensor]], theta: Tensor, rows: Rows

@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal, nearest
 from mhrun.models.bounds import Distances, order_of, over_parts, remainder_slope, remainder_width, row_norms
+from mhrun.models.dispersion import ROWS, dispersion_warnings
 from mhrun.models.linear import Regression, predictor
 from mhrun.types import Bounds, Field, Reference, Rows
-
-_DISPERSION = (
-    1.5  # variance over mean from which counts are named; intervals are then a fifth too narrow or more
-)
-_ROWS = 100_000  # evenly spaced, from which it is computed
-
-
-def dispersion_warnings(y: Tensor, mean: Tensor, parameters: int) -> Iterator[str]:
-    """Yield a line on counts whose variance is clearly above the mean, by Pearson's statistic.
-
-    chi^2 / (n - D) has mean 1 for Poisson counts, and variance (2 + mean of 1 / mean_i) / (n - D).
-
-    Args:
-        y: counts (n,).
-        mean: fitted means (n,).
-        parameters: D, the number of fitted ones.
-    """
-    free = len(y) - parameters
-    if free < 1:
-        return
-    dispersion = float(((y - mean) ** 2 / mean).sum() / free)
-    spread = float(((2 + 1 / mean).mean() / free) ** 0.5)
-    if dispersion > max(_DISPERSION, 1 + 5 * spread):
-        yield (
-            f"the counts' variance is about {dispersion:.2g} times their mean: intervals of a Poisson regression are "
-            f"about {dispersion**0.5:.2g} times too narrow; a negative binomial is in docs/questions.md"
-        )
 
 
 class PoissonRegression(Regression):
@@ -108,11 +82,11 @@ class PoissonRegression(Regression):
         """Return the mean e exp(x.theta), (C, m)."""
         return (predictor(theta.double(), rows["x"].double()) + self.offset(rows)).exp()
 
-    def fit_warnings(self, theta: Tensor, data: Rows) -> list[str]:
-        """Return a line if the counts vary more about the means at theta (D,) than Poisson counts."""
-        stride = -(-len(data["y"]) // _ROWS)
+    def fit_warnings(self, draws: Tensor, data: Rows) -> list[str]:
+        """Return a line if the counts vary more than Poisson counts about the means at the mean of draws (K, D)."""
+        stride = -(-len(data["y"]) // ROWS)
         rows = {name: field[::stride][None] for name, field in data.items()}
-        mean = self.outcome_mean(theta[None], rows)[0]
+        mean = self.outcome_mean(draws.mean(0, keepdim=True), rows)[0]
         return list(dispersion_warnings(rows["y"][0].double(), mean, self.dim))
 
     def simulate(self, theta: Tensor, rows: Rows) -> dict[str, Tensor]:

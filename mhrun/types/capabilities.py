@@ -148,11 +148,22 @@ class Simulates(Protocol):
 
 
 class JudgesFit(Protocol):
-    """Checks its fit to the data."""
+    """Checks its fit to the data, unless it is a `HasFitFlag` whose `checks_fit` is false."""
 
-    def fit_warnings(self, theta: Tensor, data: Rows) -> list[str]:
-        """Return lines on failed checks of the fit, at the posterior mean theta (D,)."""
+    def fit_warnings(self, draws: Tensor, data: Rows) -> list[str]:
+        """Return lines on failed checks of the fit.
+
+        Args:
+            draws: of the posterior (K, P), as traces have them: theta, or the numbers of all named parameters.
+            data: all of it, fields (n, ...).
+        """
         ...
+
+
+class HasFitFlag(Protocol):
+    """Has `fit_warnings` for some of its settings only."""
+
+    checks_fit: bool  # whether `fit_warnings` checks anything
 
 
 class HasLogLikOfOne(Protocol):

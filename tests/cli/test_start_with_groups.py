@@ -204,3 +204,21 @@ def test_groups_alone_and_a_model_without_them(capsys):
     )
     assert "weights" not in Path("mine/my_rows_model.py").read_text()
     assert "60 rows, groups of school" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [None, 1.0])
+def test_counts_with_more_variance_than_mean_within_groups_are_named(capsys, size):
+    """Poisson and negative binomial ones, in groups that differ; by `init`, and after a run of its model."""
+    rng = np.random.default_rng(5)
+    mean = np.repeat([1.0, 3.0, 9.0, 4.0], 150)
+    rate = mean if size is None else mean * rng.gamma(size, 1 / size, 600)
+    table(600, y=rng.poisson(rate), school=np.repeat(list("abcd"), 150))
+    arguments = ["--data", "my rows.csv", "--outcome", "y", "model=poisson", "groups=school"]
+    assert run(["init", "mine", *arguments]) == 0
+    assert ("times their mean" in capsys.readouterr().out) == (size is not None)
+    few = ["~methods.sgld", "methods.hmc.steps=300", "methods.hmc.warmup=100", "runtime.report=false"]
+    assert run(["--project", "mine", "my_rows", "scale=smoke", *few]) == 0
+    summary = json.loads(Path("outputs/my_rows/latest/summary.json").read_text())
+    lines = summary["methods"]["hmc"]["fit_warnings"]
+    assert ["times their mean" in line for line in lines] == [True] * (size is not None)

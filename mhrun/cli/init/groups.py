@@ -115,6 +115,7 @@ def multilevel(kind: str, name: str, target: str, data: Dataset, form: str | Non
     functions = {part: f"{name}_model.{part}" for part in ("log_lik", "simulate")}
     functions["mean"] = f"{name}_model.mean_outcome"
     functions |= {"log_prior": f"{name}_model.log_prior"} if centred else {}
+    functions |= {"family": "poisson"} if kind == "Poisson" else {}
     positive = data.facts.get("positive")
     equation = likelihood.equation.format(
         target=target,

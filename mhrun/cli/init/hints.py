@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
+import scipy.linalg
+import scipy.sparse
 import torch
 
 from mhrun.data.dataset import Dataset
 from mhrun.data.table_facts import describe_missing, features_of
-from mhrun.models.poisson_regression import dispersion_warnings
+from mhrun.models.dispersion import dispersion_warnings
 
 _FEW = 10  # values of a feature up to which they may be labels
 _INFLATION = 100.0  # of the variance of a weight by other features, from which it is named: R^2 above 0.99
@@ -18,6 +21,7 @@ _NAMED = 3  # features of a line
 _BULK = (0.1, 0.9)  # quantiles of a feature
 _NARROW = 0.1  # sd between them, below which few values make the sd
 _WIDEST = 2_000  # features up to which their correlations are computed
+_GROUPS = 1_000  # by which counts are judged
 _ROWS = 100_000  # of which relations between columns are computed
 
 
@@ -36,7 +40,7 @@ def hints_of(data: Dataset, kind: str) -> Iterator[str]:
         yield from _whole_numbers(data)
         yield from _far_values(data)
         yield from _collinear(data)
-    if kind == "Poisson" and not data.facts.get("groups"):  # whose effects may be why counts differ
+    if kind == "Poisson":
         yield from _overdispersed(data)
 
 
@@ -99,19 +103,54 @@ def _collinear(data: Dataset) -> Iterator[str]:
 
 
 def _overdispersed(data: Dataset) -> Iterator[str]:
-    """Yield a line on counts whose variance is above the mean, by Pearson's statistic of a maximum-likelihood fit."""
+    """Yield a line on counts whose variance is above the mean, by Pearson's statistic of a maximum-likelihood fit.
+
+    With groups, each has an effect without a prior. Given their sum, the counts of a group are multinomial, so that the
+    statistic of its k rows has mean k - 1, however few and small they are. Groups of zeros are left out: any effect
+    that is low enough fits them.
+    """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import PoissonRegressor
 
-    x, y = (_some_rows(data, name) for name in ("x", "y"))
+    y = _some_rows(data, "y")
+    x = _some_rows(data, "x") if "x" in data.fields else np.empty((len(y), 0))
     exposure = _some_rows(data, "exposure") if "exposure" in data.fields else np.ones(len(y))
-    if len(y) <= x.shape[1] or not y.any():
+    settings: dict[str, Any] = {"alpha": 1e-8, "max_iter": 300}
+    parameters = x.shape[1]
+    if groups := [_some_rows(data, name).astype(np.int64) for name in data.facts.get("groups", {})]:
+        kept = _informative(groups, y)
+        y, exposure = y[kept], exposure[kept]
+        x, parameters = _with_indicators(x[kept], [codes[kept] for codes in groups])
+        settings = {"alpha": 1e-7, "solver": "newton-cholesky"}  # lbfgs takes too many steps with rare groups
+    if len(y) <= parameters or not y.any():
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        rates = PoissonRegressor(alpha=1e-8, fit_intercept=False, max_iter=300)
+        warnings.simplefilter("ignore", scipy.linalg.LinAlgWarning)  # another solver then takes over
+        rates = PoissonRegressor(fit_intercept=False, **settings)
         mean = exposure * rates.fit(x, y / exposure, sample_weight=exposure).predict(x)
-    yield from dispersion_warnings(torch.from_numpy(y), torch.from_numpy(mean), x.shape[1])
+    yield from dispersion_warnings(torch.from_numpy(y), torch.from_numpy(mean), parameters)
+
+
+def _informative(groups: Sequence[np.ndarray], y: np.ndarray) -> np.ndarray:
+    """Return which rows are in groups with other counts than 0 (n,): of each column, of its first groups if many."""
+    kept: np.ndarray = np.all([codes < _GROUPS // len(groups) for codes in groups], axis=0)
+    left = -1
+    while left != (left := kept.sum()):  # without a row, a group of another column may have zeros only
+        for codes in groups:
+            kept &= np.bincount(codes, y * kept)[codes] > 0
+    return kept
+
+
+def _with_indicators(x: np.ndarray, groups: Sequence[np.ndarray]) -> tuple[scipy.sparse.csr_array, int]:
+    """Return features and an indicator of each group (n, D), sparse, and the rank.
+
+    Features of groups, such as the size of a school, add nothing to it, nor does one group of a second column.
+    """
+    places = [np.unique(codes, return_inverse=True)[1] for codes in groups]
+    indicators = [scipy.sparse.csr_array((np.ones(len(x)), (np.arange(len(x)), at))) for at in places]
+    design = scipy.sparse.csr_array(scipy.sparse.hstack([x, *indicators]))
+    return design, int(np.linalg.matrix_rank((design.T @ design).toarray(), hermitian=True))
 
 
 def _some_rows(data: Dataset, name: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Posterior predictive checks of a model at its posterior mean."""
+"""Posterior predictive checks of a model."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from mhrun.native import native_form
 from mhrun.store.draws import validity
 from mhrun.store.netcdf import flat_draws
 from mhrun.types import Model
-from mhrun.types.capabilities import JudgesFit, offers
+from mhrun.types.capabilities import HasFitFlag, JudgesFit, offers
 
 if TYPE_CHECKING:
     import xarray as xr
 
 
-_NEAR = 1.1  # R-hat below which the mean of all draws is near the posterior's
+_NEAR = 1.1  # R-hat below which means of all draws are near the posterior's
 
 
 def judges_fit(model: Model) -> TypeGuard[JudgesFit]:
     """Return whether a model has checks of its fit."""
+    if offers(model, HasFitFlag) and not model.checks_fit:
+        return False
     return offers(model, JudgesFit) and native_form(model, "fit_warnings", "log_lik") is not None
 
 
 def fit_warnings(method: Method, trace: xr.DataTree) -> list[str]:
-    """Return the failed checks of the model's fit, at the posterior mean.
+    """Return the failed checks of the model's fit, by the draws.
 
     Draws of another target, or of chains that have not converged, contradict the data by themselves: there is no line.
     """
@@ -49,5 +51,5 @@ def fit_warnings(method: Method, trace: xr.DataTree) -> list[str]:
     rhats = np.array([diagnosis.rhat for diagnosis in diagnoses(draws)])
     if not (rhats < _NEAR).all():  # NaN neither
         return []
-    mean = torch.from_numpy(draws.mean((0, 1), dtype=np.float64)).to(data.device)
-    return model.fit_warnings(mean, data.fields)
+    flat = torch.from_numpy(draws.reshape(-1, draws.shape[-1]).astype(np.float64)).to(data.device)
+    return model.fit_warnings(flat, data.fields)

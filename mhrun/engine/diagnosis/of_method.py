@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mhrun.engine.diagnosis.excess_variance import excess_variance
 from mhrun.engine.diagnosis.fit import fit_warnings, judges_fit
@@ -21,6 +21,9 @@ from mhrun.engine.method import Method
 from mhrun.errors import reason_of
 from mhrun.store.netcdf import KINETIC, open_trace
 from mhrun.types import Controls, State
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 T = TypeVar("T")
 
@@ -46,6 +49,10 @@ class Diagnosis:
         return (
             self._tried("the fit of the model", warnings) if judges_fit(self._method.target.model) else None
         )
+
+    def of_fit_by(self, trace: xr.DataTree) -> list[str] | None:
+        """Return warnings about the model's fit from the draws of a trace; None if that fails."""
+        return self._tried("the fit of the model", lambda: fit_warnings(self._method, trace))
 
     def of_state(self, state: State, last: Controls) -> dict[str, Any]:
         """Return the facts that are from the last state, with the controls of the last step (1, C)."""
