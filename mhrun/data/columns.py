@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
+from mhrun.data.advice import list_setting
 from mhrun.errors import UserError
 from mhrun.numbers import is_number
 
@@ -72,10 +73,14 @@ def numbers(column: Any, path: Path) -> Array:
                 f"({len(column) - len(bad):,} others are)."
             )
         levels = sorted(set(map(str, text or column.tolist())))
-        roles = [] if is_label(len(levels), len(column)) else [f"set categorical=[{column.name}]"]
+        roles = (
+            []
+            if is_label(len(levels), len(column))
+            else [f"set {list_setting('categorical', [column.name])}"]
+        )
         if CLASSES < len(levels) <= len(column) / 2:
-            roles.append(f"groups=[{column.name}] for a multilevel model")
-        roles.append(f"leave it out with exclude=[{column.name}]")
+            roles.append(f"{list_setting('groups', [column.name])} for a multilevel model")
+        roles.append(f"leave it out with {list_setting('exclude', [column.name])}")
         what = f"{few(levels)}, no numbers"
         if levels and all(map(_DATE.fullmatch, levels)):
             what = f"dates ({few(levels)}), no numbers"
@@ -111,7 +116,7 @@ def mean_and_sd(values: Array, train: npt.NDArray[np.bool_], name: str, path: Pa
     if training.min() == training.max():  # where the deviation from the mean may be rounding
         raise UserError(
             f"{path.name}: column '{name}' is {training[0]:g} in every row, which cannot be standardised; "
-            f"leave it out with exclude=[{name}]."
+            f"leave it out with {list_setting('exclude', [name])}."
         )
     with np.errstate(over="ignore", invalid="ignore"):
         mean, sd = float(training.mean()), float(training.std())

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mhrun.data.advice import list_setting
 from mhrun.data.columns import check_decimals, few, is_label, levels_of, mean_and_sd, numbers
 from mhrun.data.dataset import Dataset
 from mhrun.data.design import TableDesign
@@ -259,15 +260,15 @@ class Table:
             if is_label(len(values), len(table)):
                 raise UserError(
                     f"{path.name}: column '{name}' has {len(values):,} values in {len(table):,} rows, too many for "
-                    f"categories; leave it out of categorical, and set groups=[{name}] for a multilevel model, or "
-                    f"exclude=[{name}]."
+                    f"categories; leave it out of categorical, and set {list_setting('groups', [name])} for a "
+                    f"multilevel model, or {list_setting('exclude', [name])}."
                 )
         for name in self.groups:
             levels[name] = levels_of(table[name], path)
             if len(levels[name]) < 2:
                 raise UserError(
                     f"{path.name}: column '{name}' has one value, {few(levels[name])}; leave it out of groups, and "
-                    f"set exclude=[{name}]."
+                    f"set {list_setting('exclude', [name])}."
                 )
         return levels
 
@@ -382,7 +383,6 @@ def _of_text(features: Any) -> str:
     texts = [str(name) for name in features.columns if not is_numeric_dtype(features[name])]
     labels = [name for name in texts if is_label(features[name].nunique(), len(features))]  # such as dates
     texts = [name for name in texts if name not in labels]
-    advice = f"categorical=[{','.join(texts)}]" if texts else ""
-    if labels:
-        advice += f"{', ' if texts else ''}exclude=[{','.join(labels)}]"
+    settings = {"categorical": texts, "exclude": labels}
+    advice = " ".join(list_setting(key, names) for key, names in settings.items() if names)
     return f" There is text in {', '.join([*texts, *labels])}: {advice}." if advice else ""

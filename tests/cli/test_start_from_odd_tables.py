@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -155,6 +156,22 @@ def test_what_may_be_a_mistake_in_a_table_is_named(capsys):
     )
     assert "code has 3 values, whole numbers: if they are labels, categorical=[code]" in out
     assert "age has" not in out
+
+
+def test_advice_can_be_pasted(capsys):
+    """Whatever the names of columns; a name that is read as a mapping is shown in quotes."""
+    odd = ["Unnamed: 0", 'it\'s [1], "2"', "2020"]
+    table(**{name: lambda rng, rows: np.arange(rows) for name in odd}, y=flags)
+    start = ["init", "mine", "--data", "my rows.csv", "--outcome", "y"]
+    assert run(start) == 0
+    labels = re.findall(r"if it is a label, (.*) leaves it out\n", capsys.readouterr().out)
+    names = [yaml.safe_load(shlex.split(text)[0].removeprefix("exclude="))[0] for text in labels]
+    assert names == odd
+    assert run(["init", "other", *start[2:], *shlex.split(labels[0])]) == 0
+    assert "'Unnamed: 0'" not in Path("other/conf/data/my_rows.yaml").read_text()
+    capsys.readouterr()
+    assert run(["init", "third", *start[2:], "exclude=[Unnamed: 0]"]) == 2
+    assert """put a name with a colon in quotes: 'exclude=["Unnamed: 0"]'""" in capsys.readouterr().err
 
 
 def test_codes_of_missing_values_are_named(capsys):

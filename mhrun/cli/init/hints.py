@@ -11,6 +11,7 @@ import scipy.linalg
 import scipy.sparse
 import torch
 
+from mhrun.data.advice import list_setting
 from mhrun.data.dataset import Dataset
 from mhrun.data.table_facts import describe_missing, features_of
 from mhrun.models.dispersion import dispersion_warnings
@@ -57,9 +58,15 @@ def _whole_numbers(data: Dataset) -> Iterator[str]:
         if not np.allclose(values, values.round(), rtol=0, atol=rounding):
             continue
         if len(values) == data.n:
-            yield f"{name} is another whole number in each row: if it is a label, exclude=[{name}] leaves it out"
+            yield (
+                f"{name} is another whole number in each row: if it is a label, {list_setting('exclude', [name])} "
+                "leaves it out"
+            )
         elif 2 < len(values) <= _FEW:
-            yield f"{name} has {len(values)} values, whole numbers: if they are labels, categorical=[{name}]"
+            yield (
+                f"{name} has {len(values)} values, whole numbers: if they are labels, "
+                f"{list_setting('categorical', [name])}"
+            )
 
 
 def _far_values(data: Dataset) -> Iterator[str]:

@@ -16,6 +16,7 @@ from mhrun.cli.init.groups import multilevel
 from mhrun.cli.init.hints import hints_of
 from mhrun.cli.init.models import flow, part_text, regression_of
 from mhrun.data import Dataset
+from mhrun.data.advice import list_setting
 from mhrun.data.outcome import outcome_of
 from mhrun.data.table import Table
 from mhrun.data.table_facts import describe_units, features_of
@@ -229,9 +230,20 @@ def _table_settings(settings: Sequence[str]) -> dict[str, Any]:
             by_key[key] = yaml.safe_load(value)
         except yaml.YAMLError as error:
             raise UserError(f"{setting} cannot be read; write lists as {key}=[a,b].") from error
-        if key in ("features", "categorical", "groups", "exclude") and not isinstance(by_key[key], list):
-            by_key[key] = [str(by_key[key])]
+        if key in ("features", "categorical", "groups", "exclude"):
+            by_key[key] = by_key[key] if isinstance(by_key[key], list) else [str(by_key[key])]
+            _check_list(setting, key, by_key[key])
     return by_key
+
+
+def _check_list(setting: str, key: str, columns: Sequence[Any]) -> None:
+    """Refuse a list in which a name with a colon was read as a mapping."""
+    for column in columns:
+        if isinstance(column, Mapping):
+            name = ", ".join(f"{before}: {after}" for before, after in column.items())
+            raise UserError(
+                f"{setting} is no list of columns; put a name with a colon in quotes: {list_setting(key, [name])}"
+            )
 
 
 def _name(file: Path) -> str:
