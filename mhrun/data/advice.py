@@ -25,7 +25,7 @@ def list_setting(key: str, values: Iterable[object]) -> str:
 def _in_list(value: object) -> str:
     """Return a value in a list of YAML, which Hydra reads alike, but for backslashes."""
     if not isinstance(value, str):
-        return str(value)
+        return f"{value:.16g}"
     is_plain = _PLAIN.fullmatch(value) is not None and yaml.safe_load(value) == value
     return (
         value if is_plain and value.lower() not in ("inf", "nan") else json.dumps(value, ensure_ascii=False)

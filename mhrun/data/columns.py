@@ -23,6 +23,7 @@ CLASSES = 20
 
 
 _MOST_BAD = 0.2  # share of the cells of a column that are no numbers, above which it is text
+_MOST_CODES = 3  # texts of a column of numbers that may stand for missing values
 
 
 _WITH_COMMA = re.compile(r"\s*[+-]?\d*(,\d+(e[+-]?\d+)?|(,\d{3})+(\.\d*)?)\s*", re.IGNORECASE)
@@ -40,7 +41,7 @@ def check_decimals(column: Any, path: Path) -> None:
     """
     if column.dtype.kind in "biuf":
         return
-    text = (v for v in column.dropna().tolist() if not _is_number(v))
+    text = (v for v in column.dropna().tolist() if not is_decimal(v))
     first = next(text, None)
     if _has_comma(first) and all(map(_has_comma, text)):
         raise UserError(
@@ -55,6 +56,40 @@ def _has_comma(value: Any) -> TypeGuard[str]:
     return isinstance(value, str) and _WITH_COMMA.fullmatch(value) is not None
 
 
+def check_few_texts(column: Any, path: Path) -> None:
+    """Refuse a column of numbers in which a few cells are none.
+
+    Raises:
+        UserError: it is such a column.
+    """
+    if not (bad := _few_texts(column)):
+        return
+    row, value = bad[0]
+    tail = f" and {len(bad) - 1:,} more are not numbers" if len(bad) > 1 else " is not a number"
+    advice = ""
+    if texts := codes_of_missing(column):
+        setting = list_setting("missing_values", texts)
+        advice = f"; if they stand for missing values, {setting} missing=drop leaves their rows out"
+    raise UserError(
+        f"{path.name}: column '{column.name}': {value!r} in data row {row + 1:,}{tail} "
+        f"({len(column) - len(bad):,} others are){advice}."
+    )
+
+
+def codes_of_missing(column: Any) -> list[str]:
+    """Return the texts of a column of numbers that may stand for missing values: those of a few cells, if alike."""
+    texts = list(dict.fromkeys(str(value) for _, value in _few_texts(column)))
+    return texts if len(texts) <= _MOST_CODES else []
+
+
+def _few_texts(column: Any) -> list[tuple[int, Any]]:
+    """Return the places and values of the cells that are no numbers, if they are few and the others are numbers."""
+    if column.dtype.kind in "biuf":
+        return []
+    bad = [(i, v) for i, v in zip(column.index, column.tolist(), strict=True) if not is_decimal(v)]
+    return bad if len(bad) <= _MOST_BAD * len(column) else []
+
+
 def numbers(column: Any, path: Path) -> Array:
     """Return a column as float64.
 
@@ -63,15 +98,8 @@ def numbers(column: Any, path: Path) -> Array:
     """
     check_decimals(column, path)
     if column.dtype.kind not in "biuf":
+        check_few_texts(column, path)
         text = [v for v in column.tolist() if not isinstance(v, int | float)]
-        bad = [(i, v) for i, v in zip(column.index, column.tolist(), strict=True) if not _is_number(v)]
-        if 0 < len(bad) <= _MOST_BAD * len(column):
-            row, value = bad[0]
-            tail = f" and {len(bad) - 1:,} more are not numbers" if len(bad) > 1 else " is not a number"
-            raise UserError(
-                f"{path.name}: column '{column.name}': {value!r} in data row {row + 1:,}{tail} "
-                f"({len(column) - len(bad):,} others are)."
-            )
         levels = sorted(set(map(str, text or column.tolist())))
         roles = (
             []
@@ -98,7 +126,8 @@ def is_label(levels: int, rows: int) -> bool:
     return levels > max(CLASSES, rows / 2)
 
 
-def _is_number(value: Any) -> bool:
+def is_decimal(value: Any) -> bool:
+    """Return whether a cell is a number, or a text that Python reads as one."""
     try:
         float(value)
     except (TypeError, ValueError):

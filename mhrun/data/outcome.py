@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mhrun.data.columns import CLASSES, check_decimals, few, levels_of
+from mhrun.data.columns import CLASSES, check_decimals, check_few_texts, few, levels_of
 from mhrun.data.table_file import read_table
 from mhrun.errors import UserError, nearest
 from mhrun.paths import located
 
 
-def outcome_of(path: Path, target: str | None, separator: str | None = None) -> tuple[str, list[Any]]:
+def outcome_of(
+    path: Path, target: str | None, separator: str | None = None, missing_values: Sequence[Any] = ()
+) -> tuple[str, list[Any]]:
     """Return the column of the outcome, the last if none is named, and its first values, each once: at most 21.
 
     Raises:
         UserError: there is no such column, it has one value, or more than 20 that are not numbers.
     """
-    frame = read_table(located(str(path)), separator)
+    frame = read_table(located(str(path)), separator, missing_values)
     frame.columns = list(map(str, frame.columns))
     names = list(frame.columns)
     by_default = " (the last, as --outcome names none)" if target is None else ""
@@ -34,6 +37,7 @@ def outcome_of(path: Path, target: str | None, separator: str | None = None) -> 
             f"{path.name}: column '{target}'{by_default} has no two values; choose another outcome."
         )
     if len(levels) > CLASSES and frame[target].dtype.kind not in "iuf":
+        check_few_texts(frame[target].dropna(), path)
         raise UserError(
             f"{path.name}: column '{target}'{by_default} holds {len(levels):,} categories ({few(levels)}); "
             f"an outcome is at most {CLASSES} categories, or numbers."

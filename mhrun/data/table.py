@@ -14,10 +14,19 @@ import numpy.typing as npt
 import torch
 
 from mhrun.data.advice import list_setting
-from mhrun.data.columns import check_decimals, few, is_label, levels_of, mean_and_sd, numbers
+from mhrun.data.columns import (
+    check_decimals,
+    codes_of_missing,
+    few,
+    is_label,
+    levels_of,
+    mean_and_sd,
+    numbers,
+)
 from mhrun.data.dataset import Dataset
 from mhrun.data.design import TableDesign
 from mhrun.data.memory import check_memory
+from mhrun.data.missing_values import checked_values, without_values
 from mhrun.data.table_facts import describe_missing
 from mhrun.data.table_file import COPIES, read_table, texts_of_missing
 from mhrun.data.table_roles import check_plain_name, check_roles
@@ -60,6 +69,8 @@ class Table:
         standardise_target: likewise for y; `facts` has its name, mean and standard deviation.
         intercept: whether the first column of x is 1.
         missing: if a row lacks a value, ``refuse`` the table or ``drop`` the row.
+        missing_values: texts and numbers that stand for missing values in any column, such as ``[unknown, -999]``; some
+            cell must have each. Empty cells, and texts such as NA, nan, None and null, are missing without being named.
         test_share: share of the rows, drawn by `seed`, that are test data.
         part: ``train`` or ``test``.
         seed: of the split.
@@ -90,6 +101,7 @@ class Table:
         separator: str | None = None,
         exclude: Sequence[str] = (),
         groups: Sequence[str] = (),
+        missing_values: Sequence[str | float] = (),
     ) -> None:
         for name, value, allowed in (
             ("outcome", outcome, _OUTCOMES),
@@ -127,6 +139,7 @@ class Table:
         self.standardise_target = standardise_target
         self.intercept = intercept
         self.missing = missing
+        self.missing_values = checked_values(missing_values)
         self.test_share = test_share
         self.part = part
         self.seed = seed
@@ -167,7 +180,7 @@ class Table:
         return _tables[key]
 
     def _read(self, path: Path) -> tuple[Dataset, TableDesign]:
-        frame = read_table(path, self.separator)
+        frame = read_table(path, self.separator, self.missing_values)
         frame.columns = list(map(str, frame.columns))  # names of Parquet columns may be numbers
         chosen = self._columns(list(frame.columns))
         table = self._complete_rows(
@@ -238,7 +251,7 @@ class Table:
             *self.groups,
             *([self.target] if self.target and self.target in table else []),
         ]
-        return texts_of_missing(table, columns, path, self.separator)
+        return texts_of_missing(table, columns, path, self.separator, self.missing_values)
 
     def _design(
         self, table: Any, chosen: Sequence[str], train: npt.NDArray[np.bool_], path: Path
@@ -320,6 +333,7 @@ class Table:
         else:
             raise UserError(f"New rows of {self.file} are a DataFrame, a mapping of its columns, or a file.")
         frame = frame.rename(columns=str).reset_index(drop=True)  # messages name rows by their place
+        frame = without_values(frame, self.missing_values) if self.missing_values else frame
         design.check_rows(frame, path)
         if not (fields := design.fields(frame, path)):
             raise UserError(f"{self.file} is read without features, of which new rows could have others.")
@@ -382,7 +396,12 @@ def _of_text(features: Any) -> str:
 
     texts = [str(name) for name in features.columns if not is_numeric_dtype(features[name])]
     labels = [name for name in texts if is_label(features[name].nunique(), len(features))]  # such as dates
-    texts = [name for name in texts if name not in labels]
-    settings = {"categorical": texts, "exclude": labels}
-    advice = " ".join(list_setting(key, names) for key, names in settings.items() if names)
-    return f" There is text in {', '.join([*texts, *labels])}: {advice}." if advice else ""
+    codes = {name: codes_of_missing(features[name].dropna()) for name in texts}
+    texts = [name for name in texts if name not in labels and not codes[name]]
+    settings = {
+        "categorical": texts,
+        "exclude": [name for name in labels if not codes[name]],
+        "missing_values": list(dict.fromkeys(text for found in codes.values() for text in found)),
+    }
+    advice = " ".join(list_setting(key, values) for key, values in settings.items() if values)
+    return f" There is text in {', '.join(codes)}: {advice}." if advice else ""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mhrun.data.memory import available, check_memory, in_bytes
+from mhrun.data.missing_values import check_present, without_values
 from mhrun.errors import UserError, reason
 
 COPIES = 3
@@ -25,27 +26,40 @@ _EXACT = (3, 1)  # the version from which pandas reads the nearest number by its
 _INSTEAD = "save its columns by np.save and choose data=memmap, which leaves them on the disk"
 
 
-def read_table(path: Path, separator: str | None) -> Any:
+def read_table(path: Path, separator: str | None, missing_values: Sequence[Any] = ()) -> Any:
     """Return a table as pandas reads it.
 
     Args:
         path: .csv, .tsv or .txt, also compressed, or .parquet.
         separator: of a text file; None to detect it in the first line.
+        missing_values: texts and numbers that are read as empty cells.
 
     Raises:
-        UserError: it is not a table, two columns have the same name, or it does not fit into memory.
+        UserError: it is not a table, two columns have the same name, it does not fit into memory, or no cell has one of
+            the missing values.
     """
+    frame = _read(path, separator)
+    if missing_values:
+        check_present(frame, missing_values, path)
+        if _is_parquet(path):
+            return without_values(frame, missing_values)
+        del frame  # before another copy
+        frame = _read(path, separator, missing_values)
+    return frame
+
+
+def _read(path: Path, separator: str | None, missing_values: Sequence[Any] = ()) -> Any:
     import pandas as pd
 
     kind = path.name.lower().split(".")
     try:
-        if kind[-1] in ("parquet", "pq"):
+        if _is_parquet(path):
             frame = _parquet(path)
         else:
             if not {"csv", "tsv", "txt"} & set(kind):
                 raise UserError(f"{path.name} is not a supported table; give a .csv, .tsv, .txt or .parquet.")
             _check_text(path)
-            frame = _text(path, _separator(path) if separator is None else separator)
+            frame = _text(path, _separator(path) if separator is None else separator, missing_values)
     except (UserError, KeyboardInterrupt):
         raise
     except pd.errors.ParserWarning as error:
@@ -59,16 +73,14 @@ def read_table(path: Path, separator: str | None) -> Any:
             f"iconv -f {encoding} -t UTF-8."
         ) from error
     except ImportError as error:
-        package = (
-            "pyarrow" if kind[-1] in ("parquet", "pq") else str(getattr(error, "name", None) or "a package")
-        )
+        package = "pyarrow" if _is_parquet(path) else str(getattr(error, "name", None) or "a package")
         raise UserError(f"{path.name} needs {package} to be read: pip install {package}.") from error
     except Exception as error:  # pandas, pyarrow and decompressors raise many errors for an invalid file
         raise UserError(f"{path.name} cannot be read as a table: {reason(error)}") from error
     return frame
 
 
-def _text(path: Path, separator: str) -> Any:
+def _text(path: Path, separator: str, missing_values: Sequence[Any]) -> Any:
     """Return a text file as pandas reads it; numbers are the nearest in float64, as Python reads them."""
     import pandas as pd
 
@@ -80,7 +92,7 @@ def _text(path: Path, separator: str) -> Any:
         names = [name for name in first.iloc[0].tolist() if isinstance(name, str)]
         _check_header(names, path)
         _check_names(names, path)
-        return pd.read_csv(path, **options)
+        return pd.read_csv(path, na_values=list(missing_values), **options)
 
 
 def _options(separator: str) -> dict[str, Any]:
@@ -95,7 +107,9 @@ def _options(separator: str) -> dict[str, Any]:
     return options
 
 
-def texts_of_missing(frame: Any, columns: Sequence[str], path: Path, separator: str | None) -> dict[str, str]:
+def texts_of_missing(
+    frame: Any, columns: Sequence[str], path: Path, separator: str | None, missing_values: Sequence[Any] = ()
+) -> dict[str, str]:
     """Return, for columns of text, the commonest text such as NA that pandas reads as a missing value.
 
     Args:
@@ -103,17 +117,23 @@ def texts_of_missing(frame: Any, columns: Sequence[str], path: Path, separator: 
         columns: of it.
         path: the file.
         separator: as in `read_table`.
+        missing_values: which are not returned.
     """
     import pandas as pd
 
     wanted = [name for name in columns if frame[name].dtype.kind not in "biufc" and frame[name].isna().any()]
-    if not wanted or path.name.lower().endswith((".parquet", ".pq")):
+    if not wanted or _is_parquet(path):
         return {}
     options = _options(_separator(path) if separator is None else separator)
     written = pd.read_csv(path, dtype=str, keep_default_na=False, usecols=wanted, **options)
     texts = {name: written.loc[frame[name].isna().to_numpy(), name].value_counts() for name in wanted}
-    found = {name: [str(text) for text in counts.index if text.strip()] for name, counts in texts.items()}
+    named = {"", *map(str, missing_values)}
+    found = {name: [str(t) for t in counts.index if t.strip() not in named] for name, counts in texts.items()}
     return {name: values[0] for name, values in found.items() if values}
+
+
+def _is_parquet(path: Path) -> bool:
+    return path.name.lower().endswith((".parquet", ".pq"))
 
 
 def _separator(path: Path) -> str:

@@ -13,7 +13,9 @@ import pytest
 import yaml
 from starting import flags, numbers, own_folder, table
 
+from mhrun.cli.configuration.compose import compose_config
 from mhrun.cli.main import run
+from mhrun.store.identity import digest
 
 
 @pytest.fixture(autouse=True)
@@ -186,6 +188,43 @@ def test_codes_of_missing_values_are_named(capsys):
     assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y"]) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "far from all others" in line)
     assert line.strip().startswith("income has values far from all others, up to -99999, 8 sd from its mean")
+    advice = re.search("missing values, (.*) leaves their rows out", line)[1].split()
+    assert advice == ["missing_values=[-99999]", "missing=drop"]
+    assert run(["init", "other", "--data", "my rows.csv", "--outcome", "y", *advice]) == 0
+    assert "5 of 300 rows lack a value and are left out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("outcome", ["y", "income"])
+@pytest.mark.parametrize("has_gap", [False, True])
+def test_a_text_among_numbers_may_stand_for_a_missing_value(capsys, outcome, has_gap):
+    """As a feature and as the outcome, and where other cells are empty: the settings that make it one are printed."""
+    income = np.random.default_rng(0).normal(30, 5, 300).round(3).astype(str).astype(object)
+    income[[3, 100]] = "unknown"
+    table(
+        300,
+        y=flags,
+        income=income,
+        rest=lambda rng, rows: np.where(np.arange(rows) < has_gap, np.nan, rng.normal(size=rows)),
+    )
+    start = ["init", "mine", "--data", "my rows.csv", "--outcome", outcome]
+    assert run(start) == 2
+    assert "missing_values=[unknown]" in capsys.readouterr().err
+    assert run([*start, "missing_values=unknown", "missing=drop"]) == 0
+    assert f"{2 + has_gap} of 300 rows lack a value and are left out" in capsys.readouterr().out
+    written = yaml.safe_load(Path("mine/conf/data/my_rows.yaml").read_text())
+    assert written["missing_values"] == ["unknown"]
+    first = compose_config(["experiment=my_rows"], [Path("mine/conf")], compare=False)
+    other = compose_config(
+        ["experiment=my_rows", "data.missing_values=[]"], [Path("mine/conf")], compare=False
+    )
+    assert digest(first) != digest(other)
+
+
+def test_a_class_may_stand_for_a_missing_value(capsys):
+    table(y=["yes", "no", "unknown"] * 20)
+    start = ["init", "mine", "--data", "my rows.csv", "--outcome", "y"]
+    assert run([*start, "missing_values=[unknown]", "missing=drop"]) == 0
+    assert "logistic regression of y = 'yes' against 'no': 40 rows" in capsys.readouterr().out
 
 
 def test_numbers_in_a_small_unit_are_no_whole_numbers(capsys):

@@ -47,8 +47,18 @@ def needs_pyarrow(frame, name):
 @pytest.mark.parametrize(
     ("cells", "words"),
     [
-        ({4: "1.5.0"}, "column 'b': '1.5.0' in data row 5 is not a number (299 others are)"),
-        ({4: "1,5", 7: "?"}, "column 'b': '1,5' in data row 5 and 1 more are not numbers (298 others are)"),
+        (
+            {4: "1.5.0"},
+            "'1.5.0' in data row 5 is not a number (299 others are); if they stand for missing values",
+        ),
+        (
+            {4: "n/a?", 7: "n/a?", 8: "unknown"},
+            "if they stand for missing values, 'missing_values=[\"n/a?\",unknown]' missing=drop leaves",
+        ),
+        (
+            {4: "1,5", 7: "?"},
+            "column 'b': '1,5' in data row 5 and 1 more are not numbers (298 others are)",
+        ),
     ],
 )
 def test_a_cell_that_is_no_number_is_named_with_its_row(tmp_path, cells, words):
@@ -59,6 +69,52 @@ def test_a_cell_that_is_no_number_is_named_with_its_row(tmp_path, cells, words):
         Table(str(tmp_path / "t.csv"), target="y").load()
     assert words in str(error.value)
     assert "categorical" not in str(error.value)
+
+
+def _with_codes(frame, name):
+    """Write a table in which 9 cells of a and grade stand for missing values, and return it with these cells empty."""
+    codes = frame.assign(a=frame["a"].map("{:.3f}".format), grade=frame["grade"].astype(int))
+    codes.loc[[3, 7, 8], "a"] = "unknown"
+    codes.loc[[1, 3, 5, 9, 30, 31], "grade"] = -999
+    codes.to_parquet(name) if name.endswith("parquet") else codes.to_csv(name, index=False)
+    empty = codes.assign(
+        a=codes["a"].replace("unknown", None), grade=codes["grade"].astype(object).replace(-999, None)
+    )
+    empty.to_csv("empty.csv", index=False)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet"])
+def test_missing_values_can_be_named(frame, name):
+    """As if their cells were empty: in columns of numbers and of categories, and in new rows."""
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    _with_codes(frame, name)
+    settings = {"target": "y", "features": ["a", "b"], "categorical": ["grade"], "missing": "drop"}
+    part = Table(name, **settings, missing_values=["unknown", -999])
+    data, expected = part.load(), Table("empty.csv", **settings).load()
+    assert data.facts == expected.facts | {"dropped_texts": {}}
+    assert data.facts["dropped"] == 8
+    assert torch.equal(data.fields["x"], expected.fields["x"])
+    for row in ({"a": "unknown", "b": 1, "grade": 1}, {"a": 1.0, "b": -999, "grade": 1}):
+        with pytest.raises(UserError, match="lacks a value in 1 row, first in data row 1"):
+            part.prepared(row)
+    assert part.prepared({"a": 1.5, "b": 2, "grade": 1}).n == 1
+    with pytest.raises(UserError, match="8 of 60 rows lack a value"):
+        Table(name, **(settings | {"missing": "refuse"}), missing_values=["unknown", -999]).load()
+
+
+def test_missing_values_are_in_the_table(frame):
+    _with_codes(frame, "t.csv")
+    settings = {"target": "y", "features": ["b"], "categorical": ["kind"], "missing": "drop"}
+    for absent in ("unknow", 17, "NA"):
+        with pytest.raises(UserError, match=f"no cell is {absent!r}, which missing_values names"):
+            Table("t.csv", **settings, missing_values=["unknown", absent]).load()
+    for wrong in (None, False, [1], ""):
+        with pytest.raises(Refusal, match="neither a text nor a number"):
+            Table("t.csv", **settings, missing_values=[wrong])
+    chosen = Table("t.csv", **settings, missing_values=["red"]).load()
+    assert chosen.facts["columns"] == ["b", "kind=green"]
+    assert chosen.facts["dropped_texts"] == {}  # which are read as missing without being named
 
 
 @pytest.mark.parametrize(

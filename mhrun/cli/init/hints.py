@@ -81,9 +81,11 @@ def _far_values(data: Dataset) -> Iterator[str]:
         far = float(data.fields["x"][:, place].abs().max())
         sign = 1.0 if float(data.fields["x"][:, place].max()) >= far else -1.0
         mean, sd = data.facts["scales"][name]
+        value = f"{sign * far * sd + mean:.10g}"  # the standardised one is rounded
         yield (
-            f"{name} has values far from all others, up to {sign * far * sd + mean:.6g}, {far:.0f} sd from its mean: "
-            "if they stand for missing values, remove them; the prior of its weight is narrow for all other rows"
+            f"{name} has values far from all others, up to {value}, {far:.0f} sd from its mean: if they stand for "
+            f"missing values, {list_setting('missing_values', [float(value)])} missing=drop leaves their rows out; "
+            "the prior of its weight is narrow for all other rows"
         )
 
 

@@ -85,7 +85,9 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> NewPr
         [w for w in settings if w.partition("=")[0] not in _OF_MODEL]
     )
     call(Table, table_settings, "the table")  # checks the settings before the file is read
-    target, levels = outcome_of(file, target, table_settings.get("separator"))
+    target, levels = outcome_of(
+        file, target, table_settings.get("separator"), table_settings.get("missing_values", ())
+    )
     regression = regression_of(model, target, levels)
     if table_settings.get("exposure") and regression.kind != "Poisson":
         raise UserError(f"exposure={table_settings['exposure']} requires counts: add model=poisson.")
@@ -233,6 +235,8 @@ def _table_settings(settings: Sequence[str]) -> dict[str, Any]:
         if key in ("features", "categorical", "groups", "exclude"):
             by_key[key] = by_key[key] if isinstance(by_key[key], list) else [str(by_key[key])]
             _check_list(setting, key, by_key[key])
+        if key == "missing_values" and not isinstance(by_key[key], list):
+            by_key[key] = [by_key[key]]
     return by_key
 
 
