@@ -127,7 +127,8 @@ Numerical features are standardised, and priors are printed.
   groups=[a,b]        columns of groups, such as schools or patients: a multilevel model, in which each has an effect
   form=centred        the effects as parameters themselves, or noncentred: standardised; without it, centred where
                       groups differ clearly
-  baselines.a=VALUE   the value of a category that the others are compared with; without it, the first in sorted order
+  baselines.a=VALUE   the value of a category that the others are compared with, or the value of the outcome that is 0;
+                      without it, the first in sorted order
 """,
     "check": f"""\
 mhrun check rule=NAME|proposal=NAME|pairing=NAME|dynamics=NAME|method=NAME|CLASS [KEY=VALUE ...] [--json]

@@ -55,15 +55,17 @@ class Table:
         target: the column of y; None for a table without one.
         features: the numerical columns; None for all others. Those that are also in `categorical` are categories.
         categorical: the columns that are categories, as text or numbers.
-        baselines: categorical column -> the value that has no indicator, with which the others are compared; of columns
-            that are not named, the first in sorted order.
+        baselines: categorical column -> the value that has no indicator, with which the others are compared; and the
+            target, if it is ``sign`` or ``class``, -> the value that is -1, or class 0. Of columns that are not named,
+            the first in sorted order.
         exposure: the column of the exposure of counts, positive numbers, such as times of observation: the mean of a
             count is proportional to it. Read by `PoissonRegression`, and by functions as ``rows.exposure``.
         groups: columns whose values are groups, such as schools or patients, as text or numbers: codes, with which a
             multilevel model reads the effects of its groups, ``theta.effects[rows.school]``. `facts` has their values.
         outcome: type of y: ``number`` (float64); ``sign``, +1 or -1 of two values (int8); ``class``, 0 to K - 1 of K
-            values in sorted order (int64).
-        positive: the value of the target that is +1; None for the later of the two in sorted order.
+            values in sorted order, but for a baseline (int64).
+        positive: the value of the target that is +1; None for the later of the two in sorted order, or for the one that
+            is not in `baselines`.
         standardise: whether numerical features are standardised to mean 0 and standard deviation 1 (divisor n) on the
             training rows.
         standardise_target: likewise for y; `facts` has its name, mean and standard deviation.
@@ -120,7 +122,16 @@ class Table:
             raise Refusal(
                 f"exclude = [{', '.join(exclude)}] requires features = null; leave them out of features."
             )
-        if unknown := [name for name in baselines or {} if name not in (categorical or ())]:
+        if target is not None and target in (baselines or {}):
+            if outcome == "number":
+                raise Refusal(
+                    f"baselines: '{target}' is a target of numbers, which has no baseline; leave it out."
+                )
+            if positive is not None:
+                raise Refusal(
+                    f"positive and baselines both order the values of '{target}'; give one of them."
+                )
+        if unknown := [name for name in baselines or {} if name not in (*(categorical or ()), target)]:
             raise Refusal(
                 f"baselines: '{unknown[0]}' is not in categorical = [{', '.join(categorical or ())}]; add it."
             )
@@ -377,7 +388,7 @@ class Table:
                 return y, {}
             mean, sd = mean_and_sd(y, train, str(column.name), path)
             return (y - mean) / sd, {"target": str(column.name), "target_mean": mean, "target_sd": sd}
-        levels = levels_of(column, path)
+        levels = levels_of(column, path, self.baselines.get(str(column.name)))
         if self.outcome == "class":
             codes = {level: code for code, level in enumerate(levels)}
             return np.array([codes[v] for v in column], np.int64), {"classes": levels}

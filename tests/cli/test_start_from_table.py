@@ -236,3 +236,36 @@ def test_a_weight_of_each_class_is_that_of_its_column(capsys):
     assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y", "categorical=kind"]) == 0
     few = ["scale=smoke", "runtime.report=false", "steps=20", "warmup=50", "~methods.sgld"]
     assert run(["--project", "mine", "my_rows", *few]) == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "arguments", "line"),
+    [
+        (["well", "sick"], [], "logistic regression of y = 'well' against 'sick'"),
+        (["well", "sick"], ["baselines.y=well"], "logistic regression of y = 'sick' against 'well'"),
+        ([0, 1], ["baselines.y=1"], "logistic regression of y = 0 against 1"),
+        (
+            ["well", "sick"],
+            ["baselines.y=well", "groups=school"],
+            "regression of y = 'sick', intercepts by school",
+        ),
+        (["a", "b", "c"], ["baselines.y=c"], "softmax regression of y, 3 classes ('c', 'a', 'b')"),
+    ],
+)
+def test_the_value_of_an_outcome_that_is_0_can_be_chosen(capsys, values, arguments, line):
+    table(y=lambda rng, rows: rng.choice(values, rows), school=np.arange(60) % 3)
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y", *arguments]) == 0
+    assert line in capsys.readouterr().out
+    written = yaml.safe_load(Path("mine/conf/data/my_rows.yaml").read_text())
+    chosen = [argument.partition("=")[2] for argument in arguments if "baselines" in argument]
+    assert [str(value) for value in written.get("baselines", {}).values()] == chosen
+    config = compose_config(["experiment=my_rows"], [Path("mine/conf")], compare=False)
+    data = build(config["data"] | {"file": "mine/my rows.csv"}, "data").load()
+    found = data.facts["classes"][0] if "classes" in data.facts else data.facts["positive"]
+    assert (str(found) in chosen) == ("classes" in data.facts)
+
+
+def test_an_outcome_of_numbers_has_no_baseline(capsys):
+    table(y=lambda rng, rows: rng.normal(size=rows))
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y", "baselines.y=1"]) == 2
+    assert "'y' is a target of numbers, which has no baseline; leave it out." in capsys.readouterr().err

@@ -200,6 +200,29 @@ def test_the_baseline_of_a_category_can_be_chosen(frame):
         Table("t.csv", **rest, baselines={"b": 2})
 
 
+def test_the_baseline_of_the_outcome_can_be_chosen(frame):
+    """It is -1, or class 0; other classes stay in sorted order."""
+    frame.to_csv("t.csv", index=False)
+    rest = {"features": ["a"]}
+    for settings in ({}, {"baselines": {"sick": "no"}}, {"baselines": {"sick": "yes"}}):
+        data = Table("t.csv", target="sick", outcome="sign", **rest, **settings).load()
+        positive = "no" if settings.get("baselines") == {"sick": "yes"} else "yes"
+        assert data.facts["positive"] == positive
+        assert data.fields["y"].tolist() == [1 if value == positive else -1 for value in frame["sick"]]
+    data = Table("t.csv", target="kind", outcome="class", **rest, baselines={"kind": "red"}).load()
+    assert data.facts["classes"] == ["red", "blue", "green"]
+    assert data.fields["y"].tolist() == [["red", "blue", "green"].index(kind) for kind in frame["kind"]]
+    data = Table("t.csv", target="grade", outcome="sign", **rest, baselines={"grade": "2"}).load()
+    assert data.facts["positive"] == 1
+    assert data.facts["baselines"] == {}
+    with pytest.raises(UserError, match="column 'sick' has no value 'ye', its baseline; it has 'no', 'yes'"):
+        Table("t.csv", target="sick", outcome="sign", **rest, baselines={"sick": "ye"}).load()
+    with pytest.raises(Refusal, match="'y' is a target of numbers, which has no baseline"):
+        Table("t.csv", target="y", **rest, baselines={"y": 1})
+    with pytest.raises(Refusal, match="positive and baselines both order the values of 'sick'"):
+        Table("t.csv", target="sick", outcome="sign", positive="no", baselines={"sick": "yes"})
+
+
 @pytest.mark.parametrize(("word", "columns"), [("1", ["k=0", "k=2"]), ("2.0", ["k=0", "k=1"])])
 def test_a_baseline_is_a_number_where_the_column_has_numbers(frame, word, columns):
     """A missing value makes whole numbers float; they have the names of a column without one."""

@@ -117,9 +117,10 @@ def multilevel(kind: str, name: str, target: str, data: Dataset, form: str | Non
     functions |= {"log_prior": f"{name}_model.log_prior"} if centred else {}
     functions |= {"family": "poisson"} if kind == "Poisson" else {}
     positive = data.facts.get("positive")
+    value = "" if positive is None else f" = {positive!r}"
     equation = likelihood.equation.format(
         target=target,
-        value="" if positive is None else f" = {positive!r}",
+        value=value,
         mean=" + ".join(formula),
         rate=f"{exposure} * " if exposure else "",
     )
@@ -147,7 +148,7 @@ def multilevel(kind: str, name: str, target: str, data: Dataset, form: str | Non
     names = "intercept and weights" if features else "intercept"
     unit = ", for the standardised outcome" * (kind == "linear")
     prior = f"{names} {normal}, effects N(0, sd^2), sd {likelihood.spread}{unit}; in {place_of(name)}"
-    return Fitted(files, dim, prior, f"{target}, intercepts by {' and '.join(groups)}")
+    return Fitted(files, dim, prior, f"{target}{value}, intercepts by {' and '.join(groups)}")
 
 
 def _identifiers(columns: Iterable[str]) -> list[str]:

@@ -84,7 +84,8 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> NewPr
     table_settings = {"file": str(file)} | _table_settings(
         [w for w in settings if w.partition("=")[0] not in _OF_MODEL]
     )
-    call(Table, table_settings, "the table")  # checks the settings before the file is read
+    # Checks the settings before the file is read; a baseline may be that of the outcome, which is not known yet.
+    call(Table, {key: value for key, value in table_settings.items() if key != "baselines"}, "the table")
     target, levels = outcome_of(
         file, target, table_settings.get("separator"), table_settings.get("missing_values", ())
     )
