@@ -192,7 +192,7 @@ def _constraint(setting: Any, prior: Distribution | None, where: str) -> Constra
     if setting is None:
         support: Any = constraints.real if prior is None else prior.support
         while isinstance(support, constraints.MixtureSameFamilyConstraint):
-            support = support.base_constraint
+            support = _of_one_component(support.base_constraint, where)
         constraint: Constraint = support
         return constraint
     if not isinstance(setting, Constraint):
@@ -201,6 +201,25 @@ def _constraint(setting: Any, prior: Distribution | None, where: str) -> Constra
             "ordered or interval(0, 2)."
         )
     return setting
+
+
+def _of_one_component(constraint: Constraint, where: str) -> Constraint:
+    """Return the constraint of a mixture from that of its components, whose bounds have an axis of components."""
+    axis = -1 - constraint.event_dim
+
+    def of_one(bound: Tensor) -> Tensor:
+        if bound.dim() < -axis:
+            return bound
+        first = bound.select(axis, 0)
+        if not bool((bound == first.unsqueeze(axis)).all()):
+            raise Refusal(
+                f"{where}.prior: the components of the mixture have other bounds, {_shown(bound)}; give components "
+                "that all have the same."
+            )
+        return first
+
+    of_mixture: Constraint = changed(constraint, of_one)
+    return of_mixture
 
 
 def _transform(

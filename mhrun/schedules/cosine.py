@@ -103,6 +103,13 @@ class Cosine(Stateless):
                     f"{made} cycles have them all. Choose {made} cycles, or a number of steps that {self.cycles} "
                     "divides."
                 )
+            last = placed.total - (made - 1) * placed.length
+            if (counts[:-1] >= (self.samples or 1)).all() and last < placed.length:
+                raise Refusal(
+                    f"{self.cycles} cycles of {placed.total} steps: a cycle has {placed.length} steps, of which "
+                    f"{placed._exploring_steps()} explore, and the last has {last}, which leaves too few for the draws "
+                    f"to be collected. Choose a number of steps that {self.cycles} divides, or another number of cycles."
+                )
             raise Refusal(
                 f"{self.cycles} cycles of {placed.total} steps: a cycle has {placed.length} steps, of which "
                 f"{placed.length - placed._exploring_steps()} sample, which is too few for the draws to be collected. "

@@ -96,6 +96,10 @@ def test_a_plan_collects_after_burn_in_and_thins_what_is_collected():
         (lambda: Cosine(0.1, 4, apart=0), "apart = 0 must be a whole number, at least 1"),
         (lambda: Cosine(0.1, 4, 0.8, samples=3).bind(0, 40), "too few for the draws"),
         (lambda: Cosine(0.1, 4, 0.5, samples=3, apart=3).bind(0, 40), "too few for the draws"),
+        (
+            lambda: Cosine(0.1, 30, 0.8).bind(0, 1000),
+            "28 explore, and the last has 14, .* steps that 30 divides",
+        ),
         (lambda: Cosine(0.1, 4).bind(0, 5), "3 cycles have them all. Choose 3 cycles"),
         (lambda: Plan({"a": Cosine(0.1, 4, 0.5)}, 2, 60, 40), "2 of 4 cycles lie in the 60 steps of burn-in"),
         (lambda: Plan({"a": Cosine(0.1, 1, samples=1), "b": Cosine(0.1, 1)}, 1, 0, 9), "both set"),

@@ -120,6 +120,23 @@ def test_priors_defined_by_the_user_have_their_supports():
     assert float(parameters.log_prior(theta)) == pytest.approx(wanted)
 
 
+def test_a_mixture_has_the_bounds_that_its_components_share():
+    """torch keeps them with an axis of components, and gives the mixture the values that all of them have."""
+    weights = td.Categorical(torch.tensor([0.3, 0.7]))
+    high = torch.tensor([2.0, 2.0])
+    pareto = td.MixtureSameFamily(weights, td.Pareto(high, torch.tensor([2.0, 5.0])))
+    u = torch.linspace(-30, 30, 100_001, dtype=torch.float64)
+    density = Parameters({"a": pareto}).log_prior(u[:, None]).exp()
+    assert float(torch.trapezoid(density, u)) == pytest.approx(1.0, abs=1e-6)
+    assert Parameters({"a": {"prior": pareto, "shape": 3}}).dim == 3
+    boxes = td.Uniform(torch.zeros(2, 3), torch.tensor([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]]))
+    vectors = Parameters({"a": td.MixtureSameFamily(weights, td.Independent(boxes, 1))})
+    draws = vectors.values(torch.full((1, 3), 50.0, dtype=torch.float64))["a"]
+    assert torch.equal(draws, torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64))
+    with pytest.raises(Refusal, match=r"components of the mixture have other bounds, \[0, 1\]"):
+        Parameters({"a": td.MixtureSameFamily(weights, td.Uniform(torch.tensor([0.0, 1.0]), high))})
+
+
 def test_gradients_go_through_transforms():
     model = FunctionModel(
         lambda theta, batch: Normal(theta.mu, theta.sigma).log_prob(batch.x),
