@@ -196,6 +196,46 @@ class Notes:
         """Do nothing."""
 
 
+class Clocked:
+    """Forwards progress, and counts the seconds in which the steps of at least one method run."""
+
+    def __init__(self, watching: Bars | Lines | Notes) -> None:
+        self._watching = watching
+        self._running: set[str] = set()
+        self._since, self._seconds = 0.0, 0.0
+
+    @property
+    def seconds(self) -> float:
+        """The seconds until now."""
+        return self._seconds + (time.monotonic() - self._since if self._running else 0.0)
+
+    def begin(self, method: str, step: int, total: int, executor: str) -> None:
+        """Count from here on."""
+        self._become(self._running | {method})
+        self._watching.begin(method, step, total, executor)
+
+    def advance(self, method: str, step: int, accept_rate: float | None, n_lik: int, n_grad: int) -> None:
+        """Forward it."""
+        self._watching.advance(method, step, accept_rate, n_lik, n_grad)
+
+    def end(self, method: str) -> None:
+        """Count until here, unless others run."""
+        self._become(self._running - {method})
+        self._watching.end(method)
+
+    def note(self, message: str) -> None:
+        """Forward it."""
+        self._watching.note(message)
+
+    def close(self) -> None:
+        """Restore the terminal."""
+        self._watching.close()
+
+    def _become(self, running: set[str]) -> None:
+        self._seconds, self._since = self.seconds, time.monotonic()
+        self._running = running
+
+
 def _facts(accept_rate: float | None, n_lik: int, n_grad: int, *, short: bool = False) -> str:
     acceptance, likelihoods, gradients = _SHORT if short else ("acceptance", "likelihoods", "gradients")
     parts = [] if accept_rate is None else [f"{acceptance} {accept_rate:.2f}"]

@@ -62,7 +62,7 @@ def compute(
         UserError: a mistake of the user's.
         Interrupted: the user stopped it.
     """
-    from mhrun.cli.progress import watcher
+    from mhrun.cli.progress import Clocked, watcher
     from mhrun.engine.experiment import run_experiment
 
     place = RunFolder.of(config)
@@ -72,20 +72,19 @@ def compute(
         if config["runtime"]["report"] and not _has_report(place):
             line = f"This run is complete ({place.digest}); making its report."
         print(line, file=sys.stderr)
-    watching = watching or watcher()
+    clocked = Clocked(watching or watcher())
     try:
         folder = run_experiment(
-            config, watching, warn_last=not (result_follows and config["runtime"]["report"])
+            config, clocked, warn_last=not (result_follows and config["runtime"]["report"])
         )
     finally:  # restore the terminal in any case
-        watching.close()
+        clocked.close()
     report_start = time.monotonic()
     if config["runtime"]["report"]:
         _report(folder)
     if spent is not None and not existed:
-        methods = ((folder.summary() or {}).get("methods") or {}).values()
         spent["report"] = time.monotonic() - report_start
-        spent["methods"] = sum(float(summary.get("wall_s") or 0.0) for summary in methods)
+        spent["methods"] = clocked.seconds
     return folder
 
 
@@ -94,7 +93,7 @@ def line_of_time(whole: float, methods: float = math.inf, report: float = 0.0) -
 
     Args:
         whole: seconds of the command.
-        methods: seconds of the steps of all methods; without any, there is nothing to explain.
+        methods: seconds in which steps of methods ran; without any, there is nothing to explain.
         report: seconds of the report.
     """
     if whole < _SHORT or methods >= whole / 2:

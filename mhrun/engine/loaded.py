@@ -18,6 +18,7 @@ from mhrun.engine.predict import predict
 from mhrun.errors import UserError, nearest
 from mhrun.models.function import FunctionModel
 from mhrun.paths import FOLDERS
+from mhrun.store.blocks import damage
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import parts_of
 from mhrun.store.netcdf import open_trace
@@ -38,6 +39,7 @@ class LoadedRun:
     def __init__(self, folder: RunFolder, config: Mapping[str, Any], own: Project | None) -> None:
         self._folder, self._config, self._own = folder, config, own
         self._targets: dict[str, Target] = {}
+        self._verified: set[str] = set()  # methods whose traces are as they were written
 
     def __repr__(self) -> str:
         return f"LoadedRun({str(self._folder.path)!r}, methods={self.methods})"
@@ -82,10 +84,16 @@ class LoadedRun:
     def trace(self, method: str) -> xr.DataTree:
         """Return the trace of a method, as `mhrun.sample` returns one.
 
+        Its checksum is compared at the first call: a second for each 1 to 2 GB.
+
         Raises:
-            UserError: an unknown method, or a trace that cannot be read.
+            UserError: an unknown method, or a trace that was changed or cannot be read.
         """
         place = self._folder.method(self._checked_method(method))
+        if method not in self._verified:
+            if (reason := damage(place)) is not None:
+                raise UserError(f"{place}: {reason}; run the same command again to recompute it.")
+            self._verified.add(method)
         try:
             return open_trace(place)
         except (OSError, ValueError, KeyError) as error:

@@ -108,7 +108,7 @@ class Cosine(Stateless):
                 raise Refusal(
                     f"{self.cycles} cycles of {placed.total} steps: a cycle has {placed.length} steps, of which "
                     f"{placed._exploring_steps()} explore, and the last has {last}, which leaves too few for the draws "
-                    f"to be collected. Choose a number of steps that {self.cycles} divides, or another number of cycles."
+                    f"to be collected. Choose a number of steps that {self.cycles} divides, or other cycles."
                 )
             raise Refusal(
                 f"{self.cycles} cycles of {placed.total} steps: a cycle has {placed.length} steps, of which "

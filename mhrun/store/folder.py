@@ -208,9 +208,11 @@ class RunFolder:
         return None
 
     def is_complete(self) -> bool:
-        """Return whether every method is complete, in the present layout."""
+        """Return whether every method is complete, in the present layout, and the configuration is there."""
         summary = self.summary()
-        return summary is not None and summary.get("status") == COMPLETE and summary.get("format") == FORMAT
+        if summary is None or not (self.path / "config.yaml").is_file():
+            return False
+        return summary.get("status") == COMPLETE and summary.get("format") == FORMAT
 
     def damage(self) -> dict[str, str]:
         """Return what is wrong with the results of a complete run, method -> short description; else nothing.

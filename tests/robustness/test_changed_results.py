@@ -12,9 +12,11 @@ import random
 import shutil
 from pathlib import Path
 
+import h5py
 import pytest
 from kit import FEW, assert_same_bits, config, contents, one_line, unrendered
 
+import mhrun
 from mhrun.cli.comparing import compare_runs
 from mhrun.cli.listing.experiments import show_list
 from mhrun.cli.main import run
@@ -443,6 +445,27 @@ def test_links_are_refused_where_the_configuration_is_gone(finished, outputs, tm
     kept = sorted(own.iterdir())
     assert "leads elsewhere" in one_line(run_experiment, settings_of(outputs), Silent())
     assert sorted(own.iterdir()) == kept
+
+
+def test_a_configuration_that_is_gone_is_written_again(finished, outputs):
+    folder = copied(finished[0], outputs)
+    before = file_digest(folder.method("mint") / "trace.nc")
+    (folder.path / "config.yaml").unlink()
+    assert not folder.is_complete()
+    compute(settings_of(outputs))
+    assert folder.is_complete()
+    assert folder.config()["experiment"] == folder.experiment
+    assert file_digest(folder.method("mint") / "trace.nc") == before
+
+
+def test_a_changed_trace_is_not_loaded(finished, outputs):
+    folder = copied(finished[0], outputs)
+    trace = folder.method("mint") / "trace.nc"
+    with h5py.File(trace, "r+") as file:
+        variable = next(iter(file["posterior"].values()))
+        variable[0] = variable[0] + 5.0
+    loaded = mhrun.load(folder.path)
+    assert "its SHA-256 is not the recorded one" in one_line(loaded.trace, "mint")
 
 
 def test_a_file_named_latest_is_kept(finished, outputs):

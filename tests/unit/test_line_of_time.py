@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mhrun.cli import progress
+from mhrun.cli.progress import Clocked, Notes
 from mhrun.cli.running import line_of_time
 
 
@@ -24,3 +26,22 @@ def test_a_line_where_the_methods_took_less_than_half_of_the_time(seconds, line)
     found = line_of_time(*seconds)
     assert found.startswith(line)
     assert bool(found) == bool(line)
+
+
+def test_the_seconds_of_steps_are_those_of_this_command(monkeypatch):
+    """Of methods that run beside each other they count once, and those of an earlier command, which resumed, not."""
+    now = [10.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    clocked = Clocked(Notes("job:"))
+    clocked.begin("a", 500, 1000, "torch")
+    now[0] = 12.0
+    clocked.begin("b", 0, 1000, "torch")
+    now[0] = 15.0
+    clocked.end("a")
+    now[0] = 16.0
+    clocked.end("b")
+    now[0] = 20.0
+    assert clocked.seconds == 6.0
+    clocked.begin("c", 0, 1000, "torch")
+    now[0] = 21.5
+    assert clocked.seconds == 7.5

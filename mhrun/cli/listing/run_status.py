@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from datetime import datetime
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import filelock
@@ -28,7 +28,7 @@ class RunStatus(NamedTuple):
     status: str
     when: str  # its end, or its start
     claims: tuple[int, int]  # reproduced, of those judged
-    seconds: float | None  # from start to end
+    seconds: float | None  # of the steps of its methods
     error: str  # why it failed; empty if that is not known
 
     @property
@@ -47,19 +47,20 @@ def status_of(folder: RunFolder) -> RunStatus:
     if status == "running" and not _is_locked(folder):
         status = "interrupted"
     moment = str(summary.get("finished") or summary.get("started") or "")[:16].replace("T", " ")
-    took = _seconds(summary.get("started"), summary.get("finished"))
     # Unlike reports, which also count claims that were not run at the paper's scale.
     counts = count((claim["verdict"] for claim in summary.get("claims", [])), among=JUDGED)
     error = str(summary.get("error") or "") if status == "failed" else ""
-    return RunStatus(str(summary.get("scale", "?")), status, moment, counts, took, error)
+    return RunStatus(
+        str(summary.get("scale", "?")), status, moment, counts, _seconds(summary.get("methods")), error
+    )
 
 
-def _seconds(began: object, ended: object) -> float | None:
-    """Return the seconds between two times in ISO format, or None if one of them is not."""
-    try:
-        return (datetime.fromisoformat(str(ended)) - datetime.fromisoformat(str(began))).total_seconds()
-    except (ValueError, TypeError):
-        return None
+def _seconds(methods: object) -> float | None:
+    """Return the seconds of the steps of all methods of a summary, which may be damaged; None if none has any."""
+    summaries = methods.values() if isinstance(methods, Mapping) else ()
+    found = [summary.get("wall_s") for summary in summaries if isinstance(summary, Mapping)]
+    seconds = [float(value) for value in found if isinstance(value, int | float)]
+    return sum(seconds) if seconds else None
 
 
 def _is_locked(folder: RunFolder) -> bool:
