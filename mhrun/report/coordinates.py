@@ -16,7 +16,7 @@ from mhrun.report.run import Run
 Draws = npt.NDArray[np.float64]
 
 SHOWN = 12  # coordinates of a method that are summarised: those of small parameters, and those with the largest R-hat
-_SMALL, _MOST_SMALL = 3, 8  # numbers of a small parameter, and of all small ones
+_MOST_SMALL = 10  # numbers of all small parameters
 _ROUGH = 400  # draws of a chain from which coordinates are ranked by R-hat
 
 
@@ -83,11 +83,19 @@ def coordinates_of(run: Run) -> dict[str, Summarised]:
 
 
 def small_parameters(names: Sequence[str]) -> list[int]:
-    """Return the places of parameters of at most 3 numbers, if they are at most 8 in all and there are larger ones."""
+    """Return the places of the smallest parameters, at most 10 numbers in all, beside a larger one.
+
+    Of an intercept, six weights, the effects of thirty groups and their spread, these are all but the effects.
+    """
     owners = [name.partition("[")[0] for name in names]
-    counts = Counter(owners)
-    small = [place for place, owner in enumerate(owners) if counts[owner] <= _SMALL]
-    return small if len(small) <= _MOST_SMALL and len(small) < len(names) else []
+    sizes = Counter(owners)
+    small: list[int] = []
+    for size in sorted(set(sizes.values()))[:-1]:
+        places = [place for place, owner in enumerate(owners) if sizes[owner] == size]
+        if len(small) + len(places) > _MOST_SMALL:
+            break
+        small += places
+    return sorted(small)
 
 
 def _rough(run: Run, method: str) -> Draws:

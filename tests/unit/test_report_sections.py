@@ -376,6 +376,10 @@ def test_small_parameters_are_those_outside_large_arrays():
     effects = [f"effects[{k}]" for k in range(20)]
     names = ["intercept", "weights[a]", "weights[b]", "spread", *effects]
     assert small_parameters(names) == [0, 1, 2, 3]
+    weights = [f"weights[{k}]" for k in range(6)]
+    assert small_parameters(["intercept", *effects, *weights, "spread"]) == [0, *range(21, 28)]
+    many = [f"weights[{k}]" for k in range(9)]
+    assert small_parameters(["intercept", *effects, *many, "spread"]) == [0, 30]
     assert small_parameters(effects) == []
     assert small_parameters([f"x{k}" for k in range(30)]) == []  # a weight for each column
     assert small_parameters(["a", "b"]) == []
