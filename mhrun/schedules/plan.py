@@ -236,6 +236,12 @@ class Plan:
         return torch.stack([each.step_size[0] for each in controls]), noise_temperature.numpy()
 
     @property
+    def varies_step_size(self) -> bool:
+        """Whether the step size of a chain differs between some of the collected steps."""
+        sizes, _ = self.at_collected_steps()
+        return bool((sizes != sizes[0]).any())
+
+    @property
     def _counted_steps(self) -> npt.NDArray[np.int64]:
         """The steps whose draws count: all after burn-in, or those that a schedule collects."""
         return np.arange(self.warmup + 1, self.total + 1) if self.collected is None else self.collected

@@ -186,3 +186,22 @@ def test_the_steps_of_a_thermostat_are_short_with_few_parameters(dynamics, longe
 def test_a_thermostat_without_a_stationary_value_has_no_step_size(dynamics):
     with pytest.raises(UserError, match="is stable at no step size; lower the friction"):
         run(mhrun.Unadjusted(dynamics, None))
+
+
+def test_the_line_of_a_pilot_names_the_largest_step_of_a_schedule(capsys):
+    """Not a number that nobody gave as given."""
+    x = torch.randn(500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for step_size, words in (
+        (mhrun.Polynomial(1e-3, None, exponent=0.55), "step size at most 7.9e-05 after burn-in by its schedule, m"),
+        (1e-4, "step size 0.0001 as given, m"),
+    ):
+        mhrun.sample(
+            lambda theta, batch: -0.5 * (batch.x - theta.mu).square(),
+            {"x": x},
+            parameters={"mu": "Normal(0, 1)"},
+            kernel=mhrun.Unadjusted(mhrun.SGLD(), m="auto"),
+            step_size=step_size,
+            steps=60,
+            warmup=100,
+        )
+        assert words in capsys.readouterr().err

@@ -71,7 +71,10 @@ def filled(method: Method, result: PilotResult) -> Method:
 
 def line(name: str, facts: dict[str, Any]) -> str:
     """Return what a pilot found as one line."""
-    words = [f"step size {facts['step_size']:.3g}{' as given' if facts.get('given') else ''}"]
+    size = f"{facts['step_size']:.3g}{' as given' if facts.get('given') else ''}"
+    if facts.get("scheduled"):
+        size = f"at most {facts['step_size']:.3g} after burn-in by its schedule"
+    words = [f"step size {size}"]
     if facts["m"] is not None:
         words.append(f"m = {facts['m']:,}")
     if (count := facts.get("leapfrog_steps")) is not None:

@@ -102,6 +102,7 @@ def pilot(method: Method) -> PilotResult:
         facts["control_variate"] = True
     facts |= {
         "given": not method.plan.is_open,
+        "scheduled": not method.plan.is_open and method.plan.varies_step_size,
         "step_size": float(choice.step_size.log().mean().exp()),
         "step_size_by_chain": step.tolist(),
         "m": choice.m,
