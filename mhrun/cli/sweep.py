@@ -71,6 +71,7 @@ def sweep(overrides: Sequence[str], folders: Sequence[Path]) -> int:
     # Of data that are swept Hydra has no settings before it makes a job; those of the first are for all jobs.
     of_all = added(jobs[0]) if own else overrides
     _check_all_jobs(of_all, folders)
+    _name_refused(jobs, folders)
     name, outputs = str(config["experiment"]), Path(config["runtime"]["outputs"]).expanduser()
     # Settings of where and how jobs are computed do not change the digest.
     where = tuple(f"runtime.{name}=" for name in config["runtime"] if f"runtime.{name}" not in swept)
@@ -89,7 +90,6 @@ def sweep(overrides: Sequence[str], folders: Sequence[Path]) -> int:
     with held(place, "sweep", _say):
         _clear(place / "jobs")
         write_json(place / "sweep.json", record | {"reference": reference_of(config, folders)})
-        _name_refused(jobs, folders)
         launched = _own_jobs(jobs, folders) if own else jobs
         _launched([*of_all, *search_path(folders)], place, launched)
         return _summarised(place, len(jobs), with_reports=bool(config["runtime"]["report"]))
@@ -295,10 +295,13 @@ def _name_refused(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> Non
 
     Their parts are made, unless they are for a GPU, which this machine may lack. The others run, and the sweep ends
     with all failures.
+
+    Raises:
+        UserError: all jobs are refused.
     """
     from mhrun.engine.assemble import methods_of
 
-    end = time.monotonic() + _CHECK_SECONDS
+    end, refused = time.monotonic() + _CHECK_SECONDS, 0
     for number, job in enumerate(jobs, 1):
         if time.monotonic() > end:
             return
@@ -307,10 +310,13 @@ def _name_refused(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> Non
             if config["device"] == "cpu":
                 methods_of(config)
         except UserError as error:
+            refused += 1
             _say(f"job {number} of {len(jobs)} will fail: {_writable(reason(error))}")
         except (Exception, SystemExit) as error:  # of the user's code, with which the job will end
             if is_of_launcher(error):
                 raise
+    if refused == len(jobs):
+        raise UserError("no job of this sweep can run.")
 
 
 def _put_together_alike(

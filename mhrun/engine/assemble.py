@@ -53,8 +53,9 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
         target = _target(name, node, config, targets)
         for part, part_node in {"kernel": node["kernel"], **node["schedules"]}.items():
             if not isinstance(part_node, Mapping) or "_target_" not in part_node:
-                place = f"{where}.{part}" if part == "kernel" else f"{where}.schedules.{part}"
-                raise UserError(no_part(place, "" if part == "kernel" else f"+schedule@{place}=NAME"))
+                raise UserError(
+                    no_part(f"{where}.kernel", "") if part == "kernel" else _no_schedule(where, part)
+                )
         # Counts of a method override those of the experiment.
         counts = {key: config[key] if node.get(key) is None else node[key] for key in COUNTS}
         try:
@@ -79,6 +80,15 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
             raise UserError(f"{name} cannot be computed with these settings: {message}") from error
         methods.append(method)
     return methods
+
+
+def _no_schedule(where: str, quantity: str) -> str:
+    """Return how to give a quantity of a method a schedule, of which one may be there to be replaced or not."""
+    place = f"{where}.schedules.{quantity}"
+    return (
+        f"{place} is no schedule; give a number, or choose one of conf/schedule with schedule@{place}=NAME "
+        f"(+schedule@{place}=NAME where the method has none)."
+    )
 
 
 def assembled(

@@ -161,6 +161,15 @@ def _here(tmp_path, monkeypatch):
             [*SMOKE, "methods.mint.kernel.rule=barker"],
             "rule = barker is a name, not a part; write rule@methods.mint.kernel.rule=barker.",
         ),
+        (
+            [*SMOKE, "methods.sgld.schedules.step_size=fast"],
+            "methods.sgld.schedules.step_size is no schedule; give a number, or choose one of conf/schedule",
+        ),
+        (
+            [*SMOKE, "+schedule@methods.sgld.schedules.step_size=fixed"],
+            "write schedule@methods.sgld.schedules.step_size=fixed, without the +.",
+        ),
+        ([*SMOKE, "methods.sgld.schedules.step_size=-1"], "sgld: step_size = -1 must be positive"),
         ([*SMOKE, "method@methods.hmc=hmc"], "to add it, write +method@methods.hmc=hmc."),
         ([*SMOKE, "rule@methods.mink.kernel.rule=barker"], "There is no method 'mink'. Did you mean 'mint'?"),
         (

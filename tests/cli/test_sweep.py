@@ -15,12 +15,13 @@ import pytest
 from kit import FEW
 from sweeps import BARE, OVERRIDES, QUICK, enter, the_sweep
 
+from mhrun.cli.configuration.compose import compose_config
 from mhrun.cli.configuration.overrides import given_twice, sweep_jobs
 from mhrun.cli.main import run
 from mhrun.cli.sweep import digest_of
 from mhrun.errors import UserError
 from mhrun.report.marks import NOTES, SHORT
-from mhrun.store.folder import runs
+from mhrun.store.folder import RunFolder, runs
 
 # Tests that look at figures; the others read text, tables and files.
 RENDERED = {
@@ -118,6 +119,22 @@ def test_a_sweep_of_data_and_a_model_without_an_experiment(tmp_path, capsys):
     assert len(list((tmp_path / "outputs" / "own" / "sweeps").iterdir())) == 1
     assert run([*settings, "data.dim=3", "model.dim=3"]) == 0
     assert "This run exists already" in capsys.readouterr().err
+
+
+def test_a_number_is_a_constant_schedule_and_a_sweep_without_a_valid_job_begins_none(tmp_path, capsys):
+    step_size = "methods.sgld.schedules.step_size"
+    arguments = ["-m", "experiment=gmm_tied_means", "scale=smoke", "~methods.mint"]
+    assert run([*arguments, f"{step_size}=-1,-2"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("will fail: sgld: step_size = -") == 2
+    assert "no job of this sweep can run" in error
+    assert not (tmp_path / "outputs").exists()
+    named = [f"schedule@{step_size}=fixed", f"~{step_size}.start", f"~{step_size}.end"]
+    digests = {
+        RunFolder.of(compose_config(["experiment=gmm_tied_means", *each])).digest
+        for each in ([f"{step_size}=1e-4"], [*named, f"{step_size}.step_size=1e-4"])
+    }
+    assert len(digests) == 1
 
 
 def test_data_without_an_experiment_can_be_swept(tmp_path, capsys):

@@ -192,7 +192,10 @@ def test_the_line_of_a_pilot_names_the_largest_step_of_a_schedule(capsys):
     """Not a number that nobody gave as given."""
     x = torch.randn(500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for step_size, words in (
-        (mhrun.Polynomial(1e-3, None, exponent=0.55), "step size at most 7.9e-05 after burn-in by its schedule, m"),
+        (
+            mhrun.Polynomial(1e-3, None, exponent=0.55),
+            "step size at most 7.9e-05 after burn-in by its schedule, m",
+        ),
         (1e-4, "step size 0.0001 as given, m"),
     ):
         mhrun.sample(

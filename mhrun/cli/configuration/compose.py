@@ -24,9 +24,12 @@ from mhrun.cli.configuration.settings import check_known, check_settings
 from mhrun.cli.configuration.unread import check_read
 from mhrun.errors import UserError, nearest, reason
 from mhrun.names import checked_name
+from mhrun.numbers import is_number
 from mhrun.paths import EXPERIMENTS, claims_path
 from mhrun.store.identity import departures
 from mhrun.store.sources import sources
+
+_CONSTANTS = ("step_size", "temperature", "noise_temperature")  # schedules that may be numbers
 
 
 def compose_config(
@@ -127,6 +130,7 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
                 raise UserError(f"{', '.join(missing)} must be given; add {missing[0]}=VALUE.")
             settings: dict[str, Any] = OmegaConf.to_container(plain, resolve=True)  # type: ignore[assignment]
         check_settings(settings)
+        _fill_in_constants(settings)
     except RecursionError as error:
         raise UserError("these settings are too deep: groups, lists or ${...} in one another.") from error
     except (OmegaConfBaseException, UserError) as error:
@@ -137,6 +141,16 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
         raise UserError(_of_a_reference(str(error), plain) or reason(error)) from error
     digests = sources(settings)
     return settings | {"sources": digests} if digests else settings
+
+
+def _fill_in_constants(settings: Mapping[str, Any]) -> None:
+    """Put a constant schedule in the place of a number, as ``methods.sgld.schedules.step_size=1e-4`` gives it."""
+    for method in settings["methods"].values():
+        schedules = method.get("schedules") or {}
+        for quantity in _CONSTANTS:
+            value = schedules.get(quantity)
+            if is_number(value) or isinstance(value, list) or (quantity == "step_size" and value == "auto"):
+                schedules[quantity] = {"_target_": "mhrun.schedules.fixed.Fixed", quantity: value}
 
 
 def _of_a_reference(text: str, config: DictConfig) -> str | None:

@@ -98,6 +98,9 @@ def _of_something_added_twice(failure: _Failure) -> str | None:
             f"There is a method '{method}' already; set its parts (methods.{method}.KEY=VALUE), or add another one: "
             f"+method@methods.{method}_2={choice}."
         )
+    found = re.search(r"Multiple values for (\w+@[\w.]+)\.", failure.text)
+    if found and (override := _starting(failure.overrides, f"+{found[1]}=")):
+        return f"{found[1].partition('@')[2]} has a {found[1].partition('@')[0]}: write {override[1:]}, without the +."
     found = re.search(r"(?:Multiple values for (\w+)\.|^(\w+) appears more than once)", failure.text)
     if found and (override := _starting(failure.overrides, f"+{found[1] or found[2]}=")):
         return f"There is a {found[1] or found[2]} already: write {override[1:]}, without the +."
