@@ -17,14 +17,17 @@ from mhrun.store.locks import held
 def make_reports(arguments: Sequence[str]) -> int:
     """Rebuild the reports of all complete runs and sweeps, or of the named experiments, runs and sweeps.
 
-    A report that fails prints one line, and the others are made. Returns 1 if a report, or a part of one, fails; 70 if
-    that is a bug in mhrun.
+    A report that fails prints one line, and the others are made. Returns 1 if a report, or a part of one, fails, or a
+    run that is named itself is not complete; 70 if that is a bug in mhrun.
     """
     outputs, names = outputs_of(arguments)
     folders, places = _chosen(names, outputs)
+    named = {found.path for name in names if (found := _named(name, outputs)) is not None}
     failures = _Failures()
     for folder in folders:
         failures.of(folder.path, lambda folder=folder: _of_run(folder, failures.add))  # type: ignore[misc]
+        if folder.path in named and not folder.is_complete():
+            failures.status = max(failures.status, 1)
     for place in places:
         failures.of(place, lambda place=place: _of_sweep(place, failures.add))  # type: ignore[misc]
     return failures.status
@@ -46,7 +49,7 @@ def _chosen(names: Sequence[str], outputs: Path) -> tuple[list[RunFolder], list[
             places += [place for place in of_sweeps if _experiment(place) == name]
         elif (Path(name) / "jobs").is_dir():
             places.append(Path(name))
-        elif (folder := run_at(name, outputs)) is not None:
+        elif (folder := _named(name, outputs)) is not None:
             folders.append(folder)
         else:
             raise UserError(
@@ -54,6 +57,11 @@ def _chosen(names: Sequence[str], outputs: Path) -> tuple[list[RunFolder], list[
                 f"of a digest there.{nearest(name, experiments)}"
             )
     return folders, places
+
+
+def _named(name: str, outputs: Path) -> RunFolder | None:
+    """Return the run that is named by its folder or digest, not by its experiment; None if none is."""
+    return None if name in {folder.experiment for folder in runs(outputs)} else run_at(name, outputs)
 
 
 def _experiment(sweep: Path) -> str:

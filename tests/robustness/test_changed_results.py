@@ -458,6 +458,13 @@ def test_a_configuration_that_is_gone_is_written_again(finished, outputs):
     assert file_digest(folder.method("mint") / "trace.nc") == before
 
 
+def test_a_run_that_is_named_and_not_complete_has_no_report(finished, outputs, capsys):
+    folder = copied(finished[1], outputs)
+    assert make_reports([f"runtime.outputs={outputs}"]) == 0  # one of all runs, which may be at work
+    assert make_reports([str(folder.path)]) == 1
+    assert capsys.readouterr().err.count("skipped: ") == 2
+
+
 def test_a_changed_trace_is_not_loaded(finished, outputs):
     folder = copied(finished[0], outputs)
     trace = folder.method("mint") / "trace.nc"

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from mhrun.errors import UserError
+from mhrun.errors import UserError, nearest
 from mhrun.numbers import is_number
 from mhrun.report.efficiency import named
 from mhrun.report.run import Run
@@ -41,10 +41,11 @@ def rows_of(chosen: Sequence[tuple[RunFolder, str | None]]) -> list[Row]:
     for folder, wanted in chosen:
         if (reason := folder.incomplete()) is not None:
             raise UserError(reason)
-        folder.check_results()
         run = Run(folder)
         if wanted is not None and wanted not in run.methods:
-            raise UserError(f"{folder.path} has no method '{wanted}'; it has {', '.join(run.methods)}.")
+            has = f"it has {', '.join(run.methods)}.{nearest(wanted, run.methods)}"
+            raise UserError(f"{folder.path} has no method '{wanted}'; {has}")
+        folder.check_results()
         for method in [wanted] if wanted is not None else run.methods:
             row = Row(run, method, f"{names[folder.path]}: {method}" if several else method)
             rows.setdefault((folder.path.resolve(), method), row)
