@@ -40,7 +40,7 @@ def smoothed_density(values: npt.NDArray[np.float64], ess: float = np.nan) -> Cu
 
     Its width is that of the improved Sheather-Jones method (Botev, Grotowski & Kroese 2010), which sees that the modes
     of a density are narrower than all of it; at most Silverman's. The method is for independent draws, and has as many
-    as the effective sample size: of repeated draws each would get a peak.
+    as the effective sample size, without repetitions: of repeated draws each would get a peak.
 
     Args:
         values: draws of all chains, chain after chain (S,).
@@ -52,7 +52,8 @@ def smoothed_density(values: npt.NDArray[np.float64], ess: float = np.nan) -> Cu
     sd = sd or max(1e-12, 1e-9 * abs(low))  # chains that never move have no width
     width = 0.9 * sd * len(values) ** -0.2
     independent = values[:: max(1, int(len(values) / max(ess, _FEWEST)))] if ess > 0 else values
-    if independent.std() > 0:
+    independent = np.unique(independent)  # not what chains repeat where candidates are rejected
+    if len(independent) > 1:
         from arviz_stats.base import array_stats  # slow to import
 
         with np.errstate(all="ignore"), suppress(ValueError):  # values whose squares overflow

@@ -190,9 +190,9 @@ def chains(run: Run) -> Figure | str:
             rank.stairs(share, edges, baseline=None, color=colour, linewidth=1.0)
         rank.axhline(1.0, color="black", linewidth=0.6, linestyle=":")
         rank.set(ylim=(0, max(2.0, rank.get_ylim()[1])), ylabel="share, relative")
-        trace.set_ylabel(name)
         shown = f", {len(selected)} of {len(draws):,} chains" if len(selected) < len(draws) else ""
-        trace.set_title(f"{run.label(method)}{shown}", fontsize=8, loc="left")
+        trace.set_title(f"{run.label(method)}: {name}{shown}", fontsize=8, loc="left")
+        narrow_ticks(trace.xaxis, count=5)
         if row == len(summaries) - 1:
             trace.set_xlabel("draw")
             rank.set_xlabel("rank among all chains")
