@@ -273,7 +273,7 @@ def _monitor(config: Mapping[str, Any], node: Mapping[str, Any], where: str) -> 
     return build({**parts[0], **parts[1]}, f"{where}.monitor")
 
 
-_ADVICE = {"kernel": ", or wrap a dynamics, as in mhrun.Unadjusted(mhrun.SGLD(), m=100)"}
+_IN_PYTHON = {"kernel": "wrap a dynamics, as in mhrun.Unadjusted(mhrun.SGLD(), m=100)"}
 
 
 def check_kind(kind: str, part: Any, base: type, where: str) -> None:
@@ -282,9 +282,10 @@ def check_kind(kind: str, part: Any, base: type, where: str) -> None:
         raise UserError(f"{where}: '{part}' is a name for the command line; from Python write {call}.")
     check_attributes(part, f"{where}: ")
     if not isinstance(part, base):
-        raise UserError(
-            f"{where}: {type(part).__name__} is not a {kind}; choose one of conf/{_ADVICE.get(kind, '')}."
-        )
+        folder = "method" if kind == "kernel" else kind
+        choices = [f"choose one of conf/{folder}"] if where.startswith("methods.") else []
+        advice = " or ".join([*choices, *filter(None, [_IN_PYTHON.get(kind)])])
+        raise UserError(f"{where}: {type(part).__name__} is not a {kind}{advice and f'; {advice}'}.")
 
 
 def _thin(value: Any) -> int | tuple[int, ...] | None:
