@@ -33,6 +33,7 @@ class SGLD(Dynamics):
     """
 
     bias = Bias(noise=1.0, means=1.0)
+    overdamped = True
 
     def __init__(self, known_noise: float = 0.0) -> None:
         if not known_noise >= 0:

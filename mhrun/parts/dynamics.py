@@ -50,6 +50,8 @@ class Dynamics(ABC):
     corrects_noise: bool = False  # whether it subtracts known gradient noise from the noise that it adds
     # The variance of gradient noise, of each coordinate of theta, for which it corrects; None: it estimates it
     known_noise: float | None = 0.0
+    # Whether a step of size e in a direction of curvature h shrinks a deviation from the mode by the factor 1 - e h
+    overdamped: bool = False
     optimises: bool = False  # whether it adds no noise at any temperature: an optimiser
     marks_valid: bool = False  # whether `aux["valid"]` (C,) marks the steps at which theta is a draw
     valid_remedy: str = "Raise steps."  # the advice if few steps are

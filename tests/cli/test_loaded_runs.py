@@ -205,6 +205,6 @@ def test_projects_with_modules_of_one_name_and_edited_ones(clean):
     edit("one", 6.0)
     again = loaded("one")
     assert degrees(again) == 6.0
-    with pytest.raises(UserError, match="'robust.py' is not as it was when the run was made"):
+    with pytest.raises(UserError, match=r"'robust\.py' is not as it was when the run was made"):
         assert mhrun.load(one.path, project="one").model
     assert degrees(other) == 5.0

@@ -10,9 +10,11 @@ import torch
 from regressions import D, N, exact_variances, found, of_logistic, run
 
 import mhrun
+from mhrun.diagnostics.chains import diagnoses
 from mhrun.engine.assemble import assembled
 from mhrun.engine.pilot import piloted
 from mhrun.errors import Refusal, UserError
+from mhrun.store.netcdf import flat_draws
 from mhrun.target import Target
 from mhrun.types.scale import Scale
 
@@ -208,3 +210,44 @@ def test_the_line_of_a_pilot_names_the_largest_step_of_a_schedule(capsys):
             warmup=100,
         )
         assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("degrees", "steps"), [(30.0, 2_000), (30.0, 20_000), (3.0, 2_000)])
+def test_effective_draws_that_will_be_few_are_expected(degrees, steps, capsys):
+    """Gradients with heavy tails make the step size tiny, which neither R-hat nor ESS explain.
+
+    ESS of 150 draws, of the slowest of four coordinates, is estimated to some 30 %.
+    """
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2000, 3, generator=generator, dtype=torch.float64)
+    noise = torch.from_numpy(np.random.default_rng(0).standard_t(degrees, 2000))
+
+    def log_lik(theta, rows):
+        return torch.distributions.Normal(rows.x @ theta.w, theta.s).log_prob(rows.y)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trace = mhrun.sample(
+            log_lik,
+            {"x": x, "y": x.sum(1) + noise},
+            parameters={"w": {"shape": 3, "prior": "Normal(0, 1)"}, "s": "HalfNormal(1)"},
+            kernel=mhrun.Unadjusted(mhrun.SGLD(), m="auto"),
+            precondition="dense",
+            steps=steps,
+            warmup=200,
+        )
+    expected, line = found(trace).get("expected_ess"), capsys.readouterr().err
+    ess = min(diagnosis.ess for diagnosis in diagnoses(flat_draws(trace["posterior"])))
+    if steps > 2_000:
+        assert expected is None
+        assert "effective draws" not in line
+        assert ess > 400
+    elif degrees > 3:
+        assert expected / 2 < ess < 2 * expected
+        assert (
+            f"About {expected:.0f} effective draws are then expected of 4 chains of 2,000 steps: raise"
+            in line
+        )
+    else:
+        assert ess < 40
+        assert "Fewer than 10 effective draws are then expected" in line
