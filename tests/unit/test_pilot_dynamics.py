@@ -212,7 +212,7 @@ def test_the_line_of_a_pilot_names_the_largest_step_of_a_schedule(capsys):
         assert words in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("degrees", "steps"), [(30.0, 2_000), (30.0, 20_000), (3.0, 2_000)])
+@pytest.mark.parametrize(("degrees", "steps"), [(30.0, 2_000), (30.0, 20_000), (2.0, 2_000)])
 def test_effective_draws_that_will_be_few_are_expected(degrees, steps, capsys):
     """Gradients with heavy tails make the step size tiny, which neither R-hat nor ESS explain.
 
