@@ -213,7 +213,9 @@ def test_an_experiment_is_shown_with_methods_settings_claims_and_runs(capsys, tm
     folder.create({"experiment": "gmm_tied_means"})
     judged = {"id": "f1l-close", "verdict": "reproduced", "ours": 0.0123}
     times = {"started": "2026-01-02T10:00:00+0000", "finished": "2026-01-02T10:05:00+0000"}
-    folder.write_summary({"status": "complete", "scale": "paper", "claims": [judged], **times})
+    methods = {"mint": {"wall_s": 70.0}, "sgld": {"wall_s": 50.0}, "lost": {}}  # in five minutes, with other work
+    summary = {"status": "complete", "scale": "paper", "claims": [judged], "methods": methods, **times}
+    folder.write_summary(summary)
     assert run(["list", "gmm_tied_means"]) == 0
     out = capsys.readouterr().out
     for line in (
@@ -222,7 +224,7 @@ def test_an_experiment_is_shown_with_methods_settings_claims_and_runs(capsys, tm
         "    mint           MetropolisHastings, RandomWalk, Shared, Metropolis",
         "    tau=0.5  # minibatch size m = n^tau",
         "    m=1000",
-        "    0123456789ab  paper complete    2026-01-02 10:05, 5 min, 1 of 1 claims reproduced  ",
+        "    0123456789ab  paper complete    2026-01-02 10:05, steps 2 min, 1 of 1 claims reproduced  ",
     ):
         assert f"\n{line}" in out
     assert "reproduced (recorded), reproduced (yours): Figure 1, left: total variation distance" in out
