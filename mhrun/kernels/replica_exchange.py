@@ -36,9 +36,11 @@ class ReplicaExchange(Kernel):
 
         (1/T_a - 1/T_b) (log p(data | theta_b) - log p(data | theta_a)),
 
-    plus the same term of the log-prior if the prior is tempered too. With the Metropolis or Barker rule on all data the
-    product of the rungs' densities is invariant (parallel tempering). It is also invariant with a rule that corrects
-    for minibatch noise (Luo et al. 2020, Algorithm 1, with the sign of its eq. 7 corrected).
+    plus the same term of the log-prior if the prior is tempered too. If the kernel keeps the density of each rung, that
+    to the power 1/T, the product of these is invariant with the Metropolis or Barker rule on all data (parallel
+    tempering). It is also invariant with a rule that corrects for minibatch noise (Luo et al. 2020, Algorithm 1, with
+    the sign of its eq. 7 corrected). A kernel whose points keep their minibatches has another density, of point and
+    minibatch, which exchanges do not keep: a run warns.
 
     The kernel moves each rung; momenta and thermostats stay with the rung, and a module's buffers go with theta. A rung
     does not exchange if it has stopped, or if its theta is not a valid draw at that step (``valid``, see `Dynamics`).

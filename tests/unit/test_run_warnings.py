@@ -439,6 +439,26 @@ def test_rungs_that_hardly_ever_exchange_are_warned_of(hot, rare):
         )
 
 
+@pytest.mark.parametrize(
+    ("pairing", "warns"), [(mhrun.Stored, True), (mhrun.Moving, True), (mhrun.Shared, False)]
+)
+def test_rungs_whose_points_keep_minibatches_are_warned_of(pairing, warns):
+    rung = mhrun.MetropolisHastings(mhrun.RandomWalk(), pairing(10), mhrun.Metropolis())
+    ladder = mhrun.ReplicaExchange(rung, mhrun.Full(), mhrun.Metropolis(), rungs=2)
+    with pytest.warns(UserWarning) as found:
+        mhrun.sample(
+            *(lambda theta, rows: -0.5 * (rows - theta[0]) ** 2, torch.linspace(0, 1, 50), ladder),
+            start=[0.5],
+            step_size=0.3,
+            temperature=[5.0, 10.0],
+            steps=100,
+            warmup=20,
+            chains=2,
+        )
+    words = f"keep their minibatches ({pairing.__name__}), which its exchanges do not know of"
+    assert any(words in str(one.message) for one in found) is warns
+
+
 def test_rungs_that_hardly_ever_exchange_are_warned_of_though_candidates_were_no_numbers():
     """Log-likelihoods that are no number below 0 are rejections, after which a rung exchanges as before."""
 

@@ -168,9 +168,15 @@ def _or_temper(method: Method) -> str:
 
 
 def _exchange_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line if two rungs of a ladder hardly ever exchange their states."""
+    """Yield a line if two rungs of a ladder hardly ever exchange, and if exchanges do not keep the rungs' densities."""
     if method.kernel.exchange_every is None:
         return
+    pairing = method.kernel.of_a_chain.pairing
+    if pairing is not None and (pairing.keeps_batch or pairing.hands_batch_on):
+        yield (
+            f"{method.name}: the points of its rungs keep their minibatches ({type(pairing).__name__}), which its "
+            "exchanges do not know of: draws of a rung are of no known distribution. Take pairing shared or full."
+        )
     found = exchange_rates(summary["totals"], method.kernel.rungs)
     if (
         found is None
