@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from mhrun.build import TRUST
 from mhrun.data import Dataset
 from mhrun.data.table import Table
 from mhrun.engine.predict import predict
 from mhrun.errors import UserError, nearest
 from mhrun.models.function import FunctionModel
+from mhrun.paths import FOLDERS
 from mhrun.store.blocks import damage
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import parts_of
-from mhrun.store.imported import forget_others, imported_from
 from mhrun.store.netcdf import open_trace
 from mhrun.store.projects import Project, configurations, shown
 from mhrun.store.projects import project as project_at
@@ -221,8 +222,18 @@ class LoadedRun:
         if self._own is None:
             yield
             return
-        with imported_from(self._own):
+        before = {name: os.environ.get(name) for name in (TRUST, FOLDERS)}
+        additions = {TRUST: (self._own.modules, ","), FOLDERS: ([str(self._own.folder or "")], os.pathsep)}
+        for name, (entries, separator) in additions.items():
+            os.environ[name] = separator.join(filter(None, [before[name] or "", *entries]))
+        try:
             yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
 
 
 def load(run: str | os.PathLike[str], *, project: str | os.PathLike[str] | None = None) -> LoadedRun:
@@ -245,8 +256,6 @@ def load(run: str | os.PathLike[str], *, project: str | os.PathLike[str] | None 
         )
     if (reason := folder.incomplete()) is not None:
         raise UserError(reason)
-    if project is not None:
-        forget_others(os.fspath(project))
     loaded = LoadedRun(folder, folder.config(), None if project is None else project_at(os.fspath(project)))
     loaded._refuse_another_project(unless_alike=True)
     return loaded

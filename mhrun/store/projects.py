@@ -82,5 +82,5 @@ def _alone(name: str, folder: Path) -> None:
     if spec is not None and spec.origin and not Path(spec.origin).resolve().is_relative_to(folder):
         raise UserError(
             f"{_shown(folder, name)} has the name of another package ({spec.origin}), which would be taken for it; "
-            "rename it."
+            "rename it, or, if that is of another project in this session, open this one in another process."
         )

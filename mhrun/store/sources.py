@@ -135,12 +135,6 @@ def _files_of(node: Any) -> Iterator[str]:
             yield from _files_of(value)
 
 
-def forget_code() -> None:
-    """Forget the digests of Python files, before they are imported anew."""
-    _digest_of_code.cache_clear()
-    _closure.cache_clear()
-
-
 @cache
 def _digest_of_code(path: Path) -> str:
     """Return the digest of a file as this process first found it, because that is the code it runs."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -176,35 +174,3 @@ def test_projects_from_tables_of_one_name_are_distinguished(clean, capsys):
     listed = capsys.readouterr().out
     for name in ("first", "second"):
         assert f"project {name} " in listed
-
-
-@pytest.mark.slow
-def test_projects_with_modules_of_one_name_and_edited_ones(clean):
-    """In one process, as a notebook: each run has the code that it was made with."""
-
-    def edit(project, degrees):
-        file = Path(project) / "robust.py"
-        text = re.sub(r"\nDEGREES = .*\n", "", file.read_text().replace("StudentT(4.0", "StudentT(DEGREES"))
-        file.write_text(f"{text}\nDEGREES = {degrees}\n")
-
-    def loaded(project):
-        """The newest run, made in another process."""
-        command = [sys.executable, "-m", "mhrun", "--project", project, "robust", *FEW, "~methods.sghmc"]
-        subprocess.run(command, check=True, capture_output=True)
-        return mhrun.load("outputs/robust/latest", project=project)
-
-    def degrees(found):
-        return found.model._log_lik.__globals__["DEGREES"]
-
-    for project, number in (("one", 4.0), ("other", 5.0)):
-        assert run(["init", project]) == 0
-        edit(project, number)
-    one, other = loaded("one"), loaded("other")
-    assert [degrees(found) for found in (one, other, one)] == [4.0, 5.0, 4.0]
-    assert one.path != other.path
-    edit("one", 6.0)
-    again = loaded("one")
-    assert degrees(again) == 6.0
-    with pytest.raises(UserError, match=r"'robust\.py' is not as it was when the run was made"):
-        assert mhrun.load(one.path, project="one").model
-    assert degrees(other) == 5.0

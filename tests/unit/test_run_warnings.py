@@ -445,7 +445,7 @@ def test_rungs_that_hardly_ever_exchange_are_warned_of(hot, rare):
 def test_rungs_whose_points_keep_minibatches_are_warned_of(pairing, warns):
     rung = mhrun.MetropolisHastings(mhrun.RandomWalk(), pairing(10), mhrun.Metropolis())
     ladder = mhrun.ReplicaExchange(rung, mhrun.Full(), mhrun.Metropolis(), rungs=2)
-    with pytest.warns(UserWarning) as found:
+    with pytest.warns(UserWarning, match="ESS is") as found:
         mhrun.sample(
             *(lambda theta, rows: -0.5 * (rows - theta[0]) ** 2, torch.linspace(0, 1, 50), ladder),
             start=[0.5],
