@@ -129,6 +129,8 @@ Numerical features are standardised, and priors are printed.
                       groups differ clearly
   baselines.a=VALUE   the value of a category that the others are compared with, or the value of the outcome that is 0;
                       without it, the first in sorted order
+  missing_values.a=[VALUE]  texts or numbers that stand for missing values of a column, or of all without .a; with
+                      missing=drop their rows are left out
 """,
     "check": f"""\
 mhrun check rule=NAME|proposal=NAME|pairing=NAME|dynamics=NAME|method=NAME|CLASS [KEY=VALUE ...] [--json]

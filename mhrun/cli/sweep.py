@@ -253,6 +253,10 @@ def _own_jobs(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> list[li
             overrides, lines = with_default_method(job, folders)
         except UserError:
             overrides, lines = added(job), []
+        except (Exception, SystemExit) as error:  # of the user's code, with which the job will end
+            if is_of_launcher(error):
+                raise
+            overrides, lines = added(job), []
         for line in lines:
             if line not in printed:
                 _say(line)

@@ -68,7 +68,7 @@ def check_few_texts(column: Any, path: Path) -> None:
     tail = f" and {len(bad) - 1:,} more are not numbers" if len(bad) > 1 else " is not a number"
     advice = ""
     if texts := codes_of_missing(column):
-        setting = list_setting("missing_values", texts)
+        setting = list_setting(f"missing_values.{column.name}", texts)
         advice = f"; if they stand for missing values, {setting} missing=drop leaves their rows out"
     raise UserError(
         f"{path.name}: column '{column.name}': {value!r} in data row {row + 1:,}{tail} "

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from mhrun.data.columns import CLASSES, check_decimals, check_few_texts, few, levels_of
+from mhrun.data.missing_values import MissingValues
 from mhrun.data.table_file import read_table
 from mhrun.errors import UserError, nearest
 from mhrun.paths import located
 
 
 def outcome_of(
-    path: Path, target: str | None, separator: str | None = None, missing_values: Sequence[Any] = ()
+    path: Path, target: str | None, separator: str | None = None, missing_values: MissingValues = ()
 ) -> tuple[str, list[Any]]:
     """Return the column of the outcome, the last if none is named, and its first values, each once: at most 21.
 

@@ -71,8 +71,9 @@ class Table:
         standardise_target: likewise for y; `facts` has its name, mean and standard deviation.
         intercept: whether the first column of x is 1.
         missing: if a row lacks a value, ``refuse`` the table or ``drop`` the row.
-        missing_values: texts and numbers that stand for missing values in any column, such as ``[unknown, -999]``; some
-            cell must have each. Empty cells, and texts such as NA, nan, None and null, are missing without being named.
+        missing_values: texts and numbers that stand for missing values: in any column, such as ``[unknown, -999]``, or
+            by column, ``{income: [unknown], age: [-9]}``; some cell must have each. Empty cells, and texts such as NA,
+            nan, None and null, are missing without being named.
         test_share: share of the rows, drawn by `seed`, that are test data.
         part: ``train`` or ``test``.
         seed: of the split.
@@ -103,7 +104,7 @@ class Table:
         separator: str | None = None,
         exclude: Sequence[str] = (),
         groups: Sequence[str] = (),
-        missing_values: Sequence[str | float] = (),
+        missing_values: Sequence[str | float] | Mapping[str, Sequence[str | float]] = (),
     ) -> None:
         for name, value, allowed in (
             ("outcome", outcome, _OUTCOMES),
@@ -412,7 +413,7 @@ def _of_text(features: Any) -> str:
     settings = {
         "categorical": texts,
         "exclude": [name for name in labels if not codes[name]],
-        "missing_values": list(dict.fromkeys(text for found in codes.values() for text in found)),
+        **{f"missing_values.{name}": found for name, found in codes.items()},
     }
     advice = " ".join(list_setting(key, values) for key, values in settings.items() if values)
     return f" There is text in {', '.join(codes)}: {advice}." if advice else ""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mhrun.data.memory import available, check_memory, in_bytes
-from mhrun.data.missing_values import check_present, without_values
+from mhrun.data.missing_values import MissingValues, check_present, of_column, without_values
 from mhrun.errors import UserError, reason
 
 COPIES = 3
@@ -26,7 +26,7 @@ _EXACT = (3, 1)  # the version from which pandas reads the nearest number by its
 _INSTEAD = "save its columns by np.save and choose data=memmap, which leaves them on the disk"
 
 
-def read_table(path: Path, separator: str | None, missing_values: Sequence[Any] = ()) -> Any:
+def read_table(path: Path, separator: str | None, missing_values: MissingValues = ()) -> Any:
     """Return a table as pandas reads it.
 
     Args:
@@ -41,14 +41,11 @@ def read_table(path: Path, separator: str | None, missing_values: Sequence[Any] 
     frame = _read(path, separator)
     if missing_values:
         check_present(frame, missing_values, path)
-        if _is_parquet(path):
-            return without_values(frame, missing_values)
-        del frame  # before another copy
-        frame = _read(path, separator, missing_values)
+        frame = without_values(frame, missing_values)
     return frame
 
 
-def _read(path: Path, separator: str | None, missing_values: Sequence[Any] = ()) -> Any:
+def _read(path: Path, separator: str | None) -> Any:
     import pandas as pd
 
     kind = path.name.lower().split(".")
@@ -59,7 +56,7 @@ def _read(path: Path, separator: str | None, missing_values: Sequence[Any] = ())
             if not {"csv", "tsv", "txt"} & set(kind):
                 raise UserError(f"{path.name} is not a supported table; give a .csv, .tsv, .txt or .parquet.")
             _check_text(path)
-            frame = _text(path, _separator(path) if separator is None else separator, missing_values)
+            frame = _text(path, _separator(path) if separator is None else separator)
     except (UserError, KeyboardInterrupt):
         raise
     except pd.errors.ParserWarning as error:
@@ -80,7 +77,7 @@ def _read(path: Path, separator: str | None, missing_values: Sequence[Any] = ())
     return frame
 
 
-def _text(path: Path, separator: str, missing_values: Sequence[Any]) -> Any:
+def _text(path: Path, separator: str) -> Any:
     """Return a text file as pandas reads it; numbers are the nearest in float64, as Python reads them."""
     import pandas as pd
 
@@ -92,7 +89,7 @@ def _text(path: Path, separator: str, missing_values: Sequence[Any]) -> Any:
         names = [name for name in first.iloc[0].tolist() if isinstance(name, str)]
         _check_header(names, path)
         _check_names(names, path)
-        return pd.read_csv(path, na_values=list(missing_values), **options)
+        return pd.read_csv(path, **options)
 
 
 def _options(separator: str) -> dict[str, Any]:
@@ -108,7 +105,7 @@ def _options(separator: str) -> dict[str, Any]:
 
 
 def texts_of_missing(
-    frame: Any, columns: Sequence[str], path: Path, separator: str | None, missing_values: Sequence[Any] = ()
+    frame: Any, columns: Sequence[str], path: Path, separator: str | None, missing_values: MissingValues = ()
 ) -> dict[str, str]:
     """Return, for columns of text, the commonest text such as NA that pandas reads as a missing value.
 
@@ -127,8 +124,11 @@ def texts_of_missing(
     options = _options(_separator(path) if separator is None else separator)
     written = pd.read_csv(path, dtype=str, keep_default_na=False, usecols=wanted, **options)
     texts = {name: written.loc[frame[name].isna().to_numpy(), name].value_counts() for name in wanted}
-    named = {"", *map(str, missing_values)}
-    found = {name: [str(t) for t in counts.index if t.strip() not in named] for name, counts in texts.items()}
+    named = {name: {"", *map(str, of_column(missing_values, name))} for name in texts}
+    found = {
+        name: [str(text) for text in counts.index if text.strip() not in named[name]]
+        for name, counts in texts.items()
+    }
     return {name: values[0] for name, values in found.items() if values}
 
 

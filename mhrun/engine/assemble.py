@@ -17,10 +17,10 @@ from mhrun.engine.method import Method
 from mhrun.engine.named_method import in_python
 from mhrun.engine.ratios import ratio_precision
 from mhrun.engine.starts import Starts, starts_of
-from mhrun.errors import Refusal, UserError
+from mhrun.errors import Refusal, UserError, nearest
 from mhrun.models.parameters import parameters_of
 from mhrun.monitors import Monitor
-from mhrun.numbers import whole_number
+from mhrun.numbers import is_number, whole_number
 from mhrun.parts import Kernel
 from mhrun.schedules import Plan, Schedule
 from mhrun.store.blocks import done
@@ -53,9 +53,9 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
         target = _target(name, node, config, targets)
         for part, part_node in {"kernel": node["kernel"], **node["schedules"]}.items():
             if not isinstance(part_node, Mapping) or "_target_" not in part_node:
-                raise UserError(
-                    no_part(f"{where}.kernel", "") if part == "kernel" else _no_schedule(where, part)
-                )
+                if part == "kernel":
+                    raise UserError(no_part(f"{where}.kernel", ""))
+                raise UserError(_no_schedule(f"{where}.schedules.{part}", part, part_node))
         # Counts of a method override those of the experiment.
         counts = {key: config[key] if node.get(key) is None else node[key] for key in COUNTS}
         try:
@@ -82,11 +82,16 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
     return methods
 
 
-def _no_schedule(where: str, quantity: str) -> str:
+_CONSTANT = ("step_size", "temperature", "noise_temperature")  # schedules for which a number can be given
+
+
+def _no_schedule(place: str, quantity: str, value: Any) -> str:
     """Return how to give a quantity of a method a schedule, of which one may be there to be replaced or not."""
-    place = f"{where}.schedules.{quantity}"
+    if quantity not in _CONSTANT and is_number(value):
+        names = ", ".join(_CONSTANT)
+        return f"{place} = {value!r}: a number is a schedule of {names} only.{nearest(quantity, _CONSTANT)}"
     return (
-        f"{place} is no schedule; give a number, or choose one of conf/schedule with schedule@{place}=NAME "
+        f"{place} = {value!r} is no schedule; give a number, or choose one of conf/schedule with schedule@{place}=NAME "
         f"(+schedule@{place}=NAME where the method has none)."
     )
 

@@ -292,7 +292,9 @@ class FunctionModel:
                 total, squares = total + mean, squares + mean**2
         mean = total / len(chosen)
         variance = (squares - len(chosen) * mean**2) / (len(chosen) - 1)
-        return list(dispersion_warnings(fields["y"].double(), mean, float((variance / mean).sum())))
+        some = mean > 0  # a count whose mean is 0 in all draws, as a structural zero, has no share
+        y, mean, variance = fields["y"].double()[some], mean[some], variance[some]
+        return list(dispersion_warnings(y, mean, float((variance / mean).sum())))
 
     def _replayed(
         self, function: Callable[[Tensor, Rows], Sequence[Tensor]], theta: Tensor, rows: Rows

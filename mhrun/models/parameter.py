@@ -213,8 +213,8 @@ def _of_one_component(constraint: Constraint, where: str) -> Constraint:
         first = bound.select(axis, 0)
         if not bool((bound == first.unsqueeze(axis)).all()):
             raise Refusal(
-                f"{where}.prior: the components of the mixture have other bounds, {_shown(bound)}; give components "
-                "that all have the same."
+                f"{where}.prior: the components of the mixture have different bounds, such as {_shown(first)} and "
+                f"{_shown(bound[bound != first.unsqueeze(axis)])}; give components that all have the same."
             )
         return first
 

@@ -62,7 +62,7 @@ def posterior(run: Run) -> pd.DataFrame | str:
 
     MCSE is the Monte Carlo standard error of the mean. Of a model with more than 12 parameters 12 are here: small
     parameters beside large ones, such as an intercept, and those with the largest R-hat. For all,
-    mhrun.load(run).trace(method) opens the trace, of which arviz.summary makes such a table.
+    mhrun.load(run).trace(method) opens the trace, of which arviz_stats.summary makes such a table.
     """
     summaries = run.cached(coordinates_of)
     limit = SHOWN if len(summaries) <= METHODS else 2

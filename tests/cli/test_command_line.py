@@ -163,7 +163,11 @@ def _here(tmp_path, monkeypatch):
         ),
         (
             [*SMOKE, "methods.sgld.schedules.step_size=fast"],
-            "methods.sgld.schedules.step_size is no schedule; give a number, or choose one of conf/schedule",
+            "methods.sgld.schedules.step_size = 'fast' is no schedule; give a number, or choose one of conf/schedule",
+        ),
+        (
+            [*SMOKE, "+methods.sgld.schedules.stepsize=1e-4"],
+            "a number is a schedule of step_size, temperature, noise_temperature only. Did you mean 'step_size'?",
         ),
         (
             [*SMOKE, "+schedule@methods.sgld.schedules.step_size=fixed"],

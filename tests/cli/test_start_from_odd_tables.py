@@ -154,7 +154,8 @@ def test_what_may_be_a_mistake_in_a_table_is_named(capsys):
     out = capsys.readouterr().out
     assert re.search(r"        3 of \d+ rows lack a value and are left out\n", out)
     assert (
-        "number is another whole number in each row: if it is a label, exclude=[number] leaves it out" in out
+        "number has a different whole number in each row: if it is a label, exclude=[number] leaves it out"
+        in out
     )
     assert "code has 3 values, whole numbers: if they are labels, categorical=[code]" in out
     assert "age has" not in out
@@ -189,7 +190,7 @@ def test_codes_of_missing_values_are_named(capsys):
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "far from all others" in line)
     assert line.strip().startswith("income has values far from all others, up to -99999, 8 sd from its mean")
     advice = re.search("missing values, (.*) leaves their rows out", line)[1].split()
-    assert advice == ["missing_values=[-99999]", "missing=drop"]
+    assert advice == ["missing_values.income=[-99999]", "missing=drop"]
     assert run(["init", "other", "--data", "my rows.csv", "--outcome", "y", *advice]) == 0
     assert "5 of 300 rows lack a value and are left out" in capsys.readouterr().out
 
@@ -208,7 +209,9 @@ def test_a_text_among_numbers_may_stand_for_a_missing_value(capsys, outcome, has
     )
     start = ["init", "mine", "--data", "my rows.csv", "--outcome", outcome]
     assert run(start) == 2
-    assert "missing_values=[unknown]" in capsys.readouterr().err
+    assert "missing_values.income=[unknown]" in capsys.readouterr().err
+    assert run(["init", "other", *start[2:], "missing_values.income=[unknown]", "missing=drop"]) == 0
+    capsys.readouterr()
     assert run([*start, "missing_values=unknown", "missing=drop"]) == 0
     assert f"{2 + has_gap} of 300 rows lack a value and are left out" in capsys.readouterr().out
     written = yaml.safe_load(Path("mine/conf/data/my_rows.yaml").read_text())

@@ -135,6 +135,17 @@ def test_a_number_is_a_constant_schedule_and_a_sweep_without_a_valid_job_begins_
         for each in ([f"{step_size}=1e-4"], [*named, f"{step_size}.step_size=1e-4"])
     }
     assert len(digests) == 1
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "conf" / "experiment" / "fixed.yaml").write_text(
+        "# @package _global_\ndefaults: [gmm_tied_means, _self_]\n"
+        "methods: {sgld: {schedules: {step_size: 1e-4}}}\n"
+    )
+    of_file = ["experiment=fixed"], [tmp_path / "conf"]
+    assert compose_config(*of_file)["methods"]["sgld"]["schedules"]["step_size"]["step_size"] == 1e-4
+    with pytest.raises(
+        UserError, match=r"the experiment gives methods\.sgld\.schedules\.step_size = 0\.0001, which would"
+    ):
+        compose_config([*of_file[0], f"schedule@{step_size}=cosine"], of_file[1])
 
 
 def test_data_without_an_experiment_can_be_swept(tmp_path, capsys):

@@ -228,7 +228,7 @@ def test_an_experiment_is_shown_with_methods_settings_claims_and_runs(capsys, tm
         "    mint           MetropolisHastings, RandomWalk, Shared, Metropolis",
         "    tau=0.5  # minibatch size m = n^tau",
         "    m=1000",
-        "    0123456789ab  paper complete    2026-01-02 10:05, steps 2 min, 1 of 1 claims reproduced  ",
+        "    0123456789ab  paper complete    2026-01-02 10:05, 2 min of steps, 1 of 1 claims reproduced  ",
     ):
         assert f"\n{line}" in out
     assert "reproduced (recorded), reproduced (yours): Figure 1, left: total variation distance" in out

@@ -53,7 +53,7 @@ def needs_pyarrow(frame, name):
         ),
         (
             {4: "n/a?", 7: "n/a?", 8: "unknown"},
-            "if they stand for missing values, 'missing_values=[\"n/a?\",unknown]' missing=drop leaves",
+            "if they stand for missing values, 'missing_values.b=[\"n/a?\",unknown]' missing=drop leaves",
         ),
         (
             {4: "1,5", 7: "?"},
@@ -101,6 +101,33 @@ def test_missing_values_can_be_named(frame, name):
     assert part.prepared({"a": 1.5, "b": 2, "grade": 1}).n == 1
     with pytest.raises(UserError, match="8 of 60 rows lack a value"):
         Table(name, **(settings | {"missing": "refuse"}), missing_values=["unknown", -999]).load()
+
+
+def test_missing_values_of_a_column_are_values_of_others(tmp_path, monkeypatch):
+    """Advice on one column takes nothing from the others, and large identifiers stay whole numbers."""
+    monkeypatch.chdir(tmp_path)
+    rows = np.arange(60)
+    table = pd.DataFrame(
+        {
+            "a": np.where(rows % 20 == 3, "no", rows.astype(str)),
+            "b": np.where(rows % 3 == 0, "no", "yes"),
+            "id": np.where(rows % 30 == 4, -9, 2**53 + rows % 10),
+            "y": rows % 7,
+        }
+    )
+    table.to_csv("t.csv", index=False)
+    settings = {"target": "y", "features": ["a"], "categorical": ["b"], "groups": ["id"], "missing": "drop"}
+    with pytest.raises(UserError, match=r"missing_values\.a=\[\"no\"\]' missing=drop leaves their rows out"):
+        Table("t.csv", **settings).load()
+    found = Table("t.csv", **settings, missing_values={"a": ["no"], "id": [-9.0]}).load()
+    assert found.n == 60 - 3 - 2
+    assert len(found.facts["groups"]["id"]) == 10
+    for values, message in (
+        ({"c": ["no"]}, "missing_values: there is no column 'c'"),
+        ({"a": ["yes"]}, "no cell of 'a' is 'yes', which missing_values names"),
+    ):
+        with pytest.raises(UserError, match=message):
+            Table("t.csv", **settings, missing_values=values).load()
 
 
 def test_missing_values_are_in_the_table(frame):

@@ -53,6 +53,7 @@ def compose_config(
             for line in lines if compare else ():
                 print(f"mhrun: {line}", file=sys.stderr)
         config = composed(overrides, folders)
+        _check_schedules(config, overrides)
         plain = resolved(config, NAME if own else config.hydra.runtime.choices.get("experiment"))
         if check:
             check_read(overrides, config, lambda overrides: composed(overrides, folders))
@@ -143,13 +144,30 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
     return settings | {"sources": digests} if digests else settings
 
 
+def _check_schedules(config: DictConfig, overrides: Sequence[str]) -> None:
+    """Refuse a schedule on the command line where the experiment has a number, which would be taken instead.
+
+    Raises:
+        UserError: there is one.
+    """
+    for override in overrides:
+        place, equals, _ = override.lstrip("+").partition("@")[2].partition("=")
+        if override.lstrip("+").startswith("schedule@") and equals:
+            value = OmegaConf.select(config, place, throw_on_missing=False)
+            if value is not None and not isinstance(value, DictConfig):
+                raise UserError(
+                    f"{override}: the experiment gives {place} = {value}, which would be taken instead. Give a number "
+                    f"({place}=VALUE), or the experiment's file a schedule."
+                )
+
+
 def _fill_in_constants(settings: Mapping[str, Any]) -> None:
     """Put a constant schedule in the place of a number, as ``methods.sgld.schedules.step_size=1e-4`` gives it."""
     for method in settings["methods"].values():
         schedules = method.get("schedules") or {}
         for quantity in _CONSTANTS:
             value = schedules.get(quantity)
-            if is_number(value) or isinstance(value, list) or (quantity == "step_size" and value == "auto"):
+            if is_number(value) or (quantity == "step_size" and value == "auto"):
                 schedules[quantity] = {"_target_": "mhrun.schedules.fixed.Fixed", quantity: value}
 
 

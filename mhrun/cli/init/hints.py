@@ -59,7 +59,7 @@ def _whole_numbers(data: Dataset) -> Iterator[str]:
             continue
         if len(values) == data.n:
             yield (
-                f"{name} is another whole number in each row: if it is a label, {list_setting('exclude', [name])} "
+                f"{name} has a different whole number in each row: if it is a label, {list_setting('exclude', [name])} "
                 "leaves it out"
             )
         elif 2 < len(values) <= _FEW:
@@ -82,10 +82,14 @@ def _far_values(data: Dataset) -> Iterator[str]:
         sign = 1.0 if float(data.fields["x"][:, place].max()) >= far else -1.0
         mean, sd = data.facts["scales"][name]
         value = f"{sign * far * sd + mean:.10g}"  # the standardised one is rounded
+        setting = "remove them"
+        if float(value).is_integer():  # as codes are
+            setting = (
+                f"{list_setting(f'missing_values.{name}', [float(value)])} missing=drop leaves their rows out"
+            )
         yield (
             f"{name} has values far from all others, up to {value}, {far:.0f} sd from its mean: if they stand for "
-            f"missing values, {list_setting('missing_values', [float(value)])} missing=drop leaves their rows out; "
-            "the prior of its weight is narrow for all other rows"
+            f"missing values, {setting}; the prior of its weight is narrow for all other rows"
         )
 
 
@@ -128,6 +132,8 @@ def _overdispersed(data: Dataset) -> Iterator[str]:
     parameters = x.shape[1]
     if groups := [_some_rows(data, name).astype(np.int64) for name in data.facts.get("groups", {})]:
         kept = _informative(groups, y)
+        if not kept.any():
+            return
         y, exposure = y[kept], exposure[kept]
         x, parameters = _with_indicators(x[kept], [codes[kept] for codes in groups])
         settings = {"alpha": 1e-7, "solver": "newton-cholesky"}  # lbfgs takes too many steps with rare groups

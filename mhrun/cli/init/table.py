@@ -208,13 +208,13 @@ def write_project(folder: Path, table: Path, project: NewProject) -> list[Path]:
 
 
 def _table_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """Return settings of the table from KEY=VALUE and baselines.COLUMN=VALUE."""
+    """Return settings of the table from KEY=VALUE, baselines.COLUMN=VALUE and missing_values.COLUMN=[VALUE,...]."""
     names = set(inspect.signature(Table).parameters) - _SET
     by_key: dict[str, Any] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         key, _, column = key.removeprefix("data.").partition(".")
-        if not equals or key not in names or (column and key != "baselines"):
+        if not equals or key not in names or (column and key not in ("baselines", "missing_values")):
             hint = nearest(key, names)
             if key == "offset":
                 hint = (
@@ -229,6 +229,15 @@ def _table_settings(settings: Sequence[str]) -> dict[str, Any]:
                 raise UserError(f"{setting} cannot be read; write baselines.COLUMN=VALUE.")
             by_key.setdefault(key, {})[column] = value
             continue
+        if key == "missing_values" and column:
+            by_column = by_key.setdefault(key, {})
+            if not isinstance(by_column, dict):
+                raise UserError(
+                    f"{setting}: missing_values is a list for all columns already; leave one out."
+                )
+            found = yaml.safe_load(value)
+            by_column[column] = found if isinstance(found, list) else [found]
+            continue
         try:
             by_key[key] = yaml.safe_load(value)
         except yaml.YAMLError as error:
@@ -236,7 +245,7 @@ def _table_settings(settings: Sequence[str]) -> dict[str, Any]:
         if key in ("features", "categorical", "groups", "exclude"):
             by_key[key] = by_key[key] if isinstance(by_key[key], list) else [str(by_key[key])]
             _check_list(setting, key, by_key[key])
-        if key == "missing_values" and not isinstance(by_key[key], list):
+        if key == "missing_values" and not isinstance(by_key[key], list | dict):
             by_key[key] = [by_key[key]]
     return by_key
 

@@ -1,1 +1,1 @@
-"""``mhrun list``: experiments and runs, read without torch or Hydra."""
+"""``mhrun list``: experiments and runs."""

@@ -241,7 +241,7 @@ def _projects_of(folder: RunFolder) -> list[Path]:
 def _run(folder: RunFolder, settings: str) -> Iterator[str]:
     """Yield the line of a run, the settings in which it differs from the others, and why it failed."""
     run = status_of(folder)
-    took = f", steps {describe_duration(run.seconds)}" if run.seconds is not None else ""
+    took = f", {describe_duration(run.seconds)} of steps" if run.seconds is not None else ""
     verdicts = f", {run.verdicts}" if run.verdicts else ""
     page = folder.report / "index.html"
     where = _short(page) if page.exists() else f"{_short(folder.path)} (without a report)"

@@ -1,1 +1,1 @@
-"""What the draws of one method show about themselves, once its steps have ended. It warns of nothing."""
+"""What the draws of one method show about themselves and their model, once its steps have ended."""

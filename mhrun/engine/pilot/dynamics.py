@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mhrun.diagnostics.chains import ESS
 from mhrun.engine.curvature import largest_curvature
 from mhrun.engine.diagnosis.gradient_noise import (
     POINTS,
@@ -20,13 +19,13 @@ from mhrun.engine.diagnosis.gradient_noise import (
 from mhrun.engine.diagnosis.mean_bias import Gains, MeanBias, largest_bias
 from mhrun.engine.diagnosis.sampled_gradients import on_all_data
 from mhrun.engine.method import Method
+from mhrun.engine.pilot.effective_draws import expected_draws, in_words
 from mhrun.engine.pilot.start import ScaledStart
 from mhrun.engine.pilot.trial import Trials, tried
 from mhrun.engine.surface import Surface
 from mhrun.errors import UserError
 from mhrun.kernels import Unadjusted
 from mhrun.models.parameters import coordinate_names
-from mhrun.numbers import rounded
 from mhrun.random import Draws, Purpose, Streams, derive_key
 from mhrun.target import Target
 from mhrun.types.scale import Scale
@@ -40,7 +39,6 @@ _JUDGED = 1_000  # draws that show it, at most
 _ERRORS = (
     3.0  # from which on it counts: those of a scale may be worth twenty, and a shorter step does little harm
 )
-_COUNTED = 10  # effective draws from which on an expected number is said
 _SHOWN = 0.05  # of the same unit, from which on it is said
 # Of a minibatch of gradients that the pilot chooses: n / 5 between the first two; with a control variate the least, as
 # the noise of its gradients grows with n as the curvature does, or as many as make noise add no more than the steps do.
@@ -124,50 +122,17 @@ def step_of_dynamics(
     if trials is not None:
         facts |= {"n_lik": trials.n_lik, "n_grad": trials.n_grad}
         facts["why"] += _trials_in_words(trials, longest)
-    expected = _expected_ess(method, start, longest)
-    if expected is not None and expected < ESS:
+    expected = expected_draws(method, start.curvature, step)
+    if expected is not None:
         facts["expected_ess"] = expected
-        facts["why"] += _few_in_words(method, expected, noisy=2 * rates.of_the_step < rates.error)
+        is_exact, noisy = facts["variance_error"] < _VARIANCE_ERROR / 2, 2 * rates.of_the_step < rates.error
+        facts["why"] += in_words(method, expected, is_exact=is_exact, noisy=noisy)
     shift = None if judged is None else judged.shift(longest)
     if shift is not None and abs(shift.size) >= _SHOWN:
         is_limited = given is None and rate is not None and longest * abs(rate.size) > 0.99 * _MEAN_ERROR
         facts |= {"mean_error": abs(shift.size), "mean_error_of": shift.name}
         facts["why"] += _shift_in_words(shift, facts["variance_bias"], is_limited=is_limited)
     return DynamicsStep(step, m, facts)
-
-
-def _expected_ess(method: Method, start: ScaledStart, step: float) -> float | None:
-    """Return the effective draws of all chains in the slowest direction of a normal posterior; None: unknown.
-
-    In a direction of curvature h the draws of an overdamped dynamics are an autoregression of coefficient 1 - e h.
-    """
-    assert isinstance(method.kernel, Unadjusted)
-    if not method.kernel.dynamics.overdamped or start.curvature is None:
-        return None
-    slowest = float(torch.linalg.eigvalsh(start.curvature.double()).min())
-    correlation = 1 - step * slowest
-    if not 0 <= correlation < 1:
-        return None
-    return method.shape.chains * method.shape.steps * (1 - correlation) / (1 + correlation)
-
-
-def _few_in_words(method: Method, expected: float, *, noisy: bool) -> str:
-    """Return a sentence on effective draws that are few, and what makes more of them.
-
-    Args:
-        method: of the draws.
-        expected: how many they are.
-        noisy: whether minibatch noise limits the step size more than the steps themselves.
-    """
-    remedies = ["raise steps", *["raise m"] * noisy]
-    if noisy and method.target.surrogate is None:
-        remedies.append("take control variates (sgld_cv)")
-    shape = method.shape
-    number = f"Fewer than {_COUNTED}" if expected < _COUNTED else f"About {rounded(expected)}"
-    return (
-        f" {number} effective draws are then expected of {shape.chains} chains of {shape.steps:,} steps: "
-        f"{', '.join(remedies)}, or sample with hmc."
-    )
 
 
 def _facts_of_variance(step: float, rates: _ErrorRates, bias: float, of_thermostat: float) -> dict[str, Any]:
