@@ -272,13 +272,18 @@ def _checked(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> dict[str
         UserError: jobs of several experiments, overrides that cannot be composed, or no valid job.
     """
     first_config: dict[str, Any] | None = None
-    first_error = None
+    first_error: BaseException | None = None
     for group in _put_together_alike(jobs, folders):
         for job in group:
             try:
                 config = compose_config(job, folders, compare=False, check=True)
             except UserError as error:
                 if isinstance(error.__cause__, HydraException):
+                    raise
+                first_error = first_error or error
+                continue
+            except (Exception, SystemExit) as error:  # of the user's data or model, where there is no experiment
+                if is_of_launcher(error):
                     raise
                 first_error = first_error or error
                 continue

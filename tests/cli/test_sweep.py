@@ -121,6 +121,24 @@ def test_a_sweep_of_data_and_a_model_without_an_experiment(tmp_path, capsys):
     assert "This run exists already" in capsys.readouterr().err
 
 
+def test_data_of_the_user_that_fail_end_one_job_alone(tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine" / "data").mkdir(parents=True)
+    (tmp_path / "mine" / "odd_data.py").write_text(
+        "from mhrun.data.gaussian import GaussianSample\n\n\nclass Odd(GaussianSample):\n"
+        "    def load(self):\n        if self.n == 13:\n            raise ValueError('unlucky')\n"
+        "        return super().load()\n"
+    )
+    (tmp_path / "mine" / "data" / "odd.yaml").write_text("_target_: odd_data.Odd\nn: 50\ndim: 2\n")
+    monkeypatch.setenv("MHRUN_FOLDERS", "")
+    monkeypatch.setenv("MHRUN_TRUST", "")
+    settings = ["data=odd", "model=gaussian_location", "steps=60", "warmup=50", "runtime.report=false"]
+    assert run(["--project", "mine", "-m", *settings, "data.n=13,50"]) == 1
+    error = capsys.readouterr().err
+    assert "1 of 2 jobs failed" in error
+    assert "ValueError: unlucky" in error
+    assert len(runs(tmp_path / "outputs")) == 1
+
+
 def test_a_number_is_a_constant_schedule_and_a_sweep_without_a_valid_job_begins_none(tmp_path, capsys):
     step_size = "methods.sgld.schedules.step_size"
     arguments = ["-m", "experiment=gmm_tied_means", "scale=smoke", "~methods.mint"]

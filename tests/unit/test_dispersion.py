@@ -99,6 +99,13 @@ def test_overdispersion_within_two_columns_of_groups_is_named():
         assert len(_dispersion(replace(data, fields={**data.fields, "rater": rater}, facts=facts))) == count
 
 
+def test_counts_that_are_all_zero_in_the_groups_that_are_judged_are_no_error():
+    """The first thousand of 3,000 groups are."""
+    data = _counts(np.random.default_rng(8), 3_000, n=9_000, mean=3.0, size=1.0)
+    y = torch.where(data.fields["school"] < 1_000, 0.0, data.fields["y"])
+    assert _dispersion(replace(data, fields={**data.fields, "y": y})) == []
+
+
 def _means(theta, rows):
     return theta.effects[rows.group].exp()
 
@@ -153,3 +160,20 @@ def test_counts_of_a_function_are_judged_after_a_call(mean, words):
     with pytest.warns(UserWarning, match=words):
         trace = mhrun.sample(_model(3, family="poisson", mean=mean), data, kernel, **settings)
     assert trace["posterior"].sizes["draw"] == 300
+
+
+def test_a_structural_zero_hides_nothing():
+    """A count whose mean is 0 at every draw has no variance for each unit of its mean."""
+    rng = np.random.default_rng(11)
+    y = torch.from_numpy(rng.negative_binomial(1, 0.1, 400).astype(float))
+    known = torch.ones(400, dtype=torch.float64)
+    y[0] = known[0] = 0.0
+    model = mhrun.FunctionModel(
+        lambda theta, rows: torch.distributions.Poisson(theta.rate * rows.known + 1e-12).log_prob(rows.y),
+        parameters={"rate": "Gamma(1, 1)"},
+        mean=lambda theta, rows: theta.rate * rows.known,
+        family="poisson",
+    )
+    draws = torch.from_numpy(rng.normal(float(y.mean()), 0.1, (200, 1)))
+    (line,) = model.fit_warnings(draws, {"y": y, "known": known})
+    assert "times their mean" in line
