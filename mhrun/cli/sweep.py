@@ -282,7 +282,10 @@ def _checked(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> dict[str
                     raise
                 first_error = first_error or error
                 continue
-            except (Exception, SystemExit) as error:  # of the user's data or model, where there is no experiment
+            except (
+                Exception,
+                SystemExit,
+            ) as error:  # of the user's data or model, where there is no experiment
                 if is_of_launcher(error):
                     raise
                 first_error = first_error or error

@@ -162,12 +162,18 @@ def outcome(arguments: list[str]) -> tuple[int, str, str]:
     return status, out.getvalue(), err.getvalue()
 
 
+_NOTE = re.compile(
+    r"mhrun: \S+ overrides \S+\.$"
+)  # of a setting that is given twice, before anything is wrong
+
+
 def assert_one_line(arguments: list[str], status: int, err: str) -> None:
     """A mistake has status 2 and one line; anything else no line that begins as ours."""
     assert status in (0, 2), arguments
     assert "Traceback" not in err, (arguments, err)
     if status == 2:
-        message = [line for line in err.split("\n") if line.startswith("mhrun: ")]
+        lines = [line for line in err.split("\n") if line.startswith("mhrun: ")]
+        message = [line for line in lines if not _NOTE.match(line)]
         assert len(message) == 1, (arguments, err)
         assert len(message[0]) > len("mhrun: ") + 5, (arguments, err)
         assert message[0].isprintable(), (arguments, err)
