@@ -36,9 +36,9 @@ from mhrun.cli.configuration.hydra_errors import explained
 from mhrun.cli.configuration.hydra_settings import is_of_hydra
 from mhrun.cli.configuration.loader import Loader
 from mhrun.cli.configuration.overrides import parsed, sweep_jobs
-from mhrun.cli.configuration.own import added, check_own, is_own
 from mhrun.cli.configuration.replaced import with_replaced_parts
 from mhrun.cli.configuration.resolvers import register_resolvers
+from mhrun.cli.configuration.without_experiment import added, check_own, is_own
 from mhrun.cli.crash import BUG, crash_of, show_traceback
 from mhrun.cli.report_functions import check_report
 from mhrun.cli.running import compute

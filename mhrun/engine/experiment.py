@@ -9,7 +9,7 @@ from typing import Any
 
 from mhrun.data.table_facts import describe_units
 from mhrun.engine.assemble import check_data, check_space, large_draws, methods_of
-from mhrun.engine.diagnosis.of_method import Diagnosis
+from mhrun.engine.diagnosis.diagnose import Diagnosis
 from mhrun.engine.estimate import estimate, estimate_pays
 from mhrun.engine.execution.executors import check_executor
 from mhrun.engine.execution.threads import limited

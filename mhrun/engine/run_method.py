@@ -14,7 +14,7 @@ import torch
 
 from mhrun.diagnostics.ladders import EXCHANGE_RATES, RUNGS, TEMPERATURES, exchange_rates
 from mhrun.engine.choices import Choices, record_choices, recorded_choices
-from mhrun.engine.diagnosis.of_method import Diagnosis
+from mhrun.engine.diagnosis.diagnose import Diagnosis
 from mhrun.engine.execution.executors import COMPILED, Executor, choose_executor, measured_threads
 from mhrun.engine.execution.module_evaluation import choose_evaluation
 from mhrun.engine.execution.threads import limited, torch_threads

@@ -16,7 +16,7 @@ from kit import FEW
 from rich.console import Console
 from rich.progress import Progress
 
-from mhrun.cli.listing.one import _section
+from mhrun.cli.listing.experiment import _section
 from mhrun.cli.listing.outline import seconds_at_paper_scale
 from mhrun.cli.main import run
 from mhrun.cli.places import experiments

@@ -41,7 +41,7 @@ def test_a_failure_after_the_last_step_is_noted_and_the_run_is_whole(
         raise RuntimeError("no such luck")
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"mhrun.engine.diagnosis.of_method.{function}", broken)
+        patch.setattr(f"mhrun.engine.diagnosis.diagnose.{function}", broken)
         trace = call()
     said = capsys.readouterr().err
     assert f"{words} cannot be estimated (RuntimeError: no such luck; test_diagnosis.py, line " in said

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mhrun import yaml_file
-from mhrun.cli.check.calibrating import calibrate, is_calibration
+from mhrun.cli.check.calibrate import calibrate, is_calibration
 from mhrun.cli.check.output import show_json, show_table
 from mhrun.cli.check.subject import subject_of
 from mhrun.cli.configuration.composition import composed

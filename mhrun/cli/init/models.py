@@ -135,7 +135,7 @@ def _softmax(name: str, target: str, data: Dataset, _levels: Sequence[Any]) -> F
     comments = [
         f"P({target} = k) is proportional to exp(x.w_k); the first column of x is 1.",
         "The prior of each weight is normal with mean 0 and variance prior_variance. Differences of the weights of two",
-        "classes are what the data tell of; a common shift is known from the prior alone.",
+        "classes are what the data determine; a common shift is known from the prior alone.",
     ]
     names = [f"{weight}[{level}]" for level in classes for weight in weights]
     settings = {
@@ -145,7 +145,7 @@ def _softmax(name: str, target: str, data: Dataset, _levels: Sequence[Any]) -> F
         "names": names,
     }
     text = part_text(comments, "softmax_regression", settings)
-    prior = f"{_prior(name)}; the data tell of differences between classes, the prior alone of a common shift"
+    prior = f"{_prior(name)}; the data determine differences between classes, the prior alone a common shift"
     class_names = ", ".join(map(repr, data.facts["classes"][:_NAMED])) + ", ..." * (len(classes) > _NAMED)
     return Fitted(
         {place_of(name): text}, len(names), prior, f"{target}, {len(classes)} classes ({class_names})"

@@ -42,7 +42,7 @@ def show_list(arguments: Sequence[str], folders: Sequence[Path]) -> int:
         if name not in paths and name not in other_names:
             raise UserError(f"There is no experiment '{name}'.{nearest(name, [*paths, *other_names])}")
     if names:
-        from mhrun.cli.listing.one import show_experiment
+        from mhrun.cli.listing.experiment import show_experiment
 
         for name in dict.fromkeys(names):
             show_experiment(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from mhrun.diagnostics.chains import ESS
 from mhrun.engine.call.until import Until
+from mhrun.engine.diagnosis.diagnose import Diagnosis
 from mhrun.engine.diagnosis.judged_draws import judged_draws
-from mhrun.engine.diagnosis.of_method import Diagnosis
 from mhrun.engine.method import Method
 from mhrun.engine.warnings.draws import draws_warnings
 from mhrun.engine.warnings.run import warnings_of
