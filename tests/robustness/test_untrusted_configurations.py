@@ -8,6 +8,7 @@ import time
 
 import pytest
 import yaml
+from kit import FEW
 
 from mhrun import yaml_file
 from mhrun.cli.configuration.composition import composed
@@ -431,10 +432,10 @@ def test_each_job_of_a_sweep_is_checked(capsys, tmp_path):
     """Jobs that differ in plain values are composed once before the sweep."""
     text = "places: {p1: here, p2: ../there}\nruntime: {outputs: '${oc.select:places.p${seed}}', report: false}\n"
     write("experiment/evil", WHOLE + text + "steps: -1\n")
-    assert run(["-m", *FOLDER, "experiment=evil", "seed=1,2"]) == 1
+    assert run(["-m", *FOLDER, "experiment=evil", "seed=1,2"]) == 2
     err = capsys.readouterr().err
-    assert "job 1 of 2 failed: mcmc: steps = -1 must be at least 1" in err
-    assert "job 2 of 2 failed: a configuration file sets runtime.outputs = '../there'" in err
+    assert "job 1 of 2 will fail: mcmc: steps = -1 must be at least 1" in err
+    assert "job 2 of 2 will fail: a configuration file sets runtime.outputs = '../there'" in err
     assert not (tmp_path.parent / "there").exists()
 
 
@@ -469,7 +470,16 @@ def test_reports_of_sweeps_are_not_written_through_links(tmp_path, part):
 
 
 def test_a_sweep_removes_nothing_elsewhere(tmp_path, capsys):
-    words = ["-m", "experiment=gmm_tied_means", "scale=smoke", "steps=-1", "seed=1,2"]
+    words = [
+        "-m",
+        "experiment=gmm_tied_means",
+        "scale=smoke",
+        *FEW,
+        "~methods.sghmc",
+        "warmup=50",
+        "steps=-1,60",
+    ]
+    words += ["runtime.report=false"]
     assert run(words) == 1
     place = next((tmp_path / "outputs").glob("*/sweeps/*"))
     (place / "jobs" / "notes.txt").write_text("of the user")
