@@ -35,7 +35,7 @@ def own_overrides(
     """
     overrides = added(overrides)
     config = compose(overrides)
-    found, lines = _found(json.dumps(_deciding(config), sort_keys=True), bool(config["methods"]))
+    found, lines = _found(_deciding(config), bool(config["methods"]))
     return [*overrides, *found], list(lines)
 
 
@@ -46,7 +46,7 @@ def check_own(config: Mapping[str, Any]) -> None:
         UserError: data that cannot be loaded, or invalid settings.
     """
     if not config["methods"]:
-        _found.__wrapped__(json.dumps(_deciding(config)), False)
+        _found.__wrapped__(_deciding(config), False)
 
 
 def added(overrides: Sequence[str]) -> list[str]:
@@ -56,10 +56,11 @@ def added(overrides: Sequence[str]) -> list[str]:
     ]
 
 
-def _deciding(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of which a target is made."""
+def _deciding(config: Mapping[str, Any]) -> str:
+    """Return the settings of which a target is made, as JSON."""
     settings = {name: config[name] for name in ("data", "model", "target", "device", "precision")}
-    return settings | {"runtime": {"data_dir": config["runtime"]["data_dir"]}}
+    settings |= {"runtime": {"data_dir": config["runtime"]["data_dir"]}}
+    return json.dumps(settings, sort_keys=True, default=str)
 
 
 @cache  # the jobs of a sweep have few targets, whose data may take seconds to read
