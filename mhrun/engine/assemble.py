@@ -40,7 +40,7 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
         UserError: unknown or incompatible parts, or invalid settings.
     """
     if not isinstance(config["dtype"], str) or config["dtype"] not in _DTYPES:
-        raise Refusal(f"dtype = '{config['dtype']}' is unknown; choose float64 or float32.")
+        raise Refusal(f"dtype = {config['dtype']!r} is unknown; choose float64 or float32.")
     report = config.get("report") or {}
     if not config["methods"] and not config["data"] and (report.get("tables") or report.get("figures")):
         return []  # a report without methods, of computations only

@@ -162,9 +162,7 @@ def outcome(arguments: list[str]) -> tuple[int, str, str]:
     return status, out.getvalue(), err.getvalue()
 
 
-_NOTE = re.compile(
-    r"mhrun: \S+ overrides \S+\.$"
-)  # of a setting that is given twice, before anything is wrong
+_NOTE = re.compile(r"mhrun: .* overrides .*\.$")  # of a setting that is given twice, before anything is wrong
 
 
 def assert_one_line(arguments: list[str], status: int, err: str) -> None:
