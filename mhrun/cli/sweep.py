@@ -251,9 +251,7 @@ def _own_jobs(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> list[li
     for job in jobs:
         try:
             overrides, lines = with_default_method(job, folders)
-        except UserError:
-            overrides, lines = added(job), []
-        except (Exception, SystemExit) as error:  # of the user's code, with which the job will end
+        except (Exception, SystemExit) as error:  # with which the job will end; it may be of the user's code
             if is_of_launcher(error):
                 raise
             overrides, lines = added(job), []

@@ -24,7 +24,7 @@ from mhrun.numbers import is_number, whole_number
 from mhrun.parts import Kernel
 from mhrun.schedules import Plan, Schedule
 from mhrun.store.blocks import done
-from mhrun.store.identity import COUNTS, PARTS, parts_of
+from mhrun.store.identity import CONSTANTS, COUNTS, PARTS, parts_of
 from mhrun.store.netcdf import Shape
 from mhrun.target import Target, target_of
 from mhrun.types import INFO_DTYPES
@@ -82,14 +82,11 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
     return methods
 
 
-_CONSTANT = ("step_size", "temperature", "noise_temperature")  # schedules for which a number can be given
-
-
 def _no_schedule(place: str, quantity: str, value: Any) -> str:
     """Return how to give a quantity of a method a schedule, of which one may be there to be replaced or not."""
-    if quantity not in _CONSTANT and is_number(value):
-        names = ", ".join(_CONSTANT)
-        return f"{place} = {value!r}: a number is a schedule of {names} only.{nearest(quantity, _CONSTANT)}"
+    if quantity not in CONSTANTS and is_number(value):
+        names = ", ".join(CONSTANTS)
+        return f"{place} = {value!r}: a number is a schedule of {names} only.{nearest(quantity, CONSTANTS)}"
     return (
         f"{place} = {value!r} is no schedule; give a number, or choose one of conf/schedule with schedule@{place}=NAME "
         f"(+schedule@{place}=NAME where the method has none)."

@@ -26,6 +26,7 @@ _FREE = ("seed", "device", "executor", "data.storage", "data.seed")
 # Settings that change no computed number, but for rounding with another number of threads: places and presentation.
 _COSMETIC = ("runtime", "report", "scales", "title", "reproduces")
 COUNTS = ("chains", "warmup", "steps", "thin", "thin_stats")  # of an experiment, or of one of its methods
+CONSTANTS = ("step_size", "temperature", "noise_temperature")  # schedules of a method that may be numbers
 PARTS = ("model", "data", "target")  # of an experiment, which a method may replace, see `parts_of`
 _SHARED = ("seed", "dtype", "precision", "device", "executor")  # of an experiment, for all of its methods
 

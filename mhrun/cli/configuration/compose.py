@@ -26,10 +26,8 @@ from mhrun.errors import UserError, nearest, reason
 from mhrun.names import checked_name
 from mhrun.numbers import is_number
 from mhrun.paths import EXPERIMENTS, claims_path
-from mhrun.store.identity import departures
+from mhrun.store.identity import CONSTANTS, departures
 from mhrun.store.sources import sources
-
-_CONSTANTS = ("step_size", "temperature", "noise_temperature")  # schedules that may be numbers
 
 
 def compose_config(
@@ -165,7 +163,7 @@ def _fill_in_constants(settings: Mapping[str, Any]) -> None:
     """Put a constant schedule in the place of a number, as ``methods.sgld.schedules.step_size=1e-4`` gives it."""
     for method in settings["methods"].values():
         schedules = method.get("schedules") or {}
-        for quantity in _CONSTANTS:
+        for quantity in CONSTANTS:
             value = schedules.get(quantity)
             if is_number(value) or (quantity == "step_size" and value == "auto"):
                 schedules[quantity] = {"_target_": "mhrun.schedules.fixed.Fixed", quantity: value}
