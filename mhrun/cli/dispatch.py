@@ -98,7 +98,7 @@ def _run(line: CommandLine) -> int:
 
         return plan(line.rest, line.folders, line.multirun)
     if line.multirun:
-        from mhrun.cli.sweep import sweep
+        from mhrun.cli.sweep.command import sweep
 
         return sweep(line.rest, line.folders)
     from mhrun.cli.running import run_once
@@ -111,13 +111,13 @@ def _show_configuration(line: CommandLine) -> int:
     import yaml
 
     from mhrun.cli.configuration.compose import compose_config
-    from mhrun.cli.configuration.overrides import sweep_jobs
+    from mhrun.cli.configuration.overrides import sweep_jobs, swept_only
 
     overrides = line.rest
     if line.multirun:
         jobs, swept = sweep_jobs(overrides)
         overrides = jobs[0]
-        chosen = " ".join(override for override in overrides if override.partition("=")[0] in swept)
+        chosen = " ".join(swept_only(overrides, swept))
         print(f"mhrun: the first of {len(jobs)} jobs: {chosen}", file=sys.stderr)
     print(yaml.safe_dump(compose_config(overrides, line.folders, check=True), sort_keys=False), end="")
     return OK

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mhrun.cli.configuration.compose import compose_config
-from mhrun.cli.configuration.overrides import sweep_jobs
+from mhrun.cli.configuration.overrides import sweep_jobs, swept_only
 from mhrun.cli.report_functions import check_report
 from mhrun.data.memory import in_bytes
 from mhrun.durations import describe_duration
@@ -59,7 +59,7 @@ def plan(overrides: Sequence[str], folders: Sequence[Path], multirun: bool) -> i
         _of_run(config, Console(width=width))
         return 0
     jobs, swept = sweep_jobs(overrides)
-    return _of_sweep([(job, [w for w in job if w.partition("=")[0] in swept]) for job in jobs], folders)
+    return _of_sweep([(job, swept_only(job, swept)) for job in jobs], folders)
 
 
 def _of_run(config: Mapping[str, Any], console: Console) -> None:

@@ -14,11 +14,14 @@ from pathlib import Path
 
 import pytest
 import slurm
+from hydra.core.hydra_config import HydraConfig
 from kit import FEW, assert_same_bits, compute, contents
 from omegaconf import OmegaConf
 
-import mhrun.cli.sweep as sweeping
+import mhrun.cli.sweep.job as job_module
+import mhrun.cli.sweep.launch as launch
 from mhrun.cli.main import run
+from mhrun.cli.sweep.records import file_of
 from mhrun.store.folder import RunFolder, runs
 
 SHORT = ("experiment=gmm_tied_means", "scale=smoke", *FEW, "~methods.sghmc")
@@ -36,28 +39,28 @@ def _here(tmp_path, monkeypatch):
 
 def dying(monkeypatch, deaths):
     """Let Hydra's launcher be one whose worker dies at a job, one for each round, and that then gives up the others."""
-    once, rounds = sweeping._once, []
+    once, rounds = launch._once, []
 
     def launched(*arguments):
-        job, at = sweeping._job, deaths[min(len(rounds), len(deaths) - 1)]
+        job, at = launch.run_job, deaths[min(len(rounds), len(deaths) - 1)]
         rounds.append(at)
 
         def killed(config):
-            number = sweeping.HydraConfig.get().job.num
-            place = Path(sweeping.HydraConfig.get().sweep.dir)
-            if number < at or sweeping._file_of(place, number, "json").exists():
+            number = HydraConfig.get().job.num
+            place = Path(HydraConfig.get().sweep.dir)
+            if number < at or file_of(place, number, "json").exists():
                 return job(config)
             if number == at:
-                sweeping._file_of(place, number, "begun").write_text("1\n")
+                file_of(place, number, "begun").write_text("1\n")
             raise RuntimeError("TerminatedWorkerError: a worker stopped")
 
-        monkeypatch.setattr(sweeping, "_job", killed)
+        monkeypatch.setattr(launch, "run_job", killed)
         try:
             return once(*arguments)
         finally:
-            monkeypatch.setattr(sweeping, "_job", job)
+            monkeypatch.setattr(launch, "run_job", job)
 
-    monkeypatch.setattr(sweeping, "_once", launched)
+    monkeypatch.setattr(launch, "_once", launched)
     return rounds
 
 
@@ -106,7 +109,7 @@ def test_a_job_that_kills_its_worker_each_time_is_reported_and_done_by_the_same_
 
 
 def test_where_jobs_run_makes_no_other_sweep(tmp_path, monkeypatch):
-    monkeypatch.setattr(sweeping, "compute", lambda config, watching: RunFolder.of(config))
+    monkeypatch.setattr(job_module, "compute", lambda config, watching: RunFolder.of(config))
     assert run(["-m", *SHORT, "seed=0,1"]) == 0
     assert run(["-m", *SHORT, "seed=0,1", "hydra.verbose=false"]) == 0
     assert len(list(tmp_path.glob("outputs/*/sweeps/*"))) == 1
@@ -114,17 +117,17 @@ def test_where_jobs_run_makes_no_other_sweep(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("n_jobs", "share"), [(1, 8), (2, 4), (3, 2), (-1, 1), (-2, 1), (100, 1)])
 def test_concurrent_jobs_share_the_cores(monkeypatch, n_jobs, share):
-    monkeypatch.setattr("mhrun.cli.sweep.usable_cores", lambda: 8)
-    assert sweeping._share(OmegaConf.create({"n_jobs": n_jobs})) == share
-    assert sweeping._share(OmegaConf.create({"remote": {"num_cpus": share}})) == share
-    assert sweeping._share(OmegaConf.create({"timeout_min": 5})) is None
+    monkeypatch.setattr("mhrun.cli.sweep.job.usable_cores", lambda: 8)
+    assert job_module._share(OmegaConf.create({"n_jobs": n_jobs})) == share
+    assert job_module._share(OmegaConf.create({"remote": {"num_cpus": share}})) == share
+    assert job_module._share(OmegaConf.create({"timeout_min": 5})) is None
 
 
 def test_a_job_that_its_launcher_has_queued_again_is_not_recorded(tmp_path, monkeypatch):
     """submitit ends the process from its handler of a signal, wherever the job is."""
     environment = pytest.importorskip("submitit.core.job_environment")
     handler = environment.SignalHandler(None, None, None)
-    monkeypatch.setattr(sweeping, "compute", lambda config, watching: handler._exit())
+    monkeypatch.setattr(job_module, "compute", lambda config, watching: handler._exit())
     run(["-m", *SHORT, "seed=0,1"])
     assert jobs(tmp_path) == []
     (begun,) = tmp_path.rglob("*.begun")

@@ -113,7 +113,7 @@ def test_the_compositions_used_last_are_kept(counted, monkeypatch):
 
 def test_jobs_of_a_sweep_are_put_together_once(counted, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("mhrun.cli.sweep.compute", lambda config, watching: RunFolder.of(config))
+    monkeypatch.setattr("mhrun.cli.sweep.job.compute", lambda config, watching: RunFolder.of(config))
     run(["-m", GMM, "scale=smoke", "runtime.report=false", "seed=1,2,3,4"])
     assert sum(GMM in overrides for overrides in counted) == 2  # a job, and the sweep as a whole
 

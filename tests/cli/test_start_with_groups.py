@@ -18,7 +18,7 @@ import mhrun
 from mhrun.build import build
 from mhrun.cli.configuration.compose import compose_config
 from mhrun.cli.main import run
-from mhrun.models.function import Named
+from mhrun.models.named_tensors import Named
 from mhrun.models.parameters import Parameters
 
 

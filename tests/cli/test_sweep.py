@@ -18,7 +18,7 @@ from sweeps import BARE, OVERRIDES, QUICK, enter, the_sweep
 from mhrun.cli.configuration.compose import compose_config
 from mhrun.cli.configuration.overrides import given_twice, sweep_jobs
 from mhrun.cli.main import run
-from mhrun.cli.sweep import digest_of
+from mhrun.cli.sweep.command import digest_of
 from mhrun.errors import UserError
 from mhrun.report.marks import NOTES, SHORT
 from mhrun.store.folder import RunFolder, runs
@@ -42,9 +42,10 @@ def test_a_sweep_with_a_job_that_fails(tmp_path, capsys, every_format):
     arguments = [*OVERRIDES, *BARE, "lam=0.2,0.9,0.3", "tau=0.5"]
     assert run(arguments) == 1
     err = capsys.readouterr().err
-    at = err.index("job 2 of 3 failed: lam = 0.9 must be below tau")
-    assert at < err.index("job 3 of 3: lam=0.3")  # reported at once, before the next job
-    assert err.index("job 2 of 3 will fail: lam = 0.9 must be below tau") < err.index("job 1 of 3: lam=0.2")
+    at = err.index("job 2 of 3 is refused: lam = 0.9 must be below tau")
+    assert at < err.index("job 1 of 3: lam=0.2")  # reported at once, before the first job
+    assert err.count("lam = 0.9 must be below tau") == 2  # and at the end
+    assert "job 2 of 3: lam=0.9" not in err
     assert "1 of 3 jobs failed" in err
     sweep = next((tmp_path / "outputs/gmm_tied_means/sweeps").iterdir())
     assert "mhrun.errors.Refusal" in (sweep / "jobs" / "0002.log").read_text()  # of job 2
@@ -114,7 +115,7 @@ def test_a_sweep_of_data_and_a_model_without_an_experiment(tmp_path, capsys):
     assert run(["-m", *settings, "data.dim=2,3", "model.dim=2,3"]) == 1
     error = capsys.readouterr().err
     assert error.count("no method was named: Hamiltonian Monte Carlo") == 2  # for D = 2 and D = 3
-    assert error.count(" of 4 will fail: ") == 2
+    assert error.count(" of 4 is refused: ") == 2
     assert "job 1 of 4: data.dim=2 model.dim=2" in error
     assert len(list((tmp_path / "outputs" / "own" / "sweeps").iterdir())) == 1
     assert run([*settings, "data.dim=3", "model.dim=3"]) == 0
@@ -144,7 +145,7 @@ def test_a_number_is_a_constant_schedule_and_a_sweep_without_a_valid_job_begins_
     arguments = ["-m", "experiment=gmm_tied_means", "scale=smoke", "~methods.mint"]
     assert run([*arguments, f"{step_size}=-1,-2"]) == 2
     error = capsys.readouterr().err
-    assert error.count("will fail: sgld: step_size = -") == 2
+    assert error.count("is refused: sgld: step_size = -") == 2
     assert "no job of this sweep can run" in error
     assert not (tmp_path / "outputs").exists()
     named = [f"schedule@{step_size}=fixed", f"~{step_size}.start", f"~{step_size}.end"]
@@ -172,7 +173,7 @@ def test_data_without_an_experiment_can_be_swept(tmp_path, capsys):
     settings.remove("~report.figures")
     assert run(["-m", "data=gaussian_sample,gaussian", "+method@methods.walk=mcmc", *settings]) == 1
     error = capsys.readouterr().err
-    assert "job 2 of 2: data=gaussian\n" in error
+    assert "  2  data=gaussian\n" in error
     assert "no method was named" not in error
     [place] = (tmp_path / "outputs" / "own" / "sweeps").iterdir()
     table = pd.read_csv(place / "sweep.csv")
@@ -249,7 +250,7 @@ def test_a_sweep_whose_jobs_all_failed_has_a_page_of_failures(tmp_path, capsys, 
     def failing(config, watching):
         raise ValueError("nothing works")
 
-    monkeypatch.setattr("mhrun.cli.sweep.compute", failing)
+    monkeypatch.setattr("mhrun.cli.sweep.job.compute", failing)
     assert run([*OVERRIDES, "lam=0.2,0.3"]) == 1
     assert not (the_sweep(tmp_path) / "index.html").exists()
     assert run(["report"]) == 0

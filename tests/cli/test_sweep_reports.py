@@ -122,7 +122,7 @@ def test_a_sweep_has_what_its_experiment_declares(tmp_path, of_its_own, every_fo
 @pytest.mark.slow
 def test_a_verdict_on_a_sweep_wants_the_papers_values_and_settings(tmp_path, of_its_own, monkeypatch):
     # As if the run of one of the jobs had the paper's settings.
-    monkeypatch.setattr("mhrun.cli.sweep.compared", with_departures)
+    monkeypatch.setattr("mhrun.cli.sweep.job.compared", with_departures)
     assert run([*OVERRIDES, *BARE, *OWN, "lam=0.3,0.2"]) == 0
     place = the_sweep(tmp_path)
     assert [claim["verdict"] for claim in judged(place)] == ["reproduced"]

@@ -432,7 +432,7 @@ def test_runs_are_reported_and_compared_in_the_users_coordinates(tmp_path, capsy
 
 @pytest.mark.slow
 def test_the_tutorial_runs_as_written(tmp_path, capsys, monkeypatch, unrendered):
-    monkeypatch.setattr("mhrun.cli.sweep.usable_cores", lambda: 1)  # a test is one of several processes
+    monkeypatch.setattr("mhrun.cli.sweep.job.usable_cores", lambda: 1)  # a test is one of several processes
     shown = re.findall(r'```(\w+)(?: title="([^"]+)")?\n(.*?)```', TUTORIAL.read_text(), re.DOTALL)
     assert [kind for kind, _, _ in shown].count("bash") == 5
     for kind, name, text in shown:

@@ -111,7 +111,7 @@ def test_jobs_of_a_sweep_that_end_in_one(capsys, monkeypatch, tmp_path):
     """They end no other job; of the user's own code one is not a bug."""
     exits = of_user(tmp_path, "import sys; sys.exit(0)")
     monkeypatch.setattr(
-        "mhrun.cli.sweep.compute", lambda config, _: exits(0) if config["seed"] == 1 else of_mhrun(0)
+        "mhrun.cli.sweep.job.compute", lambda config, _: exits(0) if config["seed"] == 1 else of_mhrun(0)
     )
     words = ["-m", "experiment=mhbt_gaussian", "scale=smoke", "runtime.report=false", "seed=1,2"]
     assert main.run(words) == BUG

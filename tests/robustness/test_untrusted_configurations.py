@@ -434,8 +434,8 @@ def test_each_job_of_a_sweep_is_checked(capsys, tmp_path):
     write("experiment/evil", WHOLE + text + "steps: -1\n")
     assert run(["-m", *FOLDER, "experiment=evil", "seed=1,2"]) == 2
     err = capsys.readouterr().err
-    assert "job 1 of 2 will fail: mcmc: steps = -1 must be at least 1" in err
-    assert "job 2 of 2 will fail: a configuration file sets runtime.outputs = '../there'" in err
+    assert "job 1 of 2 is refused: mcmc: steps = -1 must be at least 1" in err
+    assert "job 2 of 2 is refused: a configuration file sets runtime.outputs = '../there'" in err
     assert not (tmp_path.parent / "there").exists()
 
 

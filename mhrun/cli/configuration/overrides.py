@@ -50,6 +50,11 @@ def sweep_jobs(arguments: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     return jobs, swept
 
 
+def swept_only(job: Sequence[str], swept: Sequence[str]) -> list[str]:
+    """Return those of a job's overrides that the sweep varies."""
+    return [override for override in job if override.partition("=")[0] in swept]
+
+
 def given_twice(arguments: Sequence[str]) -> list[str]:
     """Return a line on each setting that is given different values, of which the last counts; `sweep_jobs` has others.
 

@@ -39,16 +39,6 @@ def own_overrides(
     return [*overrides, *found], list(lines)
 
 
-def check_own(config: Mapping[str, Any]) -> None:
-    """Raise what was wrong with data and a model for which `own_overrides` found no method.
-
-    Raises:
-        UserError: data that cannot be loaded, or invalid settings.
-    """
-    if not config["methods"]:
-        _found.__wrapped__(_deciding(config), False)
-
-
 def added(overrides: Sequence[str]) -> list[str]:
     """Return overrides that add data and a model, which `overrides` choose: there are none to be replaced."""
     return [
