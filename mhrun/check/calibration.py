@@ -21,7 +21,8 @@ from mhrun.check.results import FAILS, FALSE_ALARMS, HOLDS, NONE, CheckResult, b
 from mhrun.data import Dataset
 from mhrun.errors import UserError
 from mhrun.models.explained import explained
-from mhrun.models.function import FunctionModel, Named
+from mhrun.models.function import FunctionModel
+from mhrun.models.named_tensors import Named
 from mhrun.models.parameters import constant_coordinates, parameters_of
 from mhrun.models.weights import Weights
 from mhrun.random import derive_key

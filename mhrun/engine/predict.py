@@ -18,8 +18,9 @@ from mhrun.data.frames import is_frame
 from mhrun.diagnostics.ladders import rung
 from mhrun.errors import UserError
 from mhrun.models.explained import explained
-from mhrun.models.function import FunctionModel, Named
+from mhrun.models.function import FunctionModel
 from mhrun.models.module import ModuleModel
+from mhrun.models.named_tensors import Named
 from mhrun.models.parameters import parameters_of
 from mhrun.numbers import is_whole, whole_number
 from mhrun.store.draws import in_order_of_run, stopped_chains, validity

@@ -14,13 +14,15 @@ metric |v| = |root^-1 v|_2, if the derivatives are bounded in it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from mhrun.errors import UserError
+from mhrun.errors import Refusal, UserError
 from mhrun.models.explained import explained
+from mhrun.models.named_tensors import Named
+from mhrun.numbers import is_number
 from mhrun.types import BOUND_KINDS, Bounds, Reference, Rows
 
 _PART = 1 << 16  # rows whose weights are computed at once
@@ -104,6 +106,32 @@ def centred_norms(x: Tensor) -> tuple[float, float, Tensor]:
 
 Constant = float | Callable[[Rows], Tensor]
 """A bound on a derivative of the log-likelihood: one number, or a function of the rows (n, ...) that returns (n,)."""
+
+
+BoundsFunction = Callable[[Rows, str, Reference | None], Bounds]
+
+
+def bounds_from(constants: Mapping[str, Constant | None]) -> tuple[BoundsFunction | None, list[str]]:
+    """Return bounds from those on derivatives, and the kinds that they cover; None without any.
+
+    Args:
+        constants: name -> that of the first, the second and the third derivative; None: unknown.
+
+    Raises:
+        Refusal: a constant that is neither a number, at least 0, nor a function.
+    """
+    for name, value in constants.items():
+        if value is not None and not callable(value) and not is_number(value):
+            raise Refusal(f"{name} = {value!r} must be a number, or a function of the rows.")
+        if is_number(value) and not 0 <= value < math.inf:
+            raise Refusal(f"{name} = {value:g} bounds a norm; it must be a finite number, at least 0.")
+    by_order = list(constants.values())
+    kinds = [kind for kind, constant in zip(BOUND_KINDS, by_order, strict=True) if constant is not None]
+
+    def bounds(data: Rows, kind: str, reference: Reference | None) -> Bounds:
+        return constant_bounds(by_order, Named(data), kind, reference)
+
+    return (bounds if kinds else None), kinds
 
 
 def constant_bounds(

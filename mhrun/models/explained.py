@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -138,3 +140,15 @@ def unvalidated() -> Iterator[None]:
             if not _inside:
                 kind._validate_args = _validates
                 warn_of_slow_vmap(True)
+
+
+def called(what: str, function: Callable[..., Any]) -> str:
+    """Return what a user's function is, with its name where that is another."""
+    name = getattr(function, "__name__", what)
+    return what if name in (what, "<lambda>") else f"{what} ({name})"
+
+
+def place_of(function: Callable[..., Any]) -> str:
+    """Return file and first line of a user's function, empty if it has none."""
+    code = getattr(function, "__code__", None)
+    return "" if code is None else f" ({Path(code.co_filename).name}, line {code.co_firstlineno})"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -13,32 +11,18 @@ from torch import Tensor
 
 from mhrun.errors import Refusal, UserError
 from mhrun.models import autograd
-from mhrun.models.bounds import Constant, constant_bounds
-from mhrun.models.dispersion import ROWS, dispersion_warnings
-from mhrun.models.explained import explained, unvalidated
+from mhrun.models.bounds import BoundsFunction, Constant, bounds_from
+from mhrun.models.dispersion import DRAWS, ROWS, posterior_dispersion_warnings
+from mhrun.models.explained import called, explained, place_of, unvalidated
+from mhrun.models.named_tensors import Named
 from mhrun.models.naming import named
 from mhrun.models.parameters import Parameters, start_values
 from mhrun.models.recorded import Replays
 from mhrun.models.returned import returned, unchanged
-from mhrun.numbers import is_number
 from mhrun.random import Draws, Purpose, derive_key
-from mhrun.types import BOUND_KINDS, Bounds, Reference, Rows
+from mhrun.types import Bounds, Reference, Rows
 
 PerDatum = Callable[[Any, Any], Tensor]
-_DRAWS = 200  # evenly spaced, by which the fit of a model is judged
-
-
-class Named(dict[str, Any]):
-    """Tensors by name, as items and as attributes; a name equal to that of a dict method hides the method."""
-
-    def __getattribute__(self, name: str) -> Any:
-        return self[name] if dict.__contains__(self, name) else super().__getattribute__(name)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError as error:
-            raise AttributeError(f"there is no '{name}' here, but {', '.join(self)}") from error
 
 
 class FunctionModel:
@@ -85,7 +69,7 @@ class FunctionModel:
 
     bound_kinds: Sequence[str] = ()
     family: Literal["poisson"] | None = None
-    _bounds: _BoundsFunction | None = None
+    _bounds: BoundsFunction | None = None
 
     def __init__(
         self,
@@ -144,7 +128,7 @@ class FunctionModel:
         self._memo = Replays()
         constants = {"lipschitz": lipschitz, "curvature": curvature, "third": third}
         if bounds is None:
-            bounds, bound_kinds = _bounds_from(constants)
+            bounds, bound_kinds = bounds_from(constants)
         elif given := [name for name, constant in constants.items() if constant is not None]:
             raise Refusal(f"bounds and {given[0]} both bound the terms; give one of them.")
         if bounds is not None:
@@ -261,7 +245,7 @@ class FunctionModel:
             given = self._given(point[None])
             one = {name: value[0] for name, value in given.items()} if isinstance(given, dict) else given[0]
             fields = {name: field[c % len(field)] for name, field in rows.items()}
-            with explained(_called("the function", function), {"theta": point, **fields}):
+            with explained(called("the function", function), {"theta": point, **fields}):
                 values.append(function(self._received(one), fields["x"] if self._single else Named(fields)))
         return torch.stack(values)
 
@@ -273,28 +257,21 @@ class FunctionModel:
     def fit_warnings(self, draws: Tensor, data: Rows) -> list[str]:
         """Return a line if counts vary more than Poisson counts about the posterior means of their means.
 
-        The effective number of parameters is the sum of the posterior variances of the means, each over its mean: the
-        trace of the hat matrix. Effects of groups that the prior shrinks count by what the data determine of them.
-
         Args:
             draws: of the posterior (K, P), the numbers of all named parameters or theta.
             data: fields (n, ...), of which ``y`` are the counts.
         """
-        assert self.mean is not None
         fields = {name: field[:: -(-len(data["y"]) // ROWS)] for name, field in data.items()}
-        rows = fields["x"] if self._single else Named(fields)
-        total = squares = torch.zeros(len(fields["y"]), dtype=torch.float64, device=draws.device)
-        chosen = draws[:: -(-len(draws) // _DRAWS)]
-        with explained(_called("mean", self.mean), fields):
-            for draw in chosen:
+        return list(posterior_dispersion_warnings(fields["y"], self._means(draws, fields)))
+
+    def _means(self, draws: Tensor, fields: Rows) -> Iterator[Tensor]:
+        """Yield the outcome's mean (n,) at some of the draws (K, P), evenly spaced."""
+        assert self.mean is not None
+        rows, n = fields["x"] if self._single else Named(fields), len(fields["y"])
+        with explained(called("mean", self.mean), fields):
+            for draw in draws[:: -(-len(draws) // DRAWS)]:
                 point = draw if self.parameters is None else Named(self.parameters.named(draw))
-                mean = returned(self.mean(point, rows)[None], (1, len(total)), "mean")[0].double()
-                total, squares = total + mean, squares + mean**2
-        mean = total / len(chosen)
-        variance = (squares - len(chosen) * mean**2) / (len(chosen) - 1)
-        some = mean > 0  # a count whose mean is 0 in all draws, as a structural zero, has no share
-        y, mean, variance = fields["y"].double()[some], mean[some], variance[some]
-        return list(dispersion_warnings(y, mean, float((variance / mean).sum())))
+                yield returned(self.mean(point, rows)[None], (1, n), "mean")[0]
 
     def _replayed(
         self, function: Callable[[Tensor, Rows], Sequence[Tensor]], theta: Tensor, rows: Rows
@@ -310,7 +287,7 @@ class FunctionModel:
         if self._log_prior is None:
             return (declared,)
         prior = self._log_prior
-        with explained(_called("log_prior", prior), {"theta": theta[0]}):
+        with explained(called("log_prior", prior), {"theta": theta[0]}):
             if self._batched:
                 value = prior(theta)
             else:
@@ -325,8 +302,8 @@ class FunctionModel:
         any_field = next(iter(rows.values()))
         shared = len(any_field) == 1
         arguments = {"theta": theta[0], **{name: field[0] for name, field in rows.items()}}
-        what = _called("log_lik", self._log_lik)
-        with explained(what, arguments), unchanged(rows, f"{what}{_place(self._log_lik)}"):
+        what = called("log_lik", self._log_lik)
+        with explained(what, arguments), unchanged(rows, f"{what}{place_of(self._log_lik)}"):
             if self._batched:
                 value = self._log_lik(theta, rows["x"] if self._single else Named(rows))
             else:
@@ -394,34 +371,3 @@ class FunctionModel:
                 )
             drawn[name] = value if per_chain else value.expand(chains, *value.shape)
         return self.parameters.theta(drawn)
-
-
-_BoundsFunction = Callable[[Rows, str, Reference | None], Bounds]
-
-
-def _bounds_from(constants: Mapping[str, Constant | None]) -> tuple[_BoundsFunction | None, list[str]]:
-    """Return bounds from those on derivatives, and the kinds that they cover; None without any."""
-    for name, value in constants.items():
-        if value is not None and not callable(value) and not is_number(value):
-            raise Refusal(f"{name} = {value!r} must be a number, or a function of the rows.")
-        if is_number(value) and not 0 <= value < math.inf:
-            raise Refusal(f"{name} = {value:g} bounds a norm; it must be a finite number, at least 0.")
-    by_order = list(constants.values())
-    kinds = [kind for kind, constant in zip(BOUND_KINDS, by_order, strict=True) if constant is not None]
-
-    def bounds(data: Rows, kind: str, reference: Reference | None) -> Bounds:
-        return constant_bounds(by_order, Named(data), kind, reference)
-
-    return (bounds if kinds else None), kinds
-
-
-def _called(what: str, function: Callable[..., Any]) -> str:
-    """Return what a user's function is, with its name where that is another."""
-    name = getattr(function, "__name__", what)
-    return what if name in (what, "<lambda>") else f"{what} ({name})"
-
-
-def _place(function: Callable[..., Any]) -> str:
-    """Return file and first line of a user's function, empty if it has none."""
-    code = getattr(function, "__code__", None)
-    return "" if code is None else f" ({Path(code.co_filename).name}, line {code.co_firstlineno})"

@@ -9,7 +9,8 @@ import torch
 
 from mhrun.build import trusted_object
 from mhrun.errors import Refusal
-from mhrun.models.function import FunctionModel, Named
+from mhrun.models.function import FunctionModel
+from mhrun.models.named_tensors import Named
 
 __all__ = ["Named", "UserFunction"]
 
