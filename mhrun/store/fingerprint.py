@@ -261,7 +261,9 @@ def _owner(thing: Any) -> str:
 def _is_library(module: types.ModuleType | None, name: str | None = None) -> bool:
     """Return whether a module belongs to a library, including this one, and not to the user."""
     name = module.__name__ if module is not None and name is None else str(name)
-    if name.partition(".")[0] in sys.stdlib_module_names and name != "__main__":
+    if name == "__main__":  # also where a library runs the program, as python -m cProfile does
+        return False
+    if name.partition(".")[0] in sys.stdlib_module_names:
         return True
     file = getattr(module, "__file__", None) or ""
     return any(folder in file for folder in _LIBRARIES)

@@ -361,3 +361,14 @@ def test_what_a_function_imports_in_its_body_is_part_of_its_content(tmp_path, mo
         assert fingerprint(namespace["log_lik"]) == found[-1]
     assert found[0] != found[1]
     sys.modules.pop("shift_of_a_user", None)
+
+
+def test_a_program_that_a_library_runs_is_the_users(monkeypatch):
+    """As by ``python -m cProfile`` or ``python -m pytest``: what its functions name counts."""
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/x/site-packages/runner/__main__.py")
+    digests = set()
+    for by in (1.0, 2.0):
+        namespace = {"__name__": "__main__", "BY": by}
+        exec("def log_lik(theta, x):\n    return x - BY", namespace)
+        digests.add(fingerprint(namespace["log_lik"]))
+    assert len(digests) == 2
