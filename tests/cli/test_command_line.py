@@ -16,7 +16,6 @@ from kit import FEW
 from mhrun.cli.commands import COMMANDS
 from mhrun.cli.configuration.compose import compose_config
 from mhrun.cli.configuration.hydra_errors import explained
-from mhrun.cli.configuration.replaced import with_replaced_parts
 from mhrun.cli.main import _warned, run
 from mhrun.cli.reporting import _chosen
 from mhrun.engine.assemble import methods_of
@@ -581,19 +580,3 @@ def test_a_folder_of_user_configurations(tmp_path, capsys, unrendered):
     assert "outputs/own/" in capsys.readouterr().out
     assert run(["--config-dir", "mine", "experiment=onw"]) == 2
     assert "Did you mean 'own'?" in capsys.readouterr().err
-
-
-def test_a_part_that_the_command_line_replaces_is_in_the_label():
-    config = {"methods": {"mint": {"label": "MINT"}, "sgld": {}, "mcmc": {"label": "MCMC"}}}
-    arguments = [
-        "rule@methods.mint.kernel.rule=barker",
-        "pairing@methods.mint.kernel.pairing=stored",
-        "lam=0.2",
-    ]
-    arguments += ["+dynamics@methods.sgld.kernel.dynamics=sghmc", "rule@methods.absent.kernel.rule=barker"]
-    arguments += ["rule@methods.mcmc.kernel.rule=barker", "methods.mcmc.label=mine"]
-    found = with_replaced_parts(config, arguments)["methods"]
-    assert [found[name].get("label") for name in ("mint", "sgld", "mcmc")] == [
-        *("MINT (rule: barker, pairing: stored)", "sgld (dynamics: sghmc)", "MCMC")
-    ]
-    assert with_replaced_parts(config, ["lam=0.2"])["methods"] == config["methods"]

@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from mhrun.cli.configuration.composition import composed
 from mhrun.cli.configuration.file_settings import check_runtime_of_files
 from mhrun.cli.configuration.hydra_errors import cause, explained
+from mhrun.cli.configuration.replaced import check_replaced
 from mhrun.cli.configuration.resolution import bounded
 from mhrun.cli.configuration.resolvers import register_resolvers
 from mhrun.cli.configuration.settings import check_known, check_settings
@@ -54,6 +55,7 @@ def compose_config(
         _check_schedules(config, overrides)
         plain = resolved(config, NAME if own else config.hydra.runtime.choices.get("experiment"))
         if check:
+            check_replaced(plain, overrides)
             check_read(overrides, config, lambda overrides: composed(overrides, folders))
             _check_paper(plain)
         check_runtime_of_files(plain["runtime"], overrides)
