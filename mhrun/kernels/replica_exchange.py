@@ -211,17 +211,9 @@ class ReplicaExchange(Kernel):
         if self.pairing.offers == SUPPLY:  # the rule may divide by the scale: it must not be negative
             turned = self.sign * (1 / temperature[low] - 1 / temperature[high]) < 0
             first, second = torch.where(turned, high, low), torch.where(turned, low, high)
-        cold, hot = temperature[first].double(), temperature[second].double()
         # Buffers belong to the point: the exchange evaluates both points with their own running statistics.
         scored = current._replace(theta=target.points(state)) if target.has_buffers else current
-        origin, candidate, comparison = self._scored(target, scored, first, second, draws)
-        if target.energy_noise and isinstance(comparison, Difference):
-            comparison = target.differences.add_noise(comparison, draws)
-        power = self.sign * (target.prior_power(cold) - target.prior_power(hot))
-        # An untempered prior cancels, even if its density is 0 at a point.
-        offset = torch.where(power == 0, 0.0, power * (candidate.log_prior - origin.log_prior))
-        scale = self.sign * target.n * (1 / cold - 1 / hot) + 0.0  # no -0
-        contest = Contest.of(comparison, scale, offset)
+        contest, n_lik = self._contest(target, scored, temperature, first, second, draws)
         verdict = decision(self.rule, contest, draws)
         made = verdict.accepted
         if "stopped" in state.aux:  # a chain that has stopped keeps its place
@@ -229,9 +221,6 @@ class ReplicaExchange(Kernel):
         if "valid" in state.aux:  # and so does one that is at another temperature in this step
             made = made & state.aux["valid"][low] & state.aux["valid"][high]
 
-        n_lik = (
-            origin.n_lik + candidate.n_lik + (comparison.n_lik if isinstance(comparison, Difference) else 0)
-        )
         evaluations = torch.full_like(verdict.batch_size, n_lik)
         overhead = torch.zeros_like(evaluations)
         if contest.supply is not None:
@@ -252,6 +241,48 @@ class ReplicaExchange(Kernel):
         evaluation = target.gradients.retempered(evaluation, temperature)
         aux = {name: value[source] if name.startswith(BUFFER) else value for name, value in state.aux.items()}
         return State(evaluation, aux), exchange, evaluated, n_lik_overhead
+
+    def noise(self, target: Target, theta: Tensor, temperature: Tensor, draws: Draws) -> Tensor:
+        """Return the estimated variance over minibatches of the log-ratio of exchanges between all neighbours.
+
+        Args:
+            target: whose rule decides from a difference, see `Contest`.
+            theta: the points of all rungs (C, D).
+            temperature: of the rungs (C,).
+            draws: of which the minibatches are.
+
+        Returns:
+            (L, rungs - 1), of each rung and the next one.
+        """
+        chains = torch.arange(len(theta), device=theta.device).view(-1, self.rungs)
+        low = chains[:, :-1].flatten()
+        state = self.kernel.start(target, theta, draws)
+        pairs = draws.part("exchange noise", low)
+        contest, _ = self._contest(target, state.evaluation, temperature, low, low + 1, pairs)
+        return contest.log_ratio_var.view(-1, self.rungs - 1)
+
+    def _contest(
+        self,
+        target: Target,
+        evaluation: Evaluation,
+        temperature: Tensor,
+        first: Tensor,
+        second: Tensor,
+        draws: Draws,
+    ) -> tuple[Contest, int]:
+        """Return the decisions on the exchange of each pair (P,), and how many log-likelihoods gave them."""
+        cold, hot = temperature[first].double(), temperature[second].double()
+        origin, candidate, comparison = self._scored(target, evaluation, first, second, draws)
+        n_lik = origin.n_lik + candidate.n_lik
+        if isinstance(comparison, Difference):
+            n_lik += comparison.n_lik
+            if target.energy_noise:
+                comparison = target.differences.add_noise(comparison, draws)
+        power = self.sign * (target.prior_power(cold) - target.prior_power(hot))
+        # An untempered prior cancels, even if its density is 0 at a point.
+        offset = torch.where(power == 0, 0.0, power * (candidate.log_prior - origin.log_prior))
+        scale = self.sign * target.n * (1 / cold - 1 / hot) + 0.0  # no -0
+        return Contest.of(comparison, scale, offset), n_lik
 
     def _scored(
         self, target: Target, evaluation: Evaluation, low: Tensor, high: Tensor, draws: Draws

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mhrun.engine.diagnosis.excess_variance import excess_variance
+from mhrun.engine.diagnosis.exchange_noise import EXCHANGE_NOISE, exchange_noise
 from mhrun.engine.diagnosis.fit import fit_warnings, judges_fit
 from mhrun.engine.diagnosis.kinetic import kinetic_temperature
 from mhrun.engine.diagnosis.mean_bias import mean_bias
@@ -80,6 +81,7 @@ class Diagnosis:
             **{
                 VISITS: self._tried("visits of another mode", lambda: visits(method, folder)),
                 WIDTH: self._tried("the width of the draws", lambda: width_of_draws(method, folder)),
+                EXCHANGE_NOISE: self._tried("the noise of exchanges", lambda: exchange_noise(method, folder)),
                 UNSETTLED: self._tried("R-hat", lambda: rhat_of_unsettled(method, folder)),
                 OUTSIDE: self._tried(
                     "the support of the posterior", lambda: share_outside(method, folder, sampled)

@@ -12,6 +12,7 @@ import torch
 from mhrun.data.no_data import has_no_data
 from mhrun.diagnostics.chains import ESS
 from mhrun.diagnostics.ladders import exchange_rates
+from mhrun.engine.diagnosis.exchange_noise import EXCHANGE_NOISE
 from mhrun.engine.diagnosis.outside import OUTSIDE
 from mhrun.engine.diagnosis.visits import VISITS
 from mhrun.engine.method import Method
@@ -23,6 +24,7 @@ from mhrun.engine.warnings.noise import (
     mean_warnings,
     noise_warnings,
 )
+from mhrun.kernels import ReplicaExchange
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.preconditioned import PreconditionedDynamics
 from mhrun.models.parameters import parameters_of
@@ -177,6 +179,7 @@ def _exchange_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[s
             f"{method.name}: the points of its rungs keep their minibatches ({type(pairing).__name__}), which its "
             "exchanges do not know of: draws of a rung are of no known distribution. Take pairing shared or full."
         )
+    yield from _exchange_noise_warnings(method, summary)
     found = exchange_rates(summary["totals"], method.kernel.rungs)
     if (
         found is None
@@ -195,6 +198,31 @@ def _exchange_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[s
         f"{method.name}: rungs {j} and {j + 1} (T = {low} and {high}) made {found.made[j]:,} of {found.proposed[j]:,} "
         f"exchanges: colder chains gain nothing from hotter ones. Put temperatures between them{_or_temper(method)}."
         f"{others}"
+    )
+
+
+def _exchange_noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if the log-ratio of exchanges has more minibatch noise than their rule allows for."""
+    kernel, noise = method.kernel, summary.get(EXCHANGE_NOISE)
+    if noise is None or not isinstance(kernel, ReplicaExchange):
+        return
+    m = float(kernel.pairing.m or method.target.n)
+    limit = kernel.rule.noise_limit_of(m)
+    j = int(np.argmax(noise))
+    if not noise[j] > limit:
+        return
+    name = type(kernel.rule).__name__
+    effect = (
+        f"{name} corrects for noise up to {limit:.3g}; above that draws of the rungs may be of other distributions, "
+        "and noise costs exchanges"
+        if kernel.rule.corrects_noise
+        else f"{name} does not correct for it, and rungs mix with draws of one another"
+    )
+    low, high = (rounded(summary["temperature"][rung]) for rung in (j, j + 1))
+    yield (
+        f"{method.name}: exchanges of rungs {j} and {j + 1} (T = {low} and {high}) have a log-ratio with minibatch "
+        f"noise of sd {noise[j]:.3g} (m = {rounded(m)}): {effect}. Raise the m of their pairing, "
+        "put temperatures between them, or take pairing growing with rule noise_corrected."
     )
 
 
