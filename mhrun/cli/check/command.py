@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mhrun import yaml_file
+from mhrun.build import trusted_object
 from mhrun.cli.check.calibrate import calibrate, is_calibration
 from mhrun.cli.check.output import show_json, show_table
 from mhrun.cli.check.subject import subject_of
@@ -113,7 +114,6 @@ def _composed(overrides: list[str], folders: Sequence[Path]) -> DictConfig:
 def _of_a_name(name: str) -> tuple[str, list[str]]:
     """Return the kind of a class and its parameters."""
     from mhrun import parts
-    from mhrun.build import trusted_object
     from mhrun.schedules.plan import Schedule
 
     if "." not in name:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from mhrun.build import build
 from mhrun.cli.configuration.hydra_errors import cause
 from mhrun.cli.configuration.resolution import bounded
 from mhrun.errors import UserError, reason
@@ -102,7 +103,6 @@ def _surrogate(surrogate: str, kernel: Kernel, n: int) -> str:
 
 
 def _kernel(config: DictConfig, *, exact: bool) -> Kernel:
-    from mhrun.build import build
     from mhrun.kernels import MetropolisHastings, Unadjusted
     from mhrun.pairing.full import Full
     from mhrun.pairing.growing import Growing
@@ -135,7 +135,6 @@ def _kernel(config: DictConfig, *, exact: bool) -> Kernel:
 
 
 def _of_method(config: DictConfig) -> Any:
-    from mhrun.build import build
 
     node = _plain(config, "method.kernel")
     return build(node, "method.kernel") if node else None

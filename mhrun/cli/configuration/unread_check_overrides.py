@@ -6,11 +6,13 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from mhrun.cli.configuration.overrides import parsed
 from mhrun.cli.configuration.unread import hint, references_of
 from mhrun.errors import UserError, nearest
+from mhrun.paths import CONF
 
 SETTINGS = ("checks", "seed", "chains", "step_size", "n", "m", "effective")
 """What the checks themselves read."""
@@ -130,8 +132,4 @@ def _refers(node: Any, key: str) -> bool:
 
 def _others() -> set[str]:
     """Return the settings at the top that parts may refer to."""
-    import yaml
-
-    from mhrun.paths import CONF
-
     return set(yaml.safe_load((CONF / "check.yaml").read_text())) - {"defaults"}
