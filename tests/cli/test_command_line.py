@@ -83,6 +83,14 @@ def _here(tmp_path, monkeypatch):
             "methods=[] does not fit: 'methods' is a group of settings; set one of them (methods.KEY=VALUE)",
         ),
         (
+            [*SMOKE, "methods.sgld.schedules.step_size=[1e-4,1e-5]"],
+            "methods.sgld.schedules.step_size=[1e-4,1e-5] does not fit: 'step_size' takes a number, which is constant,",
+        ),
+        (
+            [*SMOKE, "methods.sgld.schedules.step_size={step_size: 1e-4}"],
+            "'methods.sgld.schedules.step_size' has start, end and exponent; methods.sgld.schedules.step_size={step_",
+        ),
+        (
             [*SMOKE, "~methods.mimt"],
             "~methods.mimt removes nothing: methods has mint, mint_stored, tempered_mcmc, mcmc, sgld, sghmc. Did",
         ),

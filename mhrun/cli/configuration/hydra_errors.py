@@ -19,7 +19,7 @@ from mhrun.cli.configuration.unread_check_overrides import SETTINGS, listed, par
 from mhrun.cli.places import experiments
 from mhrun.errors import UserError, nearest, reason
 from mhrun.paths import CONF
-from mhrun.store.identity import COUNTS
+from mhrun.store.identity import CONSTANTS, COUNTS
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -140,6 +140,11 @@ def _of_a_value(failure: _Failure) -> str | None:
         list_hint = "" if "(" in values else f"; one list is {key}=[{values}]"
         return f"{key} is given several values; mhrun -m runs each of them{list_hint}."
     if found := re.search(r"Error merging override \+*([^=\s]+)=(.*)", failure.text):
+        if schedule := re.fullmatch(rf"methods\.\w+\.schedules\.({'|'.join(CONSTANTS)})", found[1]):
+            return (
+                f"{found[1]}={found[2]} does not fit: '{schedule[1]}' takes a number, which is constant, or a schedule "
+                f"(schedule@{found[1]}=NAME); with mhrun -m and without brackets each value is a run."
+            )
         return (
             f"{found[1]}={found[2]} does not fit: '{found[1]}' is a group of settings; set one of them "
             f"({found[1]}.KEY=VALUE). --cfg job shows them."
@@ -243,9 +248,14 @@ def _nearest_key(key: str, overrides: Sequence[str], folders: Sequence[Path], na
         and not _is_group(config, key)
     ):
         return f"'{key}' is there already: write {key}=VALUE, without the +."
+    value = next((o.partition("=")[2] for o in overrides if o.partition("=")[0] == key), "")
+    if key in keys and value.startswith("{"):
+        members = [k.rpartition(".")[2] for k in keys if k.rpartition(".")[0] == key]
+        return (
+            f"'{key}' has {listed([m for m in members if not m.startswith('_')])}; {key}={value} has another."
+        )
     if key in keys:  # a group of parts, of which the experiment has chosen none
         return f" If you mean to add a part, write +{key}=NAME."
-    value = next((o.partition("=")[2] for o in overrides if o.partition("=")[0] == key), "")
     if "." not in key and key in references_of(config):
         return f"'{key}' is read by this experiment, which does not set it: write +{key}={value or 'VALUE'}."
     leaf = key.rpartition(".")[2]
