@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,7 +25,8 @@ from mhrun.schedules import Plan, Schedule
 from mhrun.store.blocks import done
 from mhrun.store.identity import CONSTANTS, COUNTS, PARTS, parts_of
 from mhrun.store.netcdf import Shape
-from mhrun.target import Target, target_of
+from mhrun.store.targets import Targets
+from mhrun.target import Target
 from mhrun.types import INFO_DTYPES
 
 _LARGE = 1e9  # bytes of a method's draws that are announced
@@ -46,7 +46,7 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
         return []  # a report without methods, of computations only
     if not config["methods"]:
         raise Refusal("there is no method to run; add one, such as +method@methods.mint=mint.")
-    targets: dict[str, Target] = {}  # shared by all methods with equal settings
+    targets = Targets(config)
     methods = []
     for name, node in config["methods"].items():
         where = f"methods.{name}"
@@ -170,12 +170,9 @@ def check_data(methods: Sequence[Method]) -> None:
             raise Refusal(f"{method.name}: {error}") from error
 
 
-def _target(
-    name: str, node: Mapping[str, Any], config: Mapping[str, Any], targets: dict[str, Target]
-) -> Target:
+def _target(name: str, node: Mapping[str, Any], config: Mapping[str, Any], targets: Targets) -> Target:
     """Return the target of a method, see `parts_of`."""
-    parts = parts_of(config, name)
-    for part, part_node in parts.items():
+    for part, part_node in parts_of(config, name).items():
         if not isinstance(part_node, Mapping) or (part != "target" and "_target_" not in part_node):
             raise UserError(
                 f"methods.{name} has no {part}, nor has the experiment; choose one: "
@@ -183,13 +180,10 @@ def _target(
                 if not part_node
                 else f"methods.{name}.{part} = {part_node!r} must be a group of settings, with a _target_."
             )
-    key = json.dumps(parts, sort_keys=True, default=str)
-    if key not in targets:
-        try:
-            targets[key] = target_of({**config, **parts})
-        except Refusal as error:
-            raise Refusal(f"{name}: {error}" if any(map(node.get, PARTS)) else str(error)) from error
-    return targets[key]
+    try:
+        return targets.of(name)
+    except Refusal as error:
+        raise Refusal(f"{name}: {error}" if any(map(node.get, PARTS)) else str(error)) from error
 
 
 def check_space(methods: list[Method], folder: Path, *, force: bool = False) -> None:

@@ -20,12 +20,12 @@ from mhrun.models.function import FunctionModel
 from mhrun.paths import FOLDERS
 from mhrun.store.blocks import damage
 from mhrun.store.folder import RunFolder
-from mhrun.store.identity import parts_of
 from mhrun.store.netcdf import open_trace
 from mhrun.store.projects import Project, configurations, shown
 from mhrun.store.projects import project as project_at
 from mhrun.store.sources import sources
-from mhrun.target import Target, target_of
+from mhrun.store.targets import Targets
+from mhrun.target import Target
 from mhrun.types import Model
 from mhrun.types.capabilities import Simulates, offers
 
@@ -38,7 +38,7 @@ class LoadedRun:
 
     def __init__(self, folder: RunFolder, config: Mapping[str, Any], own: Project | None) -> None:
         self._folder, self._config, self._own = folder, config, own
-        self._targets: dict[str, Target] = {}
+        self._targets = Targets(config, device="cpu", check=self._check_files)
         self._verified: set[str] = set()  # methods whose traces are as they were written
 
     def __repr__(self) -> str:
@@ -72,14 +72,9 @@ class LoadedRun:
 
     def target(self, method: str | None = None) -> Target:
         """Return the target of a method, or that of the experiment."""
-        parts = {} if method is None else parts_of(self._config, self._checked_method(method))
-        parts = {part: value for part, value in parts.items() if value != self._config.get(part)}
-        key = repr(parts)
-        if key not in self._targets:
-            with self._trusted():
-                self._check_files()
-                self._targets[key] = target_of({**self._config, **parts, "device": "cpu"})
-        return self._targets[key]
+        name = None if method is None else self._checked_method(method)
+        with self._trusted():
+            return self._targets.of_experiment() if name is None else self._targets.of(name)
 
     def trace(self, method: str) -> xr.DataTree:
         """Return the trace of a method, as `mhrun.sample` returns one.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,7 +26,8 @@ from mhrun.store.folder import RunFolder
 from mhrun.store.identity import parts_of
 from mhrun.store.netcdf import TRACE, flat_draws, open_trace, parameter_names
 from mhrun.store.sources import changed_files
-from mhrun.target import Target, target_of
+from mhrun.store.targets import Targets
+from mhrun.target import Target
 
 T = TypeVar("T")
 
@@ -45,7 +45,6 @@ class Run:
         self._draws: dict[str, npt.NDArray[np.float64]] = {}
         self._cached: dict[Callable[..., Any], Any] = {}
         self._failed: dict[Callable[..., Any], Exception] = {}
-        self._targets: dict[str, Target] = {}
         self._traces: dict[str, xr.DataTree] = {}
         self._monitors: dict[str, xr.Dataset] = {}
         self._coldest: dict[str, npt.NDArray[np.bool_]] = {}
@@ -81,17 +80,15 @@ class Run:
     @cached_property
     def target(self) -> Target:
         """The target with its data, on the CPU."""
-        return target_of(self.config | {"device": "cpu"})
+        return self._targets.of_experiment()
 
     def target_of(self, method: str) -> Target:
         """The target of a method, see `parts_of`."""
-        parts = parts_of(self.config, method)
-        if all(value == self.config[part] for part, value in parts.items()):
-            return self.target
-        key = json.dumps(parts, sort_keys=True)
-        if key not in self._targets:
-            self._targets[key] = target_of(self.config | parts | {"device": "cpu"})
-        return self._targets[key]
+        return self._targets.of(method)
+
+    @cached_property
+    def _targets(self) -> Targets:
+        return Targets(self.config, device="cpu")
 
     def samples(self, method: str) -> Samples:
         """The stationary distribution of a method, declared by its parts."""
