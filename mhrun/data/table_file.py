@@ -142,6 +142,9 @@ def _separator(path: Path) -> str:
 
     with get_handle(path, "r", encoding="utf-8", compression="infer") as opened:
         line = opened.handle.readline()
+    if not line.strip():
+        what = "its first line is empty" if line else "it is empty"
+        raise UserError(f"{path.name} cannot be read as a table: {what}; the first line names the columns.")
     # A header of one column: a letter of it could pass for the separator.
     return "," if _WORD.fullmatch(line.strip()) else csv.Sniffer().sniff(line).delimiter
 

@@ -176,9 +176,11 @@ def _recording_failure(run: RunContext, summary: dict[str, Any]) -> Iterator[Non
         if isinstance(error, Interrupted) and run.config["runtime"]["force"]:
             error.command = "the same command without runtime.force=true"
         summary["status"] = "stopped" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
-        log.error("%s: %s", type(error).__name__, error)
         if summary["status"] == "failed":
+            log.error("%s: %s", type(error).__name__, error)
             summary["error"] = reason_of(error)
+        else:
+            log.warning("stopped: %s", str(error) or "interrupted")
         run.folder.write_summary(summary)
         raise
 

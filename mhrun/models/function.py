@@ -18,7 +18,7 @@ from mhrun.models.named_tensors import Named
 from mhrun.models.naming import named
 from mhrun.models.parameters import Parameters, start_values
 from mhrun.models.recorded import Replays
-from mhrun.models.returned import returned, unchanged
+from mhrun.models.returned import returned, tensor, unchanged
 from mhrun.random import Draws, Purpose, derive_key
 from mhrun.types import Bounds, Reference, Rows
 
@@ -291,7 +291,10 @@ class FunctionModel:
             if self._batched:
                 value = prior(theta)
             else:
-                value = torch.func.vmap(lambda point: prior(self._received(point)))(self._given(theta))
+                what = f"{called('log_prior', prior)}{place_of(prior)}"
+                value = torch.func.vmap(
+                    lambda point: tensor(prior(self._received(point)), what, "one number")
+                )(self._given(theta))
         return (declared + returned(value, (len(theta),), "log_prior"),)
 
     def _log_prior_grad_of(self, theta: Tensor, rows: Rows) -> Sequence[Tensor]:
@@ -335,7 +338,10 @@ class FunctionModel:
         return True
 
     def _one(self, theta: Any, fields: dict[str, Tensor]) -> Tensor:
-        return self._log_lik(self._received(theta), fields["x"] if self._single else Named(fields))
+        value = self._log_lik(self._received(theta), fields["x"] if self._single else Named(fields))
+        return tensor(
+            value, f"{called('log_lik', self._log_lik)}{place_of(self._log_lik)}", "one value per datum"
+        )
 
     def log_lik_of_one(self, theta: Tensor, rows: Rows) -> Tensor:
         """Return the function's value at theta (1, D) and rows (1, m, ...), without vmap and with its own errors."""

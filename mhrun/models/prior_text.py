@@ -83,7 +83,9 @@ def prior_of(text: str, where: str) -> td.Distribution:
         )
     kind: Callable[..., td.Distribution] = getattr(td, name)
     try:
-        arguments = inspect.signature(kind).bind(*positional, **keyed).arguments
+        signature = inspect.signature(kind)
+        own = [p for name, p in signature.parameters.items() if name != "validate_args"]
+        arguments = signature.replace(parameters=own).bind(*positional, **keyed).arguments
         numbers = {key: _value(key, value) for key, value in arguments.items()}
         _check(kind, numbers)
         return kind(**numbers, validate_args=True)

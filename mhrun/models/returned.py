@@ -27,14 +27,28 @@ def returned(value: Any, shape: tuple[int, ...], what: str) -> Tensor:
     hint = "do not sum or average over the data" if per_datum else "sum it up"
     if per_datum and isinstance(value, Tensor) and value.dim() == 3 and shape[1] in value.shape[1:]:
         hint = "a column (m, 1) beside a vector (m,) makes a matrix: give such a field as (n,), or write .squeeze(-1)"
-    if not isinstance(value, Tensor):
-        raise UserError(f"{what} must return {expected}, as a tensor, and returned a {type(value).__name__}.")
+    value = tensor(value, what, expected)
     if tuple(value.shape) != shape:
         raise UserError(f"{what} must return {expected}, and returned {tuple(value.shape[1:])}; {hint}.")
     if not value.is_floating_point():
         raise UserError(
             f"{what} must return floating-point numbers, and returned {value.dtype}; a log-density is a real number."
         )
+    return value
+
+
+def tensor(value: Any, what: str, expected: str) -> Tensor:
+    """Return `value` after checking that it is a tensor, of what is `expected`.
+
+    Raises:
+        UserError: it is something else.
+    """
+    if value is None:
+        raise UserError(
+            f"{what} returns nothing, and must return {expected}; is its return statement missing?"
+        )
+    if not isinstance(value, Tensor):
+        raise UserError(f"{what} must return {expected}, as a tensor, and returned a {type(value).__name__}.")
     return value
 
 

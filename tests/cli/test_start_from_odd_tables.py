@@ -294,6 +294,7 @@ def test_counts_with_more_variance_than_mean_are_named(capsys, size):
     ("arguments", "message"),
     [
         (["mine", "--data", "none.csv"], "--data none.csv: there is no such file"),
+        (["mine", "--data", "."], "--data .: this is a folder; give the file of a table."),
         (["mine", "--data"], "--data needs a value"),
         (["mine", "--outcome", "y"], "needs a folder and a table"),
         (["mine", "--dta", "x"], "Did you mean '--data'?"),

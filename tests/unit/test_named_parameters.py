@@ -260,6 +260,7 @@ def test_priors_that_have_no_density_on_the_line():
         ("Normal(*[0, 1])", "is not a number"),
         ("Normal(**{'loc': 0})", "arguments are numbers"),
         ("Normal(0", "put the whole in quotes"),
+        ("HalfNormal(1, 2)", "too many positional arguments"),
         ("Normal", "is not a distribution; write one such as"),
         ("Normal(0, -1)", "scale must be positive, not -1; see"),
         ("Normal([0, 1], [2, -3])", "scale must be positive, not -3; see"),

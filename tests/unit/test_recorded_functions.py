@@ -218,3 +218,19 @@ def test_a_mixture_distribution_is_replayed() -> None:
     assert replay is not None
     theta = torch.tensor([0.3, -0.7])
     assert torch.equal(replay(theta)[0], mixture(theta)[0])
+
+
+@pytest.mark.parametrize("parameters", [None, {"m": "Normal(0, 1)"}])
+def test_a_function_without_a_return_statement_is_named(parameters):
+    def forgets(theta, rows):
+        torch.zeros(3)
+
+    settings = {"start": [0.0]} if parameters is None else {"parameters": parameters}
+    model = mhrun.FunctionModel(forgets, **settings)
+    with pytest.raises(
+        mhrun.UserError, match=r"log_lik \(forgets\) \(test_recorded_functions.py, line \d+\) returns nothing"
+    ):
+        model.log_lik(torch.zeros(2, 1), {"x": torch.zeros(1, 3)})
+    model = mhrun.FunctionModel(lambda theta, rows: rows.x, log_prior=lambda theta: 0.0, **settings)
+    with pytest.raises(mhrun.UserError, match=r"must return one number, as a tensor, and returned a float"):
+        model.log_prior(torch.zeros(2, 1))

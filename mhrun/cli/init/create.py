@@ -82,6 +82,8 @@ def _start_from_table(arguments: Sequence[str], options: Mapping[str, str]) -> i
     if len(folders) != 1 or "--data" not in options:
         raise UserError("mhrun init needs a folder and a table: mhrun init DIR --data FILE --outcome COLUMN.")
     folder, table = Path(folders[0]), Path(options["--data"])
+    if table.is_dir():
+        raise UserError(f"--data {table}: this is a folder; give the file of a table.")
     if not table.is_file():
         raise UserError(f"--data {table}: there is no such file.")
     if folder.exists() and not folder.is_dir():

@@ -20,6 +20,7 @@ from mhrun.store.netcdf import KINETIC
 from mhrun.store.totals import SKEW_EDGES
 from mhrun.target import Target
 from mhrun.target.function_space import is_network
+from mhrun.types.capabilities import bound_kinds_of
 
 _MOST_SHOWN = 1000  # per cent that a standard deviation is too large, above which the number says nothing
 _OF_KEPT = 1.0  # noise of a log-ratio of points that keep their minibatches above which a run warns
@@ -220,8 +221,18 @@ def decision_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[st
         yield (
             f"{method.name}: wrong decisions change the acceptance probability by {error:.2g} on average (limit "
             f"{_ERROR:g}): draws are biased, usually with too large standard deviations. Lower the test's error "
-            "(epsilon or bound), raise T, or choose an exact method (tunamh, smh2, mh_ss)."
+            f"(epsilon or bound), raise T, or choose an exact method ({', '.join(_exact_methods(method.target))})."
         )
+
+
+def _exact_methods(target: Target) -> list[str]:
+    """Return exact methods for a model: with minibatches where it has bounds on its terms, else on all data."""
+    kinds = bound_kinds_of(target.model)
+    found = [
+        *(["tunamh"] if "difference" in kinds else []),
+        *(["smh2", "mh_ss"] if "taylor2" in kinds else []),
+    ]
+    return found or ["hmc on all data"]
 
 
 def full_noise(summary: Mapping[str, Any], n: int, decisions: int) -> float:
