@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mhrun.data.columns import check_decimals, few, numbers
+from mhrun.data.outcome import Outcome
 from mhrun.data.table_roles import codes_of, exposure_of
 from mhrun.errors import UserError, nearest
 
@@ -28,6 +29,7 @@ class TableDesign:
         categorical: categorical column -> its values, the baseline first.
         groups: column of groups -> its values.
         exposure: the column of the exposure.
+        outcome: how ``y`` is made of the outcome's column, which `fields` leaves out.
     """
 
     intercept: bool
@@ -36,6 +38,7 @@ class TableDesign:
     categorical: Mapping[str, Sequence[Any]]
     groups: Mapping[str, Sequence[Any]]
     exposure: str | None
+    outcome: Outcome | None = None
 
     @property
     def names(self) -> list[str]:
@@ -95,19 +98,26 @@ class TableDesign:
             raise UserError(f"{path.name}: there are two columns '{repeated[0]}'; rename one.")
         exposure = [] if self.exposure is None else [self.exposure]
         for name in (*self.numerical, *self.categorical, *self.groups, *exposure):
-            if name not in frame:
-                raise UserError(
-                    f"{path.name}: there is no column '{name}'.{nearest(name, map(str, frame.columns))}"
-                )
-            if (missing := frame[name].isna().to_numpy()).any():
-                count = int(missing.sum())
-                raise UserError(
-                    f"{path.name}: column '{name}' lacks a value in {count:,} row{'s' * (count != 1)}, first in data "
-                    f"row {int(missing.argmax()) + 1:,}."
-                )
+            check_column(name, frame, path)
         for name in self.numerical:
             check_decimals(frame[name], path)
             if texts := [value for value in frame[name] if isinstance(value, str)]:
                 raise UserError(
                     f"{path.name}: column '{name}' holds the text {few(texts)}; give numbers, as the table has there."
                 )
+
+
+def check_column(name: str, frame: Any, path: Path) -> None:
+    """Refuse new rows without a column, or without one of its values.
+
+    Raises:
+        UserError: there are such.
+    """
+    if name not in frame:
+        raise UserError(f"{path.name}: there is no column '{name}'.{nearest(name, map(str, frame.columns))}")
+    if (missing := frame[name].isna().to_numpy()).any():
+        count = int(missing.sum())
+        raise UserError(
+            f"{path.name}: column '{name}' lacks a value in {count:,} row{'s' * (count != 1)}, first in data "
+            f"row {int(missing.argmax()) + 1:,}."
+        )

@@ -2,14 +2,117 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from mhrun.data.columns import CLASSES, check_decimals, check_few_texts, few, levels_of
+import numpy as np
+import numpy.typing as npt
+
+from mhrun.data.columns import (
+    CLASSES,
+    check_decimals,
+    check_few_texts,
+    few,
+    levels_of,
+    mean_and_sd,
+    numbers,
+)
 from mhrun.data.missing_values import MissingValues
 from mhrun.data.table_file import read_table
+from mhrun.data.table_roles import codes_of
 from mhrun.errors import UserError, nearest
 from mhrun.paths import located
+
+Array = npt.NDArray[Any]
+Kind = Literal["number", "class", "sign"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the field ``y`` of a table is made of the outcome's column.
+
+    Args:
+        column: its name.
+        kind: ``number``; ``class``, the place of a value among `levels`; or ``sign``, +1 where it is `positive`, else
+            -1.
+        scale: mean and standard deviation of a number that is standardised; None: it is not.
+        levels: the values of a class or sign.
+        positive: the value of the sign +1.
+    """
+
+    column: str
+    kind: Kind
+    scale: tuple[float, float] | None = None
+    levels: Sequence[Any] = ()
+    positive: Any = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a data set records of its outcome."""
+        if self.kind == "class":
+            return {"classes": list(self.levels)}
+        if self.kind == "sign":
+            return {"positive": self.positive}
+        if self.scale is None:
+            return {}
+        return {"target": self.column, "target_mean": self.scale[0], "target_sd": self.scale[1]}
+
+    def y(self, column: Any, path: Path) -> Array:
+        """Return the field of a pandas column without missing values, of the table or of new rows: (n,).
+
+        Raises:
+            UserError: text where there are to be numbers, or a value that the table does not have.
+        """
+        if self.kind == "number":
+            mean, sd = self.scale or (0.0, 1.0)
+            values = numbers(column, path)
+            return values if self.scale is None else (values - mean) / sd
+        codes = codes_of(column, self.levels, path)
+        if self.kind == "class":
+            return codes
+        return np.where(codes == list(self.levels).index(self.positive), np.int8(1), np.int8(-1))
+
+
+def outcome_in(
+    column: Any,
+    kind: Kind,
+    path: Path,
+    *,
+    train: npt.NDArray[np.bool_],
+    standardise: bool,
+    baseline: Any = None,
+    positive: Any = None,
+) -> Outcome:
+    """Return how ``y`` is made of the outcome's column of a table.
+
+    Args:
+        column: of all complete rows.
+        kind: of `Outcome`.
+        path: of the table's file, for messages.
+        train: the rows whose mean and standard deviation are used.
+        standardise: whether a number is standardised.
+        baseline: the first of the values; None: as they are sorted.
+        positive: the value of the sign +1; None: the last.
+
+    Raises:
+        UserError: a constant column that is to be standardised, or signs of a column without two values.
+    """
+    name = str(column.name)
+    if kind == "number":
+        scale = mean_and_sd(numbers(column, path), train, name, path) if standardise else None
+        return Outcome(name, kind, scale)
+    levels = levels_of(column, path, baseline)
+    if kind == "class":
+        return Outcome(name, kind, levels=levels)
+    positive = levels[-1] if positive is None else positive
+    if len(levels) != 2 or positive not in levels:
+        raise UserError(
+            f"{path.name}: outcome=sign wants two values of '{name}', one of them {positive!r}; there are "
+            f"{few(levels)}."
+        )
+    return Outcome(name, kind, levels=levels, positive=positive)
 
 
 def outcome_of(

@@ -24,9 +24,10 @@ from mhrun.data.columns import (
     numbers,
 )
 from mhrun.data.dataset import Dataset
-from mhrun.data.design import TableDesign
+from mhrun.data.design import TableDesign, check_column
 from mhrun.data.memory import check_memory
 from mhrun.data.missing_values import checked_values, without_values
+from mhrun.data.outcome import Outcome, outcome_in
 from mhrun.data.table_facts import describe_missing
 from mhrun.data.table_file import COPIES, read_table, texts_of_missing
 from mhrun.data.table_roles import check_plain_name, check_roles
@@ -217,9 +218,9 @@ class Table:
             "scales": {name: list(scale) for name, scale in design.scales.items()},
             "baselines": {name: str(levels[0]) for name, levels in design.categorical.items()},
         }
-        if self.target:
-            y, facts_of_y = self._outcome(table[self.target], train, path)
-            fields["y"], facts = y[kept], facts | facts_of_y
+        if design.outcome is not None:
+            fields["y"] = design.outcome.y(table[self.target], path)[kept]
+            facts |= design.outcome.facts
         # x and y first, whatever else there is
         fields = {name: fields[name] for name in ("x", "y") if name in fields} | fields
         if self.exposure:
@@ -276,6 +277,20 @@ class Table:
             {name: levels[name] for name in self.categorical},
             {name: levels[name] for name in self.groups},
             self.exposure or None,
+            self._outcome(table, train, path),
+        )
+
+    def _outcome(self, table: Any, train: npt.NDArray[np.bool_], path: Path) -> Outcome | None:
+        if not self.target:
+            return None
+        settings = {"baseline": self.baselines.get(self.target), "positive": self.positive}
+        return outcome_in(
+            table[self.target],
+            self.outcome,
+            path,
+            train=train,
+            standardise=self.standardise_target,
+            **settings,
         )
 
     def _levels(self, table: Any, path: Path) -> dict[str, list[Any]]:
@@ -320,12 +335,13 @@ class Table:
             raise UserError(*problems)
         return scales
 
-    def prepared(self, new: Any) -> Dataset:
-        """Return field ``x`` of new rows, prepared as the table's: standardised by its means, with its indicators.
+    def prepared(self, new: Any, *, outcome: bool = False) -> Dataset:
+        """Return the fields of new rows, prepared as the table's: standardised by its means, with its indicators.
 
         Args:
             new: a DataFrame, a mapping from columns to values (a number is one row), or a file as of the table. Columns
-                that the table does not use, the target too, are ignored. The exposure is one that it uses.
+                that the table does not use are ignored. The exposure is one that it uses.
+            outcome: whether ``y`` is among the fields; otherwise the target's column is ignored too.
 
         Raises:
             UserError: a column is missing, lacks a value, or has a category that the table does not have.
@@ -349,6 +365,11 @@ class Table:
         design.check_rows(frame, path)
         if not (fields := design.fields(frame, path)):
             raise UserError(f"{self.file} is read without features, of which new rows could have others.")
+        if outcome:
+            if design.outcome is None:
+                raise UserError(f"{self.file} is read without an outcome; set target to its column.")
+            check_column(design.outcome.column, frame, path)
+            fields["y"] = design.outcome.y(frame[design.outcome.column], path)
         tensors = {name: torch.from_numpy(values) for name, values in fields.items()}
         return Dataset(tensors, f"{len(frame):,} new rows", data.facts)
 
@@ -381,25 +402,6 @@ class Table:
         train = np.ones(n, bool)
         train[order[: round(self.test_share * n)]] = False
         return train
-
-    def _outcome(self, column: Any, train: npt.NDArray[np.bool_], path: Path) -> tuple[Array, dict[str, Any]]:
-        if self.outcome == "number":
-            y = numbers(column, path)
-            if not self.standardise_target:
-                return y, {}
-            mean, sd = mean_and_sd(y, train, str(column.name), path)
-            return (y - mean) / sd, {"target": str(column.name), "target_mean": mean, "target_sd": sd}
-        levels = levels_of(column, path, self.baselines.get(str(column.name)))
-        if self.outcome == "class":
-            codes = {level: code for code, level in enumerate(levels)}
-            return np.array([codes[v] for v in column], np.int64), {"classes": levels}
-        positive = levels[-1] if self.positive is None else self.positive
-        if len(levels) != 2 or positive not in levels:
-            raise UserError(
-                f"{path.name}: outcome=sign wants two values of '{column.name}', one of them {positive!r}; there are "
-                f"{few(levels)}."
-            )
-        return np.where(column.to_numpy() == positive, np.int8(1), np.int8(-1)), {"positive": positive}
 
 
 def _of_text(features: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +15,8 @@ from torch import Tensor
 from mhrun.build import TRUST
 from mhrun.data import Dataset
 from mhrun.data.table import Table
-from mhrun.engine.predict import predict
+from mhrun.engine.predictive.log_score import log_score
+from mhrun.engine.predictive.predict import predict
 from mhrun.errors import UserError, nearest
 from mhrun.models.function import FunctionModel
 from mhrun.paths import FOLDERS
@@ -94,21 +96,21 @@ class LoadedRun:
         except (OSError, ValueError, KeyError) as error:
             raise UserError(f"The trace in {place} cannot be read: {type(error).__name__}.") from error
 
-    def rows(self, new: Any, method: str | None = None) -> Dataset:
+    def rows(self, new: Any, method: str | None = None, *, outcome: bool = False) -> Dataset:
         """Return new rows prepared as the run's: of a table, the raw columns are standardised by the run's own means.
 
         Args:
-            new: for data of a table: a DataFrame, a mapping from the table's columns to values, or a file; the
-                outcome may be missing, other columns are ignored. For other data: what `Dataset.of` takes, as the
-                model reads it.
+            new: for data of a table: a DataFrame, a mapping from the table's columns to values, or a file; other
+                columns are ignored. For other data: what `Dataset.of` takes, as the model reads it.
             method: whose data; None: the experiment's.
+            outcome: of a table, whether the outcome is read too, as the field ``y`` in the model's units.
 
         Raises:
             UserError: a column is missing, or a value does not fit.
         """
         with self._trusted():
             source = self.target(method).source
-            return source.prepared(new) if isinstance(source, Table) else Dataset.of(new)
+            return source.prepared(new, outcome=outcome) if isinstance(source, Table) else Dataset.of(new)
 
     def predict(
         self,
@@ -165,6 +167,30 @@ class LoadedRun:
         if "class" in prediction.dims and prediction.sizes["class"] == len(facts.get("classes", ())):
             prediction = prediction.assign_coords({"class": list(facts["classes"])})
         return prediction
+
+    def log_score(self, method: str, new: Any, *, every: int = 1, each: bool = False) -> xr.DataArray:
+        """Return log (1/S) sum_s p(y_i | theta_s, x_i), the log score of each new row, as `mhrun.log_score`.
+
+        Its sum over rows that were held out is higher for the method, or the model, that predicts them better.
+
+        Args:
+            method: of the run.
+            new: rows with their outcomes, as for `rows`.
+            every: use every so many draws only.
+            each: return log p(y_i | theta_s, x_i) of each draw.
+
+        Returns:
+            (datum,); with `each`, (chain, draw, datum). Of an outcome that was standardised p is the density of the
+            outcome in the units of the table.
+
+        Raises:
+            UserError: an unknown method, data that do not fit, or without outcomes.
+        """
+        target, trace = self.target(method), self.trace(method)
+        rows = self.rows(new, method, outcome=True)
+        with self._trusted():
+            score = log_score(trace, target.model, rows, every=every, each=each)
+        return score - math.log(target.data.facts.get("target_sd", 1.0))
 
     def _checked_method(self, method: str) -> str:
         if method not in self._config["methods"]:

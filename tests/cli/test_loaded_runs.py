@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import stats
 
 import mhrun
 from mhrun.cli.main import run
@@ -64,6 +65,12 @@ def test_a_logistic_run_predicts_raw_rows(clean):
     outcomes = found.predict("mcmc", new.iloc[[0] * 50], each=True, outcomes=True).to_numpy()
     assert set(np.unique(outcomes)) == {0.0, 1.0}  # as in the table
     assert abs(outcomes.mean() - float(probability[0])) < 4 * (0.25 / outcomes.size) ** 0.5
+    score = found.log_score("mcmc", new.assign(y=[1, 0])).to_numpy()
+    assert score == pytest.approx(np.log([float(probability[0]), 1 - float(probability[1])]))
+    with pytest.raises(UserError, match="the new rows: there is no column 'y'"):
+        found.log_score("mcmc", new)
+    with pytest.raises(UserError, match="column 'y' has 2, which the table does not have: 0, 1"):
+        found.log_score("mcmc", new.assign(y=[1, 2]))
     assert os.environ["MHRUN_TRUST"] == os.environ["MHRUN_FOLDERS"] == ""  # nothing is trusted for longer
     for rows, message in (
         ({"age": 60.0}, "the new rows: there is no column 'city'"),
@@ -103,6 +110,13 @@ def test_a_function_model_is_trusted_by_its_project_only_and_predicts_in_the_uni
         standard.to_numpy() * facts["target_sd"] + facts["target_mean"]
     )
     assert found.predict("mcmc", new, each=True).equals(found.predict("mcmc", new, mean, each=True))
+    # The density of y in its own units, not of what was standardised.
+    posterior = found.trace("mcmc")["posterior"].to_dataset()
+    scale = posterior["scale"].to_numpy().reshape(-1, 1) * facts["target_sd"]
+    each_mean = found.predict("mcmc", new, mean, each=True).to_numpy().reshape(-1, 2)
+    y = [1410.0, 1590.0]
+    density = stats.norm.pdf(y, each_mean, scale).mean(0)
+    assert found.log_score("mcmc", new | {"y": y}).to_numpy() == pytest.approx(np.log(density))
     outcomes = found.predict("mcmc", new, each=True, seed=1, outcomes=True)
     assert outcomes.shape == (4, 30, 2)
     assert outcomes.std() > found.predict("mcmc", new, mean, each=True).std("draw").max()

@@ -1,0 +1,87 @@
+"""Checks of the model and the data of a prediction against the trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+from mhrun.data import Dataset
+from mhrun.errors import UserError
+from mhrun.models.module import ModuleModel
+from mhrun.store.netcdf import FIELDS, LAYERS, flat_draws
+from mhrun.target.fields import describe_row
+from mhrun.types import Model
+from mhrun.types.capabilities import declared_fields
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Array = npt.NDArray[Any]
+
+
+def check_size(trace: xr.DataTree, model: Model) -> None:
+    """Refuse a model with another number of parameters than the one that was sampled."""
+    size = flat_draws(trace["posterior"]).shape[-1]
+    if size != len(model.names):
+        raise UserError(
+            f"{type(model).__name__} has {len(model.names):,} parameters and a draw of the trace has {size:,}; "
+            "give the model that was sampled."
+        )
+
+
+def check_module(trace: xr.DataTree, model: ModuleModel) -> None:
+    """Refuse another module than the one that was sampled, though it has as many parameters.
+
+    The trace keeps the layers as text, and the names of the parameters.
+    """
+    sampled = trace.attrs.get(LAYERS)
+    if sampled is not None and model.layers != sampled:
+        lines = zip_longest(str(sampled).splitlines(), model.layers.splitlines(), fillvalue="nothing")
+        old, new = next((old.strip(), new.strip()) for old, new in lines if old != new)
+        raise UserError(
+            f"the module that was sampled has {old} where this one has {new}; give the same module."
+        )
+    theta = trace["posterior"].get("theta")
+    if theta is None or "parameter" not in theta.coords:
+        return
+    names = [str(name) for name in theta.coords["parameter"].values]
+    for old, new in zip(names, map(str, model.names), strict=True):
+        if old != new:
+            raise UserError(
+                f"the module that was sampled has the parameter {old} where this one has {new}; give the same module."
+            )
+
+
+def check_rows(model: object, data: Dataset) -> None:
+    """Refuse new data that a model cannot read, or with a number that is not finite; the outcome may lack."""
+    for name, need in declared_fields(model).items():
+        if name == "y":
+            continue
+        if name not in data.fields:
+            raise UserError(_lacking(name, [name]))
+        field = data.fields[name]
+        if need.row is not None and tuple(field.shape[1:]) != need.row:
+            raise UserError(
+                f"{type(model).__name__} needs {name} with {describe_row(need.row)}; the new data have "
+                f"{describe_row(tuple(field.shape[1:]))}."
+            )
+        if field.is_floating_point() and (count := int((~field.isfinite()).sum())):
+            raise UserError(
+                f"{name} of the new data has {count:,} values that are not finite; leave their rows out."
+            )
+
+
+def check_fields(trace: xr.DataTree, data: Dataset, *, outcome: bool = False) -> None:
+    """Refuse new data without a field that the model was fitted with, such as an exposure, or the outcome if wanted."""
+    needed = [name for name in trace.attrs.get(FIELDS, "").split() if name != "y" or outcome]
+    if lacking := [name for name in needed if name not in data.fields]:
+        raise UserError(_lacking(lacking[0], needed))
+
+
+def _lacking(name: str, needed: Sequence[str]) -> str:
+    """Return that new data have no field of a name, as a line that says what is needed."""
+    mapping = ", ".join(f"'{each}': ..." for each in needed)
+    return f"the new data have no {name}, which the model was fitted with; give predict {{{mapping}}}."

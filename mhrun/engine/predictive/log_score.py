@@ -1,0 +1,98 @@
+"""The logarithm of the posterior predictive density of data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mhrun.data import Dataset
+from mhrun.data.frames import is_frame
+from mhrun.engine.predictive.checks import check_fields, check_module, check_size
+from mhrun.engine.predictive.draws import each_draw, evaluated, valid_draws
+from mhrun.engine.predictive.functions import fields_of, over_draws
+from mhrun.errors import UserError
+from mhrun.models.module import ModuleModel
+from mhrun.models.parameters import parameters_of
+from mhrun.target.fields import unfit
+from mhrun.types import Model
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Array = npt.NDArray[Any]
+
+
+@torch.no_grad()
+def log_score(
+    trace: xr.DataTree,
+    model: Model | torch.nn.Module | Callable[..., Tensor],
+    data: Any,
+    *,
+    every: int = 1,
+    each: bool = False,
+) -> xr.DataArray:
+    """Return log (1/S) sum_s p(y_i | theta_s, x_i), the logarithm of the posterior predictive density of each datum.
+
+    Of data that were held out it is the log score, whose sum is higher for the model that predicts them better. With
+    `each` it is the log-likelihood of each draw, from which ArviZ computes LOO of the data that were fitted.
+
+    Args:
+        trace: what `mhrun.sample` returned, or a trace that was opened from disk.
+        model: that was sampled: a model, a torch module, or the function log_lik ``(theta, batch) -> (m,)``.
+        data: with their outcomes: a mapping of arrays, a pandas DataFrame or a `Dataset`, with the fields that the
+            model reads, or one array for a model of the field ``x`` alone. p is the model's likelihood, in the units
+            of its outcome and with the constants that it has.
+        every: use every so many draws only.
+        each: return log p(y_i | theta_s, x_i) of each draw; draws that are left out are NaN.
+
+    Returns:
+        (datum,); with `each`, (chain, draw, datum). Draws are left out as by `predict`.
+
+    Raises:
+        UserError: a trace without draws, another model, or data that do not fit.
+    """
+    import xarray as xr
+
+    kept, fields = valid_draws(trace, every), Dataset.of(data)
+    log_lik = _log_lik(kept.trace, model, data, fields)
+    if each:
+        return each_draw(kept, log_lik, fields.n, [])
+    total = np.full(fields.n, -np.inf)
+    for _, values, valid in evaluated(kept, log_lik, fields.n):
+        if values.ndim != 2:
+            raise UserError(f"the log-likelihood must return one number per datum, not {values.shape[1:]}.")
+        total = np.logaddexp(total, np.logaddexp.reduce(np.where(valid, values, -np.inf), 0))
+    return xr.DataArray(total - np.log(kept.valid.sum()), dims=["datum"])
+
+
+def _log_lik(trace: xr.DataTree, model: Any, data: Any, fields: Dataset) -> Callable[[Any], Tensor]:
+    """Return the log-likelihood of each datum over many draws at once: (B, n)."""
+    single = not (isinstance(data, Mapping | Dataset) or is_frame(data))
+    if isinstance(model, torch.nn.Module) and not isinstance(model, Model):
+        model = ModuleModel(model)
+    rows = fields.part(0, fields.n)
+    if not isinstance(model, Model):
+        if not callable(model):
+            raise UserError(
+                f"model = {model!r} must be a Model, a torch module or a function (theta, batch)."
+            )
+        return over_draws(model, fields_of(rows), fields.n, single=single)
+    check_size(trace, model)
+    if isinstance(model, ModuleModel):
+        check_module(trace, model)
+    if (reason := unfit(model, fields)) is not None:
+        raise UserError(f"the new data: {reason}")
+    check_fields(trace, fields, outcome=True)
+    parameters = parameters_of(model)
+
+    def log_lik(theta: Any) -> Tensor:
+        coordinates = theta if parameters is None else parameters.theta(theta, "a draw")
+        value: Tensor = model.log_lik(coordinates, rows)
+        return value
+
+    return log_lik

@@ -1,0 +1,127 @@
+"""The posterior predictive of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mhrun.data import Dataset
+from mhrun.data.frames import is_frame
+from mhrun.engine.predictive.checks import check_fields, check_module, check_rows, check_size
+from mhrun.engine.predictive.draws import dimensions, each_draw, evaluated, valid_draws
+from mhrun.engine.predictive.functions import fields_of, over_draws
+from mhrun.errors import UserError
+from mhrun.models.function import FunctionModel
+from mhrun.models.module import ModuleModel
+from mhrun.models.parameters import parameters_of
+from mhrun.numbers import is_whole
+from mhrun.target.fields import ambiguous_bytes
+from mhrun.types import Model
+from mhrun.types.capabilities import HasOutcomeMean, offers, predicts_classes
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Array = npt.NDArray[Any]
+
+
+@torch.no_grad()
+def predict(
+    trace: xr.DataTree,
+    model: Model | torch.nn.Module | Callable[..., Tensor],
+    x: Any,
+    *,
+    every: int = 1,
+    each: bool = False,
+    seed: int = 0,
+) -> xr.DataArray:
+    """Return (1/S) sum_s f(theta_s, x_i), the mean of a prediction f over the draws theta_s, for each new datum x_i.
+
+    Args:
+        trace: what `mhrun.sample` returned, or a trace that was opened from disk.
+        model: what f is: of a model of classes, the probability of each class; of a logistic, Poisson or robust
+            regression, the mean of the outcome (logistic: the probability of +1); of a `FunctionModel`, its `mean`; of
+            a torch module with a ``likelihood=``, the module's outputs; a function ``(theta, batch) -> (m, ...)`` is f
+            itself, with theta and batch as a log-likelihood has them.
+        x: the new data: an array, a mapping of arrays, a pandas DataFrame or a `Dataset`; with the field ``exposure``
+            if a Poisson regression was fitted with one.
+        every: use every so many draws only.
+        each: return f at each draw, not the mean; draws that are left out are NaN.
+        seed: of the random numbers of a function that samples, such as ``StudentT(...).sample()``: new data of each
+            draw, for prediction intervals. The state of torch's own generators is kept.
+
+    Returns:
+        (datum, ...): (datum, class) for classes; with `each`, (chain, draw, datum, ...). The mean is over the draws of
+        all chains, but those that ``sample_stats["valid"]`` excludes and those of chains that stopped at a value that
+        was not finite, which the last steps of the trace show; of a ladder, the draws of its coldest rung.
+
+    Raises:
+        UserError: a trace without draws, a model that predicts nothing, or data that do not fit.
+    """
+    import xarray as xr
+
+    kept = valid_draws(trace, every)
+    if not is_whole(seed) or not 0 <= seed < 1 << 63:
+        raise UserError(f"seed = {seed!r} must be a whole number from 0 to 2^63 - 1.")
+    data = Dataset.of(x)
+    if isinstance(model, Model) and (reason := ambiguous_bytes(model, data)) is not None:
+        raise UserError(reason)
+    quantity, names = _quantity(kept.trace, model, x, data)
+    with _seeded(int(seed)):
+        if each:
+            return each_draw(kept, quantity, data.n, names)
+        total: Array | float = 0.0
+        for _, values, valid in evaluated(kept, quantity, data.n):
+            total = total + np.where(valid, values, 0.0).sum(0)
+    assert isinstance(total, np.ndarray)
+    return xr.DataArray(total / int(kept.valid.sum()), dims=["datum", *dimensions(names, total.ndim - 1)])
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed torch's generators, and restore their states afterwards."""
+    cuda = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices=list(cuda)):
+        torch.manual_seed(seed)
+        yield
+
+
+def _quantity(
+    trace: xr.DataTree, model: Any, x: Any, data: Dataset
+) -> tuple[Callable[[Any], Tensor], list[str]]:
+    """Return f over many draws at once, and the names of its first dimensions after the data's."""
+    if isinstance(model, torch.nn.Module) and not isinstance(model, Model):
+        model = ModuleModel(model)
+    rows = data.part(0, data.n)
+    single = not (isinstance(x, Mapping | Dataset) or is_frame(x))
+    if isinstance(model, Model):
+        check_size(trace, model)
+        if isinstance(model, ModuleModel):
+            check_module(trace, model)
+            check_rows(model, data)
+        if isinstance(model, ModuleModel) and not model.is_classifier:
+            return lambda theta: model.outputs(theta, rows), []
+        has_names = parameters_of(model) is not None
+        if predicts_classes(model) and not has_names:
+            check_rows(model, data)
+            return lambda theta: model.predict(theta, rows).exp(), ["class"]
+        if offers(model, HasOutcomeMean):
+            check_rows(model, data)
+            check_fields(trace, data)
+            return lambda theta: model.outcome_mean(theta, rows), []
+        if isinstance(model, FunctionModel) and model.mean is not None:
+            return over_draws(model.mean, fields_of(rows), data.n, single=single), []
+        example = "theta.slopes" if has_names else "theta"
+        raise UserError(
+            f"{type(model).__name__} does not say what it predicts; give a function of parameters and rows, such as "
+            f"lambda theta, rows: rows.x @ {example}."
+        )
+    if not callable(model):
+        raise UserError(f"model = {model!r} must be a Model, a torch module or a function (theta, batch).")
+    return over_draws(model, fields_of(rows), data.n, single=single), []
