@@ -70,7 +70,11 @@ class _Parser:
         self.multirun = self.show = self.dry = self.as_json = self.version = False
 
     def setting(self, option: str, value: str) -> None:
-        """Apply an option that has a value."""
+        """Apply an option that has a value.
+
+        Raises:
+            UserError: a folder that does not exist, or an unknown value.
+        """
         if option == "--trust":
             self.trust += value.split(",")
         elif option == "--project":
@@ -91,7 +95,11 @@ class _Parser:
             self.show = True
 
     def option(self, option: str, value: str, following: Sequence[str]) -> None:
-        """Apply an option of the command; a mistaken one may have its value in the arguments that follow."""
+        """Apply an option of the command; a mistaken one may have its value in the arguments that follow.
+
+        Raises:
+            UserError: there is no such option.
+        """
         if option in _KEPT.get(self.command, ()):
             self.rest.append(f"{option}={value}" if value else option)
         elif self.command == "run" and option in ("-m", "--multirun"):
@@ -130,7 +138,11 @@ class _Parser:
         self.rest.append(argument)
 
     def command_line(self) -> CommandLine:
-        """Return the parsed line, once all folders are known, and put folders and trust into the environment."""
+        """Return the parsed line, once all folders are known, and put folders and trust into the environment.
+
+        Raises:
+            UserError: two experiments are named.
+        """
         for at in self.bare:
             self.rest[at] = _experiment(self.rest[at], self.folders)
         twice = (

@@ -70,6 +70,9 @@ class Dataset:
             data: the arrays; a data set is returned as it is.
             pixels: whether bytes (uint8) are pixels, k for k/255, to models that read images. Without it these models
                 refuse them.
+
+        Raises:
+            UserError: arrays without names, or data that are no arrays.
         """
         if isinstance(data, Dataset):
             return data

@@ -78,7 +78,11 @@ def numbers(column: Any, name: str) -> npt.NDArray[Any]:
 
 
 def matrix(frame: Any, name: str) -> npt.NDArray[Any]:
-    """Return the columns of a DataFrame (n, k) as float64, or a Series (n,), as the field `name`."""
+    """Return the columns of a DataFrame (n, k) as float64, or a Series (n,), as the field `name`.
+
+    Raises:
+        UserError: it has no columns, or values that are no numbers.
+    """
     if is_series(frame):
         return numbers(frame, name)
     columns = columns_of(frame)

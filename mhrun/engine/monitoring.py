@@ -78,7 +78,11 @@ class Monitoring:
         return {f"monitor/{name}": value.cpu().numpy() for name, value in tensors.items()}
 
     def unpack(self, arrays: Mapping[str, Any]) -> None:
-        """Restore what `pack` returned."""
+        """Restore what `pack` returned.
+
+        Raises:
+            UserError: the state is one of another version.
+        """
         tensors: dict[str, Tensor] = {
             name.removeprefix("monitor/"): torch.from_numpy(value)
             for name, value in arrays.items()

@@ -237,7 +237,11 @@ class MetropolisHastings(Kernel):
         return State(evaluation._replace(log_lik=None, rows=None, n_lik=0, n_grad=0), {})
 
     def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
-        """Move every chain one step."""
+        """Move every chain one step.
+
+        Raises:
+            Refusal: a proposal returns candidates of another shape.
+        """
         grad_temperature = controls.temperature if self.proposal.gradients else None
         origin = self.pairing.current(target, state.evaluation, draws, grad_temperature)
         path = self._followed(target, origin, controls, draws) if self.proposal.follows else None
@@ -315,6 +319,9 @@ class MetropolisHastings(Kernel):
         """Return the evaluation of the candidates theta (C, D), and the contest with the origin.
 
         `path`: the trajectory that led to the candidates, if the proposal follows one.
+
+        Raises:
+            Refusal: a proposal returns densities of another shape.
         """
         grad_temperature = controls.temperature if self.proposal.gradients else None
         candidate, comparison = self.pairing.compare(target, origin, theta, draws, grad_temperature)

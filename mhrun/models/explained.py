@@ -19,7 +19,11 @@ from mhrun.torch_private import warn_of_slow_vmap
 
 @contextmanager
 def explained(what: str, given: Mapping[str, Tensor]) -> Iterator[None]:
-    """Convert an error of a user's function into one line with its location and the shapes of its arguments."""
+    """Convert an error of a user's function into one line with its location and the shapes of its arguments.
+
+    Raises:
+        UserError: the function failed.
+    """
     try:
         with unvalidated():
             yield

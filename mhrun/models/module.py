@@ -295,7 +295,11 @@ class ModuleModel:
         return self.log_probs(self.outputs(theta, rows))
 
     def log_probs(self, outputs: Tensor) -> Tensor:
-        """Return the log-probability of each class, (C, m, K), that outputs (C, m, ...) give."""
+        """Return the log-probability of each class, (C, m, K), that outputs (C, m, ...) give.
+
+        Raises:
+            UserError: the model has a likelihood without classes.
+        """
         if self._log_probs is None:
             raise UserError(
                 "this model has a likelihood of your own and predicts no classes: give it log_probs, such as softmax; "

@@ -71,7 +71,11 @@ def describe_constraint(constraint: Constraint) -> str:
 
 
 def parameter_of(name: Any, setting: Any) -> Parameter:
-    """Return one parameter from its setting."""
+    """Return one parameter from its setting.
+
+    Raises:
+        Refusal: a name, a key or a value that is invalid.
+    """
     where = f"parameters.{name}"
     if str(name) in _TAKEN:
         raise Refusal(f"{where}: traces already have a dimension '{name}'; choose another name.")

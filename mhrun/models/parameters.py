@@ -146,6 +146,9 @@ class Parameters:
         """Return one draw of each parameter from its prior, by torch's generator.
 
         Without a prior, or where no draw is within the constraint, it is at u = 0; if `strict`, that is refused.
+
+        Raises:
+            Refusal: if `strict`, a parameter cannot be drawn.
         """
         drawn = {}
         for p in self.all:

@@ -68,7 +68,11 @@ class Banded(Schedule):
         return (self.low, self.high)
 
     def bind(self, warmup: int, steps: int) -> Banded:
-        """Return the schedule with its burn-in set to that of the method."""
+        """Return the schedule with its burn-in set to that of the method.
+
+        Raises:
+            Refusal: burn-in is shorter than a window, or than that of all rungs.
+        """
         placed = copy.copy(self)
         last = (self.rungs - 1) * self.stagger
         length = warmup - last if self.length is None else self.length

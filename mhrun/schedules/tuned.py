@@ -81,7 +81,11 @@ class Tuned(Schedule):
         return (self.acceptance, self.acceptance)
 
     def bind(self, warmup: int, steps: int) -> Tuned:
-        """Return the schedule with its burn-in set to that of the method."""
+        """Return the schedule with its burn-in set to that of the method.
+
+        Raises:
+            Refusal: burn-in is shorter than a window.
+        """
         if warmup < self.window:
             raise Refusal(
                 f"warmup = {warmup} is too short to tune a step size in, which takes {self.window} steps at least; "

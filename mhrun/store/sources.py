@@ -80,7 +80,11 @@ def _used(config: Mapping[str, Any]) -> Iterator[tuple[str, Path, bool]]:
 
 
 def digest_of_data(path: Path) -> str:
-    """Return a digest of a data file; see `sources` for large ones."""
+    """Return a digest of a data file; see `sources` for large ones.
+
+    Raises:
+        UserError: it cannot be read.
+    """
     size, digest = path.stat().st_size, hashlib.sha256()
     try:
         with open(path, "rb") as stream:

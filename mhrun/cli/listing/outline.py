@@ -56,7 +56,11 @@ def outline(path: Path) -> Outline:
 
 
 def settings_and_comments(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the settings of a file, and key -> its comment."""
+    """Return the settings of a file, and key -> its comment.
+
+    Raises:
+        UserError: it holds no settings.
+    """
     if path.is_relative_to(CONF):  # bundled files need no checks, which would take most of the time
         return _bundled_file(path)
     text = yaml_file.read(path)

@@ -42,7 +42,11 @@ def _go_on(folder: Path, method: Method, steps: int) -> None:
 
 @contextmanager
 def locked(folder: str | Path) -> Iterator[Path]:
-    """Make a folder and keep other processes from writing to it."""
+    """Make a folder and keep other processes from writing to it.
+
+    Raises:
+        UserError: it has no name, or cannot be made.
+    """
     if not str(folder):
         raise UserError("folder = '' names no folder; give a path, or None.")
     place = RunFolder(Path(folder))

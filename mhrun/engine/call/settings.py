@@ -30,7 +30,11 @@ def check_device(device: str, dtype: Any) -> None:
 def step_size_schedule(
     step_size: float | str | Schedule, acceptance: float | None, kernel: Kernel
 ) -> Schedule:
-    """Return the schedule of the step size: found by a pilot, tuned in burn-in, fixed, or the one that is given."""
+    """Return the schedule of the step size: found by a pilot, tuned in burn-in, fixed, or the one that is given.
+
+    Raises:
+        UserError: no number, a number that is not positive, or `acceptance` beside a schedule.
+    """
     if is_auto(step_size):
         aim = AUTO if acceptance is None else acceptance
         return Tuned(AUTO, aim) if kernel.decides or acceptance is not None else Fixed(step_size=AUTO)
@@ -52,7 +56,11 @@ def step_size_schedule(
 def temperature_schedule(
     temperature: float | Sequence[float] | Schedule, rungs: int, chains: int
 ) -> Schedule:
-    """Return the schedule of the temperature: fixed, of all chains or of each rung, or the one that is given."""
+    """Return the schedule of the temperature: fixed, of all chains or of each rung, or the one that is given.
+
+    Raises:
+        UserError: a schedule of another quantity, or one for a ladder.
+    """
     if not isinstance(temperature, Schedule):
         return Fixed(temperature=_of_chains(temperature, rungs, chains))
     if "temperature" not in temperature.quantities:

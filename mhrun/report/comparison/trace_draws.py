@@ -38,7 +38,11 @@ class UserTrace(NamedTuple):
 
 
 def read(key: Any, trace: Any) -> UserTrace:
-    """Return the variables of a trace, of the coldest rung if it has several."""
+    """Return the variables of a trace, of the coldest rung if it has several.
+
+    Raises:
+        UserError: it is no trace, or has no variable of numbers.
+    """
     valid: npt.NDArray[np.bool_] | None = None
     attributes: dict[str, Any] = {}
     evaluations: float | None = None
