@@ -25,8 +25,12 @@ def make_reports(arguments: Sequence[str]) -> int:
     named = {found.path for name in names if (found := _named(name, outputs)) is not None}
     failures = _Failures()
     for folder in folders:
-        failures.of(folder.path, lambda folder=folder: _of_run(folder, failures.add))  # type: ignore[misc]
-        if folder.path in named and not folder.is_complete():
+        skipped: list[bool] = []
+        failures.of(
+            folder.path,
+            lambda folder=folder, skipped=skipped: skipped.append(not _of_run(folder, failures.add)),  # type: ignore[misc]
+        )
+        if folder.path in named and any(skipped):
             failures.status = max(failures.status, 1)
     for place in places:
         failures.of(place, lambda place=place: _of_sweep(place, failures.add))  # type: ignore[misc]
@@ -96,18 +100,20 @@ class _Failures:
             self.add(f"{place}: {crash.line}", 1 if crash.of_user else BUG)
 
 
-def _of_run(folder: RunFolder, warn: Callable[[str], None]) -> None:
+def _of_run(folder: RunFolder, warn: Callable[[str], None]) -> bool:
+    """Make the report of a run, and return whether it has one: not if the run is not complete, or was changed."""
     from mhrun.report.build import build_report
 
     if folder.has_damaged_summary():
         raise UserError("summary.json is damaged; run the same command again to rewrite it.")
     if (reason := folder.incomplete()) is not None:
         print(f"skipped: {reason}", file=sys.stderr)
-        return
+        return False
     built = build_report(folder, lambda message: print(message, file=sys.stderr, flush=True))
     print(f"report  {built.page}", flush=True)
     for line in built.failures:
         warn(line)
+    return True
 
 
 def _of_sweep(place: Path, warn: Callable[[str], None]) -> None:

@@ -256,9 +256,11 @@ class ReplicaExchange(Kernel):
         """
         chains = torch.arange(len(theta), device=theta.device).view(-1, self.rungs)
         low = chains[:, :-1].flatten()
-        state = self.kernel.start(target, theta, draws)
+        point = Evaluation(theta, theta.new_zeros(len(theta)))
+        if self._has_full_sums:
+            point = target.evaluate_full(theta)
         pairs = draws.part("exchange noise", low)
-        contest, _ = self._contest(target, state.evaluation, temperature, low, low + 1, pairs)
+        contest, _ = self._contest(target, point, temperature, low, low + 1, pairs)
         return contest.log_ratio_var.view(-1, self.rungs - 1)
 
     def _contest(
@@ -284,12 +286,17 @@ class ReplicaExchange(Kernel):
         scale = self.sign * target.n * (1 / cold - 1 / hot) + 0.0  # no -0
         return Contest.of(comparison, scale, offset), n_lik
 
+    @property
+    def _has_full_sums(self) -> bool:
+        """Whether the rungs keep the sums over all data that exchanges need."""
+        of_rung = self.kernel.pairing
+        return self.pairing.keeps_full_sums and of_rung is not None and of_rung.keeps_full_sums
+
     def _scored(
         self, target: Target, evaluation: Evaluation, low: Tensor, high: Tensor, draws: Draws
     ) -> tuple[Evaluation, Evaluation, Difference | Supply | Arrivals]:
         """Return the evaluations of both points of each pair (P,), and their difference or a supply of its terms."""
-        rung_pairing = self.kernel.pairing
-        if self.pairing.keeps_full_sums and rung_pairing is not None and rung_pairing.keeps_full_sums:
+        if self._has_full_sums:
             # The kernel stores both full-data sums, so nothing is evaluated.
             origin, candidate = (
                 Evaluation(

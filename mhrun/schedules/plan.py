@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +80,14 @@ class Schedule(ABC):
     @abstractmethod
     def learn(self, memory: Memory, first_step: int, accepted: Tensor) -> Memory:
         """Return the memory updated with acceptances (K, C)."""
+
+
+class CollectedControls(NamedTuple):
+    """Controls of chains at their collected steps."""
+
+    step_size: Tensor  # (K, C), at some of them
+    noise_temperature: npt.NDArray[np.float64]  # (C,), at the last
+    temperature: npt.NDArray[np.float64]  # (C,), at the last
 
 
 class Plan:
@@ -226,19 +234,23 @@ class Plan:
         fields = (quantities["step_size"], *_temperatures(quantities))
         return Controls(*(v.expand(steps, self.chains).contiguous() for v in fields))
 
-    def at_collected_steps(self) -> tuple[Tensor, npt.NDArray[np.float64]]:
-        """Return step sizes (K, C) at some of the collected steps, and noise temperatures (C,) at the last of them."""
+    def at_collected_steps(self) -> CollectedControls:
+        """Return step sizes at some of the collected steps, and temperatures at the last of them."""
         memory = self.start()
         collected = self._counted_steps
         steps = collected[np.linspace(0, len(collected) - 1, min(len(collected), _STEPS)).astype(int)]
         controls = [self.controls(memory, int(step), 1) for step in steps]
-        noise_temperature = controls[-1].noise_temperature[0]
-        return torch.stack([each.step_size[0] for each in controls]), noise_temperature.numpy()
+        last = controls[-1]
+        return CollectedControls(
+            torch.stack([each.step_size[0] for each in controls]),
+            last.noise_temperature[0].numpy(),
+            last.temperature[0].numpy(),
+        )
 
     @property
     def varies_step_size(self) -> bool:
         """Whether the step size of a chain differs between some of the collected steps."""
-        sizes, _ = self.at_collected_steps()
+        sizes = self.at_collected_steps().step_size
         return bool((sizes != sizes[0]).any())
 
     @property

@@ -18,7 +18,7 @@ from mhrun.errors import UserError
 from mhrun.names import checked_name
 from mhrun.store.checksums import read_sealed, write_sealed
 from mhrun.store.files import explain, read_json, unreadable, write_text
-from mhrun.store.identity import FORMAT, digest
+from mhrun.store.identity import FORMAT, RESULTS_VERSION, digest
 from mhrun.store.locks import acquire, held
 
 COMPLETE = "complete"
@@ -205,7 +205,26 @@ class RunFolder:
             return f"{self.path} {reason}; run its experiment again."
         if not self.is_complete():
             return f"{self.path} is not complete; run the same command again to finish it."
+        if self.has_other_settings():
+            return (
+                f"{self.path / 'config.yaml'} was changed after the run, whose draws are of other settings; run its "
+                "command again, which writes the file anew."
+            )
         return None
+
+    def has_other_settings(self) -> bool:
+        """Return whether the configuration is not the one with which the run was made, by the summary's digest.
+
+        Raises:
+            UserError: the configuration cannot be read.
+        """
+        summary = self.summary() or {}
+        if summary.get("results_version") != RESULTS_VERSION:  # its digest was another for the same settings
+            return False
+        try:
+            return digest(self.config()) != summary.get("digest")
+        except (TypeError, KeyError, AttributeError):  # such as a date, which is no valid setting
+            return True
 
     def is_complete(self) -> bool:
         """Return whether every method is complete, in the present layout, and the configuration is there."""

@@ -46,7 +46,7 @@ def dying(monkeypatch, deaths):
         rounds.append(at)
 
         def killed(config):
-            number = HydraConfig.get().job.num
+            number = job_module.job_number(HydraConfig.get())
             place = Path(HydraConfig.get().sweep.dir)
             if number < at or file_of(place, number, "json").exists():
                 return job(config)

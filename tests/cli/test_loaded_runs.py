@@ -188,3 +188,25 @@ def test_projects_from_tables_of_one_name_are_distinguished(clean, capsys):
     listed = capsys.readouterr().out
     for name in ("first", "second"):
         assert f"project {name} " in listed
+
+
+def test_settings_that_were_changed_after_a_run_are_refused(clean, capsys):
+    """Its draws are of other settings, with which predictions would be made."""
+    table("kept.csv", lambda rng, f: rng.normal(size=80))
+    assert run(["init", "mine", "--data", "kept.csv", "features=[age]"]) == 0
+    command = ["--project", "mine", "kept", *FEW, "~methods.sgld"]
+    assert run(command) == 0
+    place = Path("outputs/kept/latest").resolve()
+    shutil.copytree(place, "copied")
+    before = (place / "config.yaml").read_text()
+    assert "standardise_target: true" in before
+    for folder in (place, Path("copied")):
+        (folder / "config.yaml").write_text(
+            before.replace("standardise_target: true", "standardise_target: false")
+        )
+        with pytest.raises(UserError, match=r"config\.yaml was changed after the run"):
+            mhrun.load(folder, project="mine")
+    assert run(["report", str(place)]) != 0
+    assert "was changed after the run, whose draws are of other settings" in capsys.readouterr().err
+    assert run(command) == 0  # writes the file anew
+    assert mhrun.load(place, project="mine").config["data"]["standardise_target"] is True

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mhrun.cli.configuration.compose import compose_config
 from mhrun.cli.configuration.replaced import with_replaced_parts
 from mhrun.cli.main import run
+from mhrun.errors import UserError
 
 STEP_SIZE = "methods.sgld.schedules.step_size"
 
@@ -41,3 +44,15 @@ def test_a_setting_of_the_command_line_that_a_part_does_not_take_is_none_of_the_
     words = ["experiment=gmm_tied_means", "scale=smoke", f"schedule@{STEP_SIZE}=cosine", f"{STEP_SIZE}.end=3"]
     assert run([*words, "--dry-run"]) == 2
     assert "Cosine takes no 'end'" in capsys.readouterr().err
+
+
+def test_a_setting_that_is_null_can_be_left_out():
+    """Hydra takes null for a setting that does not exist."""
+    place = "methods.sghmc.schedules.step_size"
+    words = ["experiment=gaussian_grid", "scale=smoke", f"schedule@{place}=fixed"]
+    with pytest.raises(
+        UserError, match=r"the experiment gives .*\.end.* leave (it|them) out with ~"
+    ) as caught:
+        compose_config(words)
+    advised = [word for word in str(caught.value).rstrip(".").split() if word.startswith("~")]
+    assert compose_config([*words, *advised])["methods"]["sghmc"]["schedules"]["step_size"]

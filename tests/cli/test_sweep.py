@@ -122,6 +122,40 @@ def test_a_sweep_of_data_and_a_model_without_an_experiment(tmp_path, capsys):
     assert "This run exists already" in capsys.readouterr().err
 
 
+def test_a_mistake_in_a_sweep_without_an_experiment_is_named(capsys, tmp_path):
+    settings = ["-m", "model=gaussian_location", "data.n=50", "data.dim=2", "model.dim=2", "seed=1,2"]
+    for words, message in (
+        (["data=gaussian_sample", "stepz=30"], "There is no setting 'stepz'. Did you mean 'steps'?"),
+        (["data=gaussian_sample,nosuch"], "There is no data 'nosuch'."),
+        (["data=gaussian_sample", "+rule@methods.zz.kernel.rule=nosuch"], "There is no rule 'nosuch'."),
+    ):
+        assert run([*settings, *words]) == 2
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.parametrize("launcher", [[], ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]])
+def test_a_job_that_cannot_be_composed_stops_no_other(tmp_path, capsys, launcher):
+    if launcher:
+        pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    step_size = "methods.sgld.schedules.step_size"
+    words = [w for w in OVERRIDES if w != "~methods.sgld"] + [
+        *BARE,
+        f"{step_size}=1e-5,{{a:1}},2e-5",
+        *launcher,
+    ]
+    assert run(words) == 1
+    error = capsys.readouterr().err
+    assert f"job 2 of 3 is refused: '{step_size}' has start, end and exponent" in error
+    assert "1 of 3 jobs failed" in error
+    jobs = [json.loads(path.read_text()) for path in sorted(the_sweep(tmp_path).glob("jobs/*.json"))]
+    assert [(job["number"], job["status"], "log" in job) for job in jobs] == [
+        (0, "done", False),
+        (1, "failed", True),
+        (2, "done", False),
+    ]
+
+
 def test_data_of_the_user_that_fail_end_one_job_alone(tmp_path, monkeypatch, capsys):
     (tmp_path / "mine" / "data").mkdir(parents=True)
     (tmp_path / "mine" / "odd_data.py").write_text(
@@ -136,7 +170,7 @@ def test_data_of_the_user_that_fail_end_one_job_alone(tmp_path, monkeypatch, cap
     assert run(["--project", "mine", "-m", *settings, "data.n=13,50"]) == 1
     error = capsys.readouterr().err
     assert "1 of 2 jobs failed" in error
-    assert "ValueError: unlucky" in error
+    assert error.count("ValueError: unlucky") == 2  # as it is refused, and at the end
     assert len(runs(tmp_path / "outputs")) == 1
 
 

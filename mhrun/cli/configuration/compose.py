@@ -32,7 +32,12 @@ from mhrun.store.sources import sources
 
 
 def compose_config(
-    overrides: Sequence[str], folders: Sequence[Path] = (), *, compare: bool = True, check: bool = False
+    overrides: Sequence[str],
+    folders: Sequence[Path] = (),
+    *,
+    compare: bool = True,
+    check: bool = False,
+    is_complete: bool = False,
 ) -> dict[str, Any]:
     """Return the resolved configuration of these overrides, as plain dictionaries.
 
@@ -41,21 +46,23 @@ def compose_config(
         folders: the user's.
         compare: note what it has other than the settings of the paper.
         check: refuse overrides that nothing reads.
+        is_complete: whether data and a model without an experiment have their default method, see
+            `with_default_method`.
 
     Raises:
         UserError: an invalid override or setting.
     """
     register_resolvers()
     try:
-        if own := is_own(overrides):
+        if (own := is_own(overrides)) and not is_complete:
             overrides, lines = with_default_method(overrides, folders)
             for line in lines if compare else ():
                 print(f"mhrun: {line}", file=sys.stderr)
         config = composed(overrides, folders)
         _check_schedules(config, overrides)
         plain = resolved(config, NAME if own else config.hydra.runtime.choices.get("experiment"))
+        check_replaced(plain, overrides)
         if check:
-            check_replaced(plain, overrides)
             check_read(overrides, config, lambda overrides: composed(overrides, folders))
             _check_paper(plain)
         check_runtime_of_files(plain["runtime"], overrides)
@@ -68,9 +75,12 @@ def with_default_method(overrides: Sequence[str], folders: Sequence[Path]) -> tu
     """Return `own_overrides` of data and a model without an experiment.
 
     Raises:
-        UserError: data that cannot be loaded, or invalid settings.
+        UserError: data that cannot be loaded, invalid settings, or overrides that cannot be composed.
     """
-    return own_overrides(overrides, lambda overrides: resolved(composed(overrides, folders), NAME))
+    try:
+        return own_overrides(overrides, lambda overrides: resolved(composed(overrides, folders), NAME))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise explained(error, overrides, folders) from error
 
 
 def _check_paper(config: Mapping[str, Any]) -> None:

@@ -76,6 +76,7 @@ class Loader(ConfigLoaderImpl):  # type: ignore[misc]
                 )
         config = copy.deepcopy(cache[key])
         try:
+            _fill_deleted_nulls(value_overrides, config)
             self._apply_overrides_to_config(value_overrides, config)
         except OmegaConfBaseException as error:
             raise ConfigCompositionException().with_traceback(sys.exc_info()[2]) from error
@@ -93,6 +94,17 @@ class Loader(ConfigLoaderImpl):  # type: ignore[misc]
             or self.repository.group_exists(key)
             or any((Path(folder.partition("://")[2]) / key).is_dir() for folder in folders)
         )
+
+
+def _fill_deleted_nulls(overrides: Sequence[Override], config: DictConfig) -> None:
+    """Give settings that are null and are to be deleted a value: Hydra takes null for a key that does not exist."""
+    for override in overrides:
+        if not override.is_delete() or override.value() is not None:
+            continue
+        place, _, leaf = override.key_or_group.rpartition(".")
+        node = OmegaConf.select(config, place, throw_on_missing=False) if place else config
+        if isinstance(node, DictConfig) and leaf in node and node[leaf] is None:
+            OmegaConf.update(config, override.key_or_group, "")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from mhrun.cli.configuration.composition import composed, search_path
 from mhrun.cli.configuration.hydra_errors import explained
 from mhrun.cli.configuration.hydra_settings import is_of_hydra
 from mhrun.cli.configuration.overrides import parsed, sweep_jobs
-from mhrun.cli.configuration.without_experiment import added, is_own
+from mhrun.cli.configuration.without_experiment import is_own
 from mhrun.cli.crash import BUG, show_traceback
 from mhrun.cli.report_functions import check_report
 from mhrun.cli.sweep.launch import launched
@@ -40,8 +40,8 @@ def sweep(overrides: Sequence[str], folders: Sequence[Path]) -> int:
     # is refused alone.
     config, jobs = checked(planned(given, swept, folders), folders)
     check_report(config)
-    # Of data that are swept Hydra has no settings before it makes a job; those of the first are for all jobs.
-    of_all = added(given[0]) if is_own(given[0]) else overrides
+    # Of data that are swept Hydra has no settings before it makes a job; those of the first valid one are for all.
+    of_all = next(job.overrides for job in jobs if job.refusal is None) if is_own(given[0]) else overrides
     _check_composition(of_all, folders)
     place = _place(overrides, swept, config)
     summary = {"experiment": config["experiment"], "overrides": list(overrides), "swept": swept}

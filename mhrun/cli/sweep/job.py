@@ -24,6 +24,16 @@ from mhrun.store.files import read_json, write_text
 from mhrun.store.sweep import DONE
 
 
+def job_name(number: int) -> str:
+    """Return the name by which a worker knows which job of the sweep it has; its launcher counts those that it runs."""
+    return f"job_{number + 1}"
+
+
+def job_number(hydra: DictConfig) -> int:
+    """Return the number (from 0) of the job of which this is Hydra's configuration."""
+    return int(str(hydra.job.name).removeprefix("job_")) - 1
+
+
 def run_job(config: DictConfig) -> dict[str, Any] | None:
     """Do one job of a sweep, and return its record, which is in a file of the sweep too.
 
@@ -33,7 +43,7 @@ def run_job(config: DictConfig) -> dict[str, Any] | None:
     Never raises but when the user stops, or when the launcher does because the job is queued again.
     """
     hydra = HydraConfig.get()
-    place, number = Path(hydra.sweep.dir), hydra.job.num
+    place, number = Path(hydra.sweep.dir), job_number(hydra)
     if file_of(place, number, "json").exists():
         return read_json(file_of(place, number, "json"))
     sweep = read_json(place / "sweep.json") or {}
@@ -66,7 +76,7 @@ def _done(config: DictConfig, sweep: Mapping[str, Any], title: str) -> dict[str,
     from mhrun.report.build import reported
 
     hydra = HydraConfig.get()
-    given = sweep["jobs"][hydra.job.num]
+    given = sweep["jobs"][job_number(hydra)]
     plain = compared(
         resolved(config, hydra.runtime.choices.get("experiment") or sweep["experiment"]), sweep["reference"]
     )

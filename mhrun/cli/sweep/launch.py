@@ -17,7 +17,7 @@ from mhrun.cli.configuration.hydra_settings import is_of_hydra
 from mhrun.cli.configuration.loader import Loader
 from mhrun.cli.configuration.overrides import parsed
 from mhrun.cli.configuration.resolvers import register_resolvers
-from mhrun.cli.sweep.job import run_job
+from mhrun.cli.sweep.job import job_name, run_job
 from mhrun.cli.sweep.planned import PlannedJob
 from mhrun.cli.sweep.records import file_of, launcher_log, record, say
 from mhrun.errors import first_line
@@ -36,14 +36,14 @@ def launched(overrides: Sequence[str], place: Path, jobs: Sequence[PlannedJob]) 
     Args:
         overrides: of the sweep as a whole, with the search path.
         place: the sweep's folder.
-        jobs: all of them, as a launcher numbers them.
+        jobs: all of them.
     """
     register_resolvers()
-    of_task = [[w for w in job.overrides if not is_of_hydra(parsed([w])[0])] for job in jobs]
     counts = [len(jobs)]
     for _ in range(_ROUNDS):
-        failure = _once(overrides, place, of_task)
-        undone = [job for job in jobs if not file_of(place, job.number, "json").exists()]
+        undone = _undone(place, jobs)
+        failure = _once(overrides, place, undone) if undone else ""
+        undone = _undone(place, jobs)
         if not undone:
             return
         write_text(launcher_log(place), failure)
@@ -60,7 +60,12 @@ def launched(overrides: Sequence[str], place: Path, jobs: Sequence[PlannedJob]) 
         record(place, job.number, job.given, result)
 
 
-def _once(overrides: Sequence[str], place: Path, jobs: Sequence[Sequence[str]]) -> str:
+def _undone(place: Path, jobs: Sequence[PlannedJob]) -> list[PlannedJob]:
+    """Return the jobs without a record; one that was refused has one."""
+    return [job for job in jobs if not file_of(place, job.number, "json").exists()]
+
+
+def _once(overrides: Sequence[str], place: Path, jobs: Sequence[PlannedJob]) -> str:
     """Run the jobs once with Hydra's launcher, and return its failure as text, or an empty string."""
     sweep_dir = "hydra.sweep.dir='{}'".format(str(place).replace("'", "\\'"))
     try:
@@ -71,8 +76,14 @@ def _once(overrides: Sequence[str], place: Path, jobs: Sequence[Sequence[str]]) 
             launcher = Plugins.instance().instantiate_launcher(
                 HydraContext(config_loader=loader, callbacks=Callbacks()), run_job, config
             )
-            for job_return in launcher.launch(jobs, 0):
+            for job_return in launcher.launch([_of_job(job) for job in jobs], 0):
                 _ = job_return.return_value  # raises what the launcher has caught
     except Exception as error:  # of a launcher: the results of its jobs are on disk
         return f"{traceback.format_exc()}{type(error).__name__}: {first_line(error)}\n"
     return ""
+
+
+def _of_job(job: PlannedJob) -> list[str]:
+    """Return the overrides of a job for a launcher: without those of Hydra, but with its name, see `job_number`."""
+    own = [override for override in job.overrides if not is_of_hydra(parsed([override])[0])]
+    return [*own, f"hydra.job.name={job_name(job.number)}"]

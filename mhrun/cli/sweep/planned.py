@@ -14,7 +14,7 @@ from mhrun.cli.configuration.compose import compose_config, with_default_method
 from mhrun.cli.configuration.overrides import swept_only
 from mhrun.cli.configuration.without_experiment import added, is_own
 from mhrun.cli.sweep.records import say, writable
-from mhrun.errors import UserError, is_of_launcher, reason
+from mhrun.errors import UserError, first_line, is_of_launcher, reason
 from mhrun.paths import CONF
 
 _CHECK_SECONDS = 3.0  # for the settings of all jobs; those of a job take some 0.03 s
@@ -71,11 +71,15 @@ def checked(jobs: Sequence[PlannedJob], folders: Sequence[Path]) -> tuple[dict[s
     config = _of_one_experiment(jobs, folders)
     jobs = _with_refusals(jobs, folders)
     for job in jobs:
-        if isinstance(job.refusal, UserError):
-            say(f"job {job.number + 1} of {len(jobs)} is refused: {writable(reason(job.refusal))}")
+        if job.refusal is not None:
+            say(f"job {job.number + 1} of {len(jobs)} is refused: {writable(_line(job.refusal))}")
     if all(job.refusal is not None for job in jobs):
         raise UserError("no job of this sweep can run.")
     return config, jobs
+
+
+def _line(error: BaseException) -> str:
+    return reason(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"
 
 
 def _of_one_experiment(jobs: Sequence[PlannedJob], folders: Sequence[Path]) -> dict[str, Any]:
@@ -87,7 +91,7 @@ def _of_one_experiment(jobs: Sequence[PlannedJob], folders: Sequence[Path]) -> d
             error = job.refusal
             if error is None:
                 try:
-                    config = compose_config(job.overrides, folders, compare=False, check=True)
+                    config = _composed(job, folders, check=True)
                 except UserError as caught:
                     error = caught
             if error is not None:
@@ -122,7 +126,7 @@ def _with_refusals(jobs: Sequence[PlannedJob], folders: Sequence[Path]) -> list[
         if job.refusal is not None:
             continue
         try:
-            config = compose_config(job.overrides, folders, compare=False)
+            config = _composed(job, folders)
             if config["device"] == "cpu":
                 methods_of(config)
         except UserError as error:
@@ -131,6 +135,10 @@ def _with_refusals(jobs: Sequence[PlannedJob], folders: Sequence[Path]) -> list[
             if is_of_launcher(error):
                 raise
     return found
+
+
+def _composed(job: PlannedJob, folders: Sequence[Path], *, check: bool = False) -> dict[str, Any]:
+    return compose_config(job.overrides, folders, compare=False, check=check, is_complete=True)
 
 
 def _alike(jobs: Sequence[PlannedJob], folders: Sequence[Path]) -> Iterable[list[PlannedJob]]:

@@ -44,13 +44,7 @@ def clear(place: Path) -> None:
 
 def record(place: Path, number: int, given: Sequence[str], result: Mapping[str, Any]) -> dict[str, Any]:
     """Write the record of a job, a failed one unless `result` has another status, and return it."""
-    failed = {
-        "number": number,
-        "overrides": list(given),
-        "status": FAILED,
-        "log": str(file_of(place, number, "log")),
-    }
-    whole = failed | dict(result)
+    whole = {"number": number, "overrides": list(given), "status": FAILED} | dict(result)
     write_json(file_of(place, number, "json"), whole)
     return whole
 
@@ -60,9 +54,9 @@ def failure(error: BaseException, log: Path) -> dict[str, Any]:
     show_traceback(error)
     write_text(log, "".join(traceback.format_exception(error)))
     if isinstance(error, UserError):
-        return {"error": writable(reason(error))}
+        return {"error": writable(reason(error)), "log": str(log)}
     crash = crash_of(error)
-    return {"error": writable(crash.line), "bug": not crash.of_user}
+    return {"error": writable(crash.line), "bug": not crash.of_user, "log": str(log)}
 
 
 def say(line: str) -> None:

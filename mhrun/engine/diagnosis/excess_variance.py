@@ -74,7 +74,7 @@ def excess_of_noise(method: Method, theta: Tensor, scale: Scale | None) -> Exces
         return None
     if dynamics.corrects_noise and not dynamics.known_noise:
         return None
-    step_size, temperature = method.plan.at_collected_steps()
+    step_size, temperature, _ = method.plan.at_collected_steps()
     if not (temperature > 0).all():
         return None
     if method.kernel.rungs > 1:

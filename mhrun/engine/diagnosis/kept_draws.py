@@ -25,7 +25,7 @@ def cold_draws(method: Method, folder: Path, count: int, *, fewest: int) -> Tens
     kernel = method.kernel
     if not isinstance(kernel.of_a_chain, Unadjusted) or kernel.optimises or method.shape.thin is None:
         return None
-    _, temperatures = method.plan.at_collected_steps()
+    temperatures = method.plan.at_collected_steps().noise_temperature
     cold = np.flatnonzero(temperatures == temperatures.min())
     return some_draws(method, folder, cold, count, fewest=fewest)
 

@@ -51,7 +51,7 @@ def sampled_gradients(method: Method, folder: Path) -> SampledGradients | None:
         return None
     if is_network(target.model) or target.has_buffers or target.dim > _WIDEST or target.data.differs_by_chain:
         return None
-    step_size, temperatures = method.plan.at_collected_steps()
+    step_size, temperatures, _ = method.plan.at_collected_steps()
     if not (temperatures > 0).all() or method.shape.thin is None:
         return None
     run_rows = method.shape.total * method.shape.chains * kernel.reads(target)

@@ -36,7 +36,7 @@ def visits(method: Method, folder: Path) -> float | None:
     draws = some_draws(method, folder, np.arange(method.shape.chains), _MOST, fewest=_FEWEST)
     if draws is None:
         return None
-    _, temperatures = method.plan.at_collected_steps()
+    temperatures = method.plan.at_collected_steps().noise_temperature
     surface = Surface(method.target, float(temperatures.min()), method.seed)
     points = draws.reshape(-1, draws.shape[-1])
     heights = []

@@ -34,7 +34,7 @@ def width_of_draws(method: Method, folder: Path) -> float | None:
     scale = scale_of(kernel)
     if scale is None or kernel.rungs > 1 or kernel.optimises or method.shape.thin is None:
         return None
-    _, temperatures = method.plan.at_collected_steps()
+    temperatures = method.plan.at_collected_steps().noise_temperature
     if not (temperatures > 0).all() or method.target.dim > _WIDEST:
         return None
     draws = cold_draws(method, folder, _MOST, fewest=_FEWEST)

@@ -78,7 +78,7 @@ def step_of_dynamics(
     """
     kernel, temperature = method.kernel, float(temperatures.min())
     assert isinstance(kernel, Unadjusted)
-    given = None if method.plan.is_open else method.plan.at_collected_steps()[0].amax(0)
+    given = None if method.plan.is_open else method.plan.at_collected_steps().step_size.amax(0)
     m = _minibatch(method.target) if kernel.m_is_open else None
     if kernel.dynamics.bias.noise is None:
         assert given is not None  # else the pilot refuses the method
@@ -101,7 +101,7 @@ def step_of_dynamics(
         return DynamicsStep(given, m, {"why": f"{reason}."})
     judged = _judged(method, surface, start, temperature, rates)
     rate = None if judged is None else judged.shift(1.0, of_steps_alone=True)
-    hottest = float(method.plan.at_collected_steps()[1].max())
+    hottest = float(method.plan.at_collected_steps().noise_temperature.max())
     of_thermostat = kernel.dynamics.largest_step(method.target.dim, hottest)
     if given is None and not of_thermostat > 0:
         raise UserError(

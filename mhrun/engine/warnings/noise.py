@@ -9,10 +9,11 @@ import numpy as np
 
 from mhrun.diagnostics.chains import EXCESS, FIRST_ORDER, SHIFT
 from mhrun.engine.diagnosis.batch_sizes import batch_sizes
+from mhrun.engine.diagnosis.exchange_noise import EXCHANGE_NOISE, has_minibatches, is_noisy
 from mhrun.engine.diagnosis.mixing import UNSETTLED
 from mhrun.engine.diagnosis.width import WIDE, WIDTH
 from mhrun.engine.method import Method
-from mhrun.kernels import Unadjusted
+from mhrun.kernels import ReplicaExchange, Unadjusted
 from mhrun.kernels.acceptance import noise_widening
 from mhrun.kernels.preconditioned import class_name
 from mhrun.numbers import rounded
@@ -100,6 +101,46 @@ def noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
             f"{method.name}: the mean of a minibatch has skewness {skew:.2g} (95 % of decisions: below {most:.2g}): "
             f"above {limit:g} the acceptance probability may be off by 0.01. {rule.skew_remedy}"
         )
+
+
+def exchange_noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if the log-ratio of exchanges has more noise than their rule allows for, or an unknown one."""
+    kernel, target = method.kernel, method.target
+    if not isinstance(kernel, ReplicaExchange) or not is_noisy(kernel, target):
+        return
+    rule, m, reads_part = kernel.rule, kernel.pairing.m or target.n, has_minibatches(kernel, target)
+    if reads_part and m == 1:
+        yield (
+            f"{method.name}: the noise of exchanges cannot be estimated from minibatches of m = 1. Choose m >= 2 in "
+            "their pairing to see whether it dominates."
+        )
+    noise = [np.nan if value is None else value for value in summary.get(EXCHANGE_NOISE) or []]
+    limit = rule.noise_limit_of(float(m))
+    if not noise or not np.nanmax([0.0, *noise]) > limit:
+        return
+    j = int(np.nanargmax(noise))
+    name = type(rule).__name__
+    effect = (
+        f"{name} corrects for noise up to {limit:.3g}; above that draws of the rungs may be of other distributions, "
+        "and noise costs exchanges"
+        if rule.corrects_noise
+        else f"{name} does not correct for it, and rungs mix with draws of one another"
+    )
+    remedy = "Put temperatures between them"
+    if reads_part:
+        remedy = "Raise the m of their pairing, put temperatures between them"
+    if not target.energy_noise:
+        remedy += ", or take pairing growing with rule noise_corrected"
+    source = (
+        f"minibatch noise of sd {noise[j]:.3g} (m = {rounded(m)})"
+        if reads_part
+        else f"noise of sd {noise[j]:.3g}"
+    )
+    low, high = (rounded(summary["temperature"][rung]) for rung in (j, j + 1))
+    yield (
+        f"{method.name}: exchanges of rungs {j} and {j + 1} (T = {low} and {high}) have a log-ratio with {source}: "
+        f"{effect}. {remedy}."
+    )
 
 
 def excess_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:

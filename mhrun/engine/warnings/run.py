@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,6 @@ import torch
 from mhrun.data.no_data import has_no_data
 from mhrun.diagnostics.chains import ESS
 from mhrun.diagnostics.ladders import exchange_rates
-from mhrun.engine.diagnosis.exchange_noise import EXCHANGE_NOISE
 from mhrun.engine.diagnosis.outside import OUTSIDE
 from mhrun.engine.diagnosis.visits import VISITS
 from mhrun.engine.method import Method
@@ -20,11 +21,12 @@ from mhrun.engine.pilot.result import pilot_warnings
 from mhrun.engine.warnings.noise import (
     decision_warnings,
     excess_warnings,
+    exchange_noise_warnings,
     kinetic_warnings,
     mean_warnings,
     noise_warnings,
 )
-from mhrun.kernels import ReplicaExchange
+from mhrun.errors import reason_of
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.preconditioned import PreconditionedDynamics
 from mhrun.models.parameters import parameters_of
@@ -45,10 +47,24 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> list[str]:
 
     That of an improper posterior is first, because nothing settles there.
     """
-    of_run = run_warnings(method, summary)
+    of_run = _as_far_as_they_go(method, run_warnings(method, summary))
     of_pilot = pilot_warnings(method, summary.get(VISITS))
     is_cause = method.pilot is not None and "flat_along" in method.pilot
     return [*of_pilot, *of_run] if is_cause else [*of_run, *of_pilot]
+
+
+def _as_far_as_they_go(method: Method, lines: Iterator[str]) -> list[str]:
+    """Return lines, with one on the exception that ends them: no draws are lost for it."""
+    found: list[str] = []
+    try:
+        found.extend(lines)  # those before the exception are kept
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(frame.filename).name}, line {frame.lineno}"
+        found.append(
+            f"{method.name}: warnings may be missing ({reason_of(error)}; {place}); please report it."
+        )
+    return found
 
 
 def run_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
@@ -179,7 +195,7 @@ def _exchange_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[s
             f"{method.name}: the points of its rungs keep their minibatches ({type(pairing).__name__}), which its "
             "exchanges do not know of: draws of a rung are of no known distribution. Take pairing shared or full."
         )
-    yield from _exchange_noise_warnings(method, summary)
+    yield from exchange_noise_warnings(method, summary)
     found = exchange_rates(summary["totals"], method.kernel.rungs)
     if (
         found is None
@@ -198,31 +214,6 @@ def _exchange_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[s
         f"{method.name}: rungs {j} and {j + 1} (T = {low} and {high}) made {found.made[j]:,} of {found.proposed[j]:,} "
         f"exchanges: colder chains gain nothing from hotter ones. Put temperatures between them{_or_temper(method)}."
         f"{others}"
-    )
-
-
-def _exchange_noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line if the log-ratio of exchanges has more minibatch noise than their rule allows for."""
-    kernel, noise = method.kernel, summary.get(EXCHANGE_NOISE)
-    if noise is None or not isinstance(kernel, ReplicaExchange):
-        return
-    m = float(kernel.pairing.m or method.target.n)
-    limit = kernel.rule.noise_limit_of(m)
-    j = int(np.argmax(noise))
-    if not noise[j] > limit:
-        return
-    name = type(kernel.rule).__name__
-    effect = (
-        f"{name} corrects for noise up to {limit:.3g}; above that draws of the rungs may be of other distributions, "
-        "and noise costs exchanges"
-        if kernel.rule.corrects_noise
-        else f"{name} does not correct for it, and rungs mix with draws of one another"
-    )
-    low, high = (rounded(summary["temperature"][rung]) for rung in (j, j + 1))
-    yield (
-        f"{method.name}: exchanges of rungs {j} and {j + 1} (T = {low} and {high}) have a log-ratio with minibatch "
-        f"noise of sd {noise[j]:.3g} (m = {rounded(m)}): {effect}. Raise the m of their pairing, "
-        "put temperatures between them, or take pairing growing with rule noise_corrected."
     )
 
 
