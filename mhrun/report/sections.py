@@ -245,7 +245,7 @@ def pairs(run: Run) -> Figure | str:
 def work(run: Run) -> Figure | str:
     """Acceptance, step sizes and minibatches.
 
-    Acceptance rate in windows over the whole run (burn-in to the left of 0), step sizes while they are adapted, and
+    Acceptance rate in windows over the whole run (burn-in shaded, to the left of 0), step sizes while they are adapted, and
     how often a minibatch has each size, where it varies; left of 1 the steps that read no data.
     """
     methods = list(run.methods)[:METHODS]
@@ -267,6 +267,9 @@ def work(run: Run) -> Figure | str:
             else:
                 axis.plot(x, y, **line)
         axis.set(xlabel="minibatch size" if quantity == "share of steps" else "step", ylabel=quantity)
+        if quantity != "share of steps" and (burn_in := min(x.min() for x, _ in by_method.values())) < 0:
+            axis.axvspan(burn_in, 0, color="0.92", linewidth=0, zorder=0)
+            axis.set_xlabel("step (burn-in shaded)")
         axis.locator_params(axis="x", nbins=4)  # step numbers are long
         if quantity == "acceptance":
             axis.set_ylim(0, 1)

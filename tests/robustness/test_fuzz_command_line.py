@@ -162,7 +162,8 @@ def outcome(arguments: list[str]) -> tuple[int, str, str]:
     return status, out.getvalue(), err.getvalue()
 
 
-_NOTE = re.compile(r"mhrun: .* overrides .*\.$")  # of a setting that is given twice, before anything is wrong
+# Of a setting that is given twice, and of one in a file that is not used; before anything is wrong, and once a process.
+_NOTE = re.compile(r"mhrun: (.* overrides .*|the experiment sets .* which nothing reads)\.$")
 
 
 def assert_one_line(arguments: list[str], status: int, err: str) -> None:

@@ -120,7 +120,7 @@ def _with_refusals(jobs: Sequence[PlannedJob], folders: Sequence[Path]) -> list[
     from mhrun.engine.assemble import methods_of
 
     end, found = time.monotonic() + _CHECK_SECONDS, list(jobs)
-    for place, job in enumerate(jobs):
+    for place, job in _new_values_first(jobs):
         if time.monotonic() > end:
             break
         if job.refusal is not None:
@@ -135,6 +135,17 @@ def _with_refusals(jobs: Sequence[PlannedJob], folders: Sequence[Path]) -> list[
             if is_of_launcher(error):
                 raise
     return found
+
+
+def _new_values_first(jobs: Sequence[PlannedJob]) -> list[tuple[int, PlannedJob]]:
+    """Return jobs with their places, those first that have a value which none before has: most mistakes are of one."""
+    seen = set[str]()
+    first: list[tuple[int, PlannedJob]] = []
+    rest: list[tuple[int, PlannedJob]] = []
+    for place, job in enumerate(jobs):
+        (rest if seen.issuperset(job.given) else first).append((place, job))
+        seen |= set(job.given)
+    return [*first, *rest]
 
 
 def _composed(job: PlannedJob, folders: Sequence[Path], *, check: bool = False) -> dict[str, Any]:
