@@ -245,8 +245,8 @@ def pairs(run: Run) -> Figure | str:
 def work(run: Run) -> Figure | str:
     """Acceptance, step sizes and minibatches.
 
-    Acceptance rate in windows over the whole run (burn-in shaded, to the left of 0), step sizes while they are adapted, and
-    how often a minibatch has each size, where it varies; left of 1 the steps that read no data.
+    Acceptance rate in windows over the whole run (burn-in shaded, to the left of 0), step sizes while they are adapted,
+    and how often a minibatch has each size, where it varies; left of 1 the steps that read no data.
     """
     methods = list(run.methods)[:METHODS]
     curves: dict[str, dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]] = {
