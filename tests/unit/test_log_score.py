@@ -147,3 +147,9 @@ def test_another_model_is_refused():
         mhrun.log_score(trace, 3.0, {"x": NEW})
     with pytest.raises(mhrun.UserError, match="the log-likelihood must return one number per datum"):
         mhrun.log_score(trace, lambda theta, rows: rows.x * theta, {"x": NEW})
+    for each in (True, False):
+        with pytest.raises(mhrun.UserError, match="the log-likelihood must return one number per datum"):
+            mhrun.log_score(trace, lambda theta, rows: rows.x * theta, {"x": NEW}, each=each)
+        x = np.where(np.arange(7)[:, None] == 3, np.nan, NEW)
+        with pytest.raises(mhrun.UserError, match="of 1 of the new data is NaN, first of datum 3"):
+            mhrun.log_score(trace, model, {"x": x, "y": np.ones(7)}, each=each)

@@ -41,7 +41,8 @@ def launched(overrides: Sequence[str], place: Path, jobs: Sequence[PlannedJob]) 
     register_resolvers()
     counts = [len(jobs)]
     for _ in range(_ROUNDS):
-        undone = _undone(place, jobs)
+        # Those whose worker died before come last: they may take the others' workers with them again.
+        undone = sorted(_undone(place, jobs), key=lambda job: file_of(place, job.number, "begun").exists())
         failure = _once(overrides, place, undone) if undone else ""
         undone = _undone(place, jobs)
         if not undone:

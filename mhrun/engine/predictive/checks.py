@@ -84,4 +84,4 @@ def check_fields(trace: xr.DataTree, data: Dataset, *, outcome: bool = False) ->
 def _lacking(name: str, needed: Sequence[str]) -> str:
     """Return that new data have no field of a name, as a line that says what is needed."""
     mapping = ", ".join(f"'{each}': ..." for each in needed)
-    return f"the new data have no {name}, which the model was fitted with; give predict {{{mapping}}}."
+    return f"the new data have no {name}, which the model was fitted with; give {{{mapping}}}."

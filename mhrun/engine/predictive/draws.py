@@ -42,7 +42,9 @@ def valid_draws(trace: Any, every: int) -> Kept:
     import xarray as xr
 
     if not isinstance(trace, xr.DataTree) or "posterior" not in trace.children:
-        raise UserError("a prediction needs a trace with draws, as mhrun.sample returns it; thin=None keeps none.")
+        raise UserError(
+            "a prediction needs a trace with draws, as mhrun.sample returns it; thin=None keeps none."
+        )
     if lacking := [name for name in ("chain", "draw") if name not in trace["posterior"].sizes]:
         raise UserError(
             f"the posterior has no dimension {lacking[0]}; keep it where you select: isel({lacking[0]}=[0])."

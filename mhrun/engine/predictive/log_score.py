@@ -61,13 +61,29 @@ def log_score(
     kept, fields = valid_draws(trace, every), Dataset.of(data)
     log_lik = _log_lik(kept.trace, model, data, fields)
     if each:
-        return each_draw(kept, log_lik, fields.n, [])
+        terms = each_draw(kept, log_lik, fields.n, [])
+        _check(terms.to_numpy()[kept.valid])
+        return terms
     total = np.full(fields.n, -np.inf)
     for _, values, valid in evaluated(kept, log_lik, fields.n):
-        if values.ndim != 2:
-            raise UserError(f"the log-likelihood must return one number per datum, not {values.shape[1:]}.")
+        _check(values[valid.reshape(-1)])
         total = np.logaddexp(total, np.logaddexp.reduce(np.where(valid, values, -np.inf), 0))
     return xr.DataArray(total - np.log(kept.valid.sum()), dims=["datum"])
+
+
+def _check(terms: Array) -> None:
+    """Check the log-likelihoods of data at draws that count (S, n): a sum of scores would leave out those that are NaN.
+
+    Raises:
+        UserError: one is NaN, or they have another shape.
+    """
+    if terms.ndim != 2:
+        raise UserError(f"the log-likelihood must return one number per datum, not {terms.shape[1:]}.")
+    if (bad := np.isnan(terms).any(0)).any():
+        raise UserError(
+            f"the log-likelihood of {int(bad.sum()):,} of the new data is NaN, first of datum {int(bad.argmax())}; "
+            "leave out rows with values that are not finite."
+        )
 
 
 def _log_lik(trace: xr.DataTree, model: Any, data: Any, fields: Dataset) -> Callable[[Any], Tensor]:
