@@ -129,7 +129,7 @@ def test_predict_of_a_regression_is_the_mean_of_the_outcome_over_the_draws():
     found = mhrun.predict(trace, model, X)
     assert found.dims == ("datum",)
     assert found.to_numpy() == pytest.approx(np.exp(theta @ X.T).mean((0, 1)))
-    with pytest.raises(UserError, match=r"the new data have no x, .* give predict \{'x': \.\.\.\}\."):
+    with pytest.raises(UserError, match=r"the new data have no x, .* give \{'x': \.\.\.\}\."):
         mhrun.predict(trace, model, {"z": X})
     with pytest.raises(
         UserError, match=r"needs x with rows of shape \(\d,\); the new data have rows of shape"
