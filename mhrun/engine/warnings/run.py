@@ -47,13 +47,13 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> list[str]:
 
     That of an improper posterior is first, because nothing settles there.
     """
-    of_run = _warnings_until_one_fails(method, run_warnings(method, summary))
+    of_run = _surviving_warnings(method, run_warnings(method, summary))
     of_pilot = pilot_warnings(method, summary.get(VISITS))
     is_cause = method.pilot is not None and "flat_along" in method.pilot
     return [*of_pilot, *of_run] if is_cause else [*of_run, *of_pilot]
 
 
-def _warnings_until_one_fails(method: Method, lines: Iterator[str]) -> list[str]:
+def _surviving_warnings(method: Method, lines: Iterator[str]) -> list[str]:
     """Return lines, with one on the exception that ends them: no draws are lost for it."""
     found: list[str] = []
     try:
