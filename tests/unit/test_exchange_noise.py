@@ -1,4 +1,4 @@
-"""Minibatch noise of the exchanges of a ladder: its size by the formula, and what a run says of it."""
+"""Minibatch noise of the exchanges of a ladder: its size by the formula, and the warning of a run."""
 
 from __future__ import annotations
 

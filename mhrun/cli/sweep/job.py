@@ -71,7 +71,7 @@ def run_job(config: DictConfig) -> dict[str, Any] | None:
 
 
 def _done(config: DictConfig, sweep: Mapping[str, Any], title: str) -> dict[str, Any]:
-    """Compute a job's run and make its report, and return what its record says of it."""
+    """Compute a job's run and make its report, and return its record."""
     from mhrun.cli.progress import Notes
     from mhrun.report.build import reported
 

@@ -30,8 +30,8 @@ _ROUNDS = 5  # times that what lost workers left is launched again, while each g
 def launched(overrides: Sequence[str], place: Path, jobs: Sequence[PlannedJob]) -> None:
     """Run the jobs that have no record with Hydra's launcher; what a dead worker left undone is launched again.
 
-    A launcher gives up all of its jobs when one of its workers is killed or runs out of memory. A job that still has
-    left nothing in the end is recorded as failed.
+    A launcher gives up all of its jobs when one of its workers is killed or runs out of memory. Jobs that were begun
+    then are launched one by one. A job that still has left nothing in the end is recorded as failed.
 
     Args:
         overrides: of the sweep as a whole, with the search path.
@@ -41,9 +41,7 @@ def launched(overrides: Sequence[str], place: Path, jobs: Sequence[PlannedJob]) 
     register_resolvers()
     counts = [len(jobs)]
     for _ in range(_ROUNDS):
-        # Those whose worker died before come last: they may take the others' workers with them again.
-        undone = sorted(_undone(place, jobs), key=lambda job: file_of(place, job.number, "begun").exists())
-        failure = _once(overrides, place, undone) if undone else ""
+        failure = "".join(_once(overrides, place, group) for group in _groups(place, jobs))
         undone = _undone(place, jobs)
         if not undone:
             return
@@ -64,6 +62,14 @@ def launched(overrides: Sequence[str], place: Path, jobs: Sequence[PlannedJob]) 
 def _undone(place: Path, jobs: Sequence[PlannedJob]) -> list[PlannedJob]:
     """Return the jobs without a record; one that was refused has one."""
     return [job for job in jobs if not file_of(place, job.number, "json").exists()]
+
+
+def _groups(place: Path, jobs: Sequence[PlannedJob]) -> list[list[PlannedJob]]:
+    """Return the jobs to launch together: those not begun, then one by one those whose worker died."""
+    fresh, begun = list[PlannedJob](), list[PlannedJob]()
+    for job in _undone(place, jobs):
+        (begun if file_of(place, job.number, "begun").exists() else fresh).append(job)
+    return [*([fresh] if fresh else []), *([job] for job in begun)]
 
 
 def _once(overrides: Sequence[str], place: Path, jobs: Sequence[PlannedJob]) -> str:

@@ -50,7 +50,7 @@ def record(place: Path, number: int, given: Sequence[str], result: Mapping[str, 
 
 
 def failure(error: BaseException, log: Path) -> dict[str, Any]:
-    """Return what a record says of an exception, after writing its traceback to the job's log."""
+    """Return the fields of a record for an exception, after writing its traceback to the job's log."""
     show_traceback(error)
     write_text(log, "".join(traceback.format_exception(error)))
     if isinstance(error, UserError):
