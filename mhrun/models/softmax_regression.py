@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from mhrun.models.bounds import Distances, order_of, over_parts, remainder_slope
 from mhrun.models.linear import predictor
 from mhrun.models.naming import named
 from mhrun.models.weights import Weights
-from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
+from mhrun.types import BOUND_KINDS, Bounds, DataShape, Field, Reference, Rows
 
 # Of log softmax in its K logits: sup of |d^j| over unit vectors, the norm of a symmetric form being that on its
 # diagonal. A unit vector's components differ by at most sqrt 2, a variance is at most range^2 / 4 and a third central
@@ -66,6 +67,16 @@ class SoftmaxRegression(Weights):
         self.names: Sequence[str] = numbered if names is None else named(names, self.dim)
         self.precision = 0.0 if prior_variance is None else 1.0 / prior_variance
         self.start_sd = float(start_sd)
+
+    @classmethod
+    def settings_of(cls, data: DataShape) -> dict[str, Any]:
+        """Return the settings that follow from the data: numbers of columns and classes, and names of the weights."""
+        columns, classes = data.columns, data.classes
+        names = None
+        if columns is not None and classes is not None:
+            names = [f"{column}[{level}]" for level in classes for column in columns]
+        count = None if classes is None else len(classes)
+        return {"features": data.features, "classes": count, "names": names}
 
     @property
     def fields(self) -> Mapping[str, Field]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
 from mhrun.native.vectors import square_sum
 from mhrun.random import Draws, Purpose, derive_key
+from mhrun.types import DataShape
 
 
 class Weights:
@@ -25,6 +28,11 @@ class Weights:
     dim: int
     precision: float
     start_sd: float
+
+    @classmethod
+    def settings_of(cls, data: DataShape) -> dict[str, Any]:
+        """Return the settings that follow from the data: a weight for each column of x, with its name."""
+        return {"dim": data.features, "names": data.columns}
 
     def init(self, chains: int, draws: Draws) -> Tensor:
         """Return starting points (C, D)."""

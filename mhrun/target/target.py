@@ -40,7 +40,7 @@ class Source(Protocol):
         ...
 
 
-def _load(source: Source) -> Dataset:
+def load(source: Source) -> Dataset:
     """Return the data of a source.
 
     Raises:
@@ -181,7 +181,7 @@ class Target:
 
     def _loaded(self) -> Dataset:
         try:
-            loaded = self.source if isinstance(self.source, Dataset) else _load(self.source)
+            loaded = self.source if isinstance(self.source, Dataset) else load(self.source)
             if reason := unfit(self.model, loaded):
                 raise Refusal(reason)
             return loaded.to(self.device)

@@ -19,7 +19,7 @@ from mhrun.types.decision import (
     Verdict,
 )
 from mhrun.types.info import INFO_DEFAULTS, INFO_DTYPES, Info, Record
-from mhrun.types.model import Field, Model, ParameterBlock, Rows
+from mhrun.types.model import DataShape, Field, Model, ParameterBlock, Rows
 from mhrun.types.state import BUFFER, Controls, Evaluation, State, Trajectory, choose
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "Bounds",
     "Contest",
     "Controls",
+    "DataShape",
     "Difference",
     "Evaluation",
     "Events",

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mhrun.native import NativeBounds, NativeLowerBound, NativeModel
 from mhrun.types.decision import Bounds, Reference
-from mhrun.types.model import Field, ParameterBlock, Rows
+from mhrun.types.model import DataShape, Field, ParameterBlock, Rows
 
 P_co = TypeVar("P_co", covariant=True)
 
@@ -86,6 +86,15 @@ class HasFields(Protocol):
     @property
     def fields(self) -> Mapping[str, Field]:
         """What each field must be."""
+        ...
+
+
+class HasDataSettings(Protocol):
+    """Has settings that follow from the data, see `mhrun.target.from_data`."""
+
+    @classmethod
+    def settings_of(cls, data: DataShape) -> Mapping[str, Any]:
+        """Return them: ``dim``, ``features`` or ``classes``, None where the data have none, and ``names``."""
         ...
 
 

@@ -36,6 +36,14 @@ class Field(NamedTuple):
     remedy: str = ""  # a sentence after the message on wrong values
 
 
+class DataShape(NamedTuple):
+    """What the sizes of a model may follow from, see `mhrun.target.from_data`."""
+
+    features: int | None  # columns of ``x`` (n, features); None if it is no matrix
+    columns: Sequence[str] | None  # their names; None if they have none
+    classes: Sequence[str] | None  # of ``y``; None if it has none
+
+
 @runtime_checkable
 class Model(Protocol):
     """A log-prior and a per-datum log-likelihood.

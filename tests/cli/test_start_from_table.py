@@ -82,9 +82,10 @@ def test_numbers_give_a_linear_regression_with_a_scale(capsys):
     out = capsys.readouterr().out
     assert "priors  intercept and weights Normal(0, 1), scale HalfNormal(1)" in out
     assert "methods mcmc (exact); sgld (approximate: judge them)" in out
-    model = yaml.safe_load(Path("mine/conf/model/my_rows.yaml").read_text())
-    assert list(model["parameters"]) == ["intercept", "weights", "scale"]
-    assert model["parameters"]["weights"]["dims"] == {"feature": ["age", "bmi"]}
+    config = compose_config(["experiment=my_rows"], [Path("mine/conf")], compare=False)
+    parameters = config["model"]["parameters"]
+    assert list(parameters) == ["intercept", "weights", "scale"]
+    assert parameters["weights"]["dims"] == {"feature": ["age", "bmi"]}
     few = ["steps=40", "warmup=20", "~methods.mcmc"]
     assert run(["--project", "mine", "my_rows", "scale=smoke", "runtime.report=false", *few]) == 0
 
@@ -218,9 +219,12 @@ def test_methods_by_rows_and_parameters(capsys, monkeypatch, outcome, rows, feat
     ],
 )
 def test_coefficients_have_the_names_of_the_table(capsys, argument, outcome, named, column):
-    """Another baseline, or another order of the features, would leave each name with another coefficient."""
+    """Names that are given would be those of other coefficients, with another baseline or order of the features."""
     table(y=outcome, kind=["a", "b", "c"] * 20)
     assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y", "categorical=kind"]) == 0
+    model = compose_config(["experiment=my_rows"], [Path("mine/conf")], compare=False)["model"]
+    file = Path("mine/conf/model/my_rows.yaml")
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | model, sort_keys=False))
     few = ["scale=smoke", "runtime.report=false", "steps=20", "warmup=50", "~methods.sgld"]
     capsys.readouterr()
     assert run(["--project", "mine", "my_rows", *few, argument]) == 2

@@ -56,7 +56,8 @@ def test_groups_give_a_multilevel_regression(capsys, outcome, arguments, rows, f
     out = capsys.readouterr().out
     assert "intercepts by school and rater" in out
     assert "units   groups: 2 of school, 20 of rater" in out
-    model = yaml.safe_load(Path("mine/conf/model/my_rows.yaml").read_text())
+    config = compose_config(["experiment=my_rows", "scale=smoke"], [Path("mine/conf")], compare=False)
+    model = config["model"]
     assert model["parameters"]["rater_effects"]["dims"]["rater"][1] == "r 1"
     chosen = any(argument.startswith("form=") for argument in arguments)
     assert ("writes the other form with form=" in Path("mine/conf/model/my_rows.yaml").read_text()) != chosen
@@ -65,7 +66,6 @@ def test_groups_give_a_multilevel_regression(capsys, outcome, arguments, rows, f
         assert f'        + {form}theta.{column}_effects[rows["{column}"]]\n' in code
         assert ("prior" in model["parameters"][f"{column}_effects"]) == bool(form)
         assert (f"Normal(0.0, theta.{column}_sd).log_prob(theta.{column}_effects)" in code) != bool(form)
-    config = compose_config(["experiment=my_rows", "scale=smoke"], [Path("mine/conf")], compare=False)
     fields = build(config["data"] | {"file": "mine/my rows.csv"}, "data").load().fields
     written = dict[str, Any]()
     exec(code, written)
@@ -146,15 +146,15 @@ def test_a_column_of_groups_may_have_any_name(capsys):
         "features=[age]",
     ]
     assert run(["init", "mine", *arguments]) == 0
-    assert (
-        "dims:\n      my_own_group: ['0', '1', '2', '3']" in Path("mine/conf/model/my_rows.yaml").read_text()
-    )
-    parameters = yaml.safe_load(Path("mine/conf/model/my_rows.yaml").read_text())["parameters"]
+    parameters = compose_config(["experiment=my_rows"], [Path("mine/conf")], compare=False)["model"][
+        "parameters"
+    ]
+    assert parameters["my_own_group_effects"]["dims"] == {"my_own_group": ["0", "1", "2", "3"]}
     assert Parameters(parameters).dim == 1 + 1 + (1 + 4) + (1 + 3) + 1
 
 
 def test_groups_have_the_names_of_the_table(capsys):
-    """Codes are places among the sorted values: with another table each effect would be another group's."""
+    """Codes are places among the sorted values: labels that are given would be those of other groups' effects."""
     groups = ["12E5", "1e3", "B7", "yes", "007"] * 12
     frame = table(y=numbers, group=groups)
     assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y", "groups=group"]) == 0
@@ -162,11 +162,15 @@ def test_groups_have_the_names_of_the_table(capsys):
     config = compose_config(["experiment=my_rows", "scale=smoke"], [Path("mine/conf")], compare=False)
     labels = ["007", "12E5", "1e3", "B7", "yes"]
     assert config["model"]["parameters"]["group_effects"]["dims"]["group"] == labels
+    given = f"model.parameters.group_effects.dims.group={json.dumps(labels)}"
     frame.assign(group=["Z" if group == "007" else group for group in groups]).to_csv(
         "mine/my rows.csv", index=False
     )
     capsys.readouterr()
-    assert run(["--project", "mine", "my_rows", *few]) == 2
+    assert run(["--project", "mine", "my_rows", "scale=smoke", "--cfg", "job"]) == 0
+    model = yaml.safe_load(capsys.readouterr().out)["model"]
+    assert model["parameters"]["group_effects"]["dims"]["group"] == [*labels[1:], "Z"]
+    assert run(["--project", "mine", "my_rows", *few, given]) == 2
     assert (
         "labels of group in parameters are not the values of the column 'group': number 1 is '007', and in the "
         "table '12E5'. Effects would have the names of other groups"
@@ -186,7 +190,9 @@ def test_columns_of_groups_have_parameters_of_their_own(capsys):
     table(y=numbers, **{name: np.arange(60) % (k + 2) for k, name in enumerate(columns)})
     arguments = ["--data", "my rows.csv", "--outcome", "y", f"groups={json.dumps(columns)}"]
     assert run(["init", "mine", *arguments]) == 0
-    parameters = yaml.safe_load(Path("mine/conf/model/my_rows.yaml").read_text())["parameters"]
+    parameters = compose_config(["experiment=my_rows"], [Path("mine/conf")], compare=False)["model"][
+        "parameters"
+    ]
     assert Parameters(parameters).dim == 1 + 2 + sum(1 + k + 2 for k in range(len(columns))) + 1
     written = dict[str, Any]()
     exec(Path("mine/my_rows_model.py").read_text(), written)

@@ -57,8 +57,13 @@ def colours(rng, dim):
 # A model is tried on the first kind of data that it can read.
 KINDS = (scalars, labelled_rows, counted_rows, rows_of_three_classes, classes, colours, nothing)
 
-# Networks are made small. BatchNorm has another likelihood in training mode, on purpose: see test_module_state.
+# Regressions are given a size, which is otherwise that of their data, and networks are small. BatchNorm has another
+# likelihood in training mode, on purpose: see test_module_state.
 SMALL = {
+    "logistic": {"dim": 784},
+    "poisson_regression": {"dim": 10},
+    "robust_regression": {"dim": 10},
+    "softmax_regression": {"features": 10, "classes": 3},
     "convolutional": {"widths": [4, 8], "dense": 8},
     "recurrent": {"hidden": 6, "dense": 5},
     "residual": {"blocks": [1, 1], "widths": [4, 8], "norm": "group"},

@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from mhrun.cli.configuration.composition import composed
 from mhrun.cli.configuration.file_settings import check_runtime_of_files
+from mhrun.cli.configuration.from_data import fill_in
 from mhrun.cli.configuration.hydra_errors import cause, explained
 from mhrun.cli.configuration.replaced import check_replaced
 from mhrun.cli.configuration.resolution import bounded
@@ -139,6 +140,7 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
         with bounded():
             if _has_missing(unresolved) and (missing := sorted(map(str, OmegaConf.missing_keys(plain)))):
                 raise UserError(f"{', '.join(missing)} must be given; add {missing[0]}=VALUE.")
+            fill_in(plain)
             settings: dict[str, Any] = OmegaConf.to_container(plain, resolve=True)  # type: ignore[assignment]
         check_settings(settings)
         _fill_in_constants(settings)

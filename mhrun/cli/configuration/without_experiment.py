@@ -80,10 +80,7 @@ def _intercept(target: Target) -> list[str]:
     x = target.data.fields["x"]
     if bool((x == x[:1]).all(0).any()):
         return []
-    return [
-        "the regression has no intercept: x has no column of ones. data.intercept=true adds one, and model.dim is one "
-        "more."
-    ]
+    return ["the regression has no intercept: x has no column of ones. data.intercept=true adds one."]
 
 
 def _names(target: Target, model: Mapping[str, Any]) -> list[str]:

@@ -17,6 +17,11 @@ from mhrun.names import identifier
 _TAKEN = ("chain", "draw", "step", "parameter", "feature", "intercept", "weights", "scale")
 
 
+_SIZED = (
+    "After dims: x, the features, which have a weight each, and columns of groups, which have an effect each."
+)
+
+
 class Likelihood(NamedTuple):
     """A likelihood of a linear predictor."""
 
@@ -97,13 +102,13 @@ def multilevel(kind: str, name: str, target: str, data: Dataset, form: str | Non
     normal = f"Normal(0, {likelihood.sd:g})"
     parameters: dict[str, Any] = {"intercept": normal}
     if features:
-        parameters["weights"] = {"prior": normal, "dims": {"feature": features}}
+        parameters["weights"] = {"prior": normal, "dims": {"feature": "x"}}
     terms, formula, centred = ["theta.intercept"], ["intercept"], dict[str, str]()
-    for (column, levels), label in zip(groups.items(), _identifiers(groups), strict=True):
+    for column, label in zip(groups, _identifiers(groups), strict=True):
         effects, sd = _parameters_of(label)
         themselves = is_centred(form, kind, data, column)
         parameters[sd] = likelihood.spread
-        parameters[effects] = {"dims": {label: levels}} | ({} if themselves else {"prior": "Normal(0, 1)"})
+        parameters[effects] = {"dims": {label: column}} | ({} if themselves else {"prior": "Normal(0, 1)"})
         scaled = "" if themselves else f"theta.{sd} * "
         terms.append(f"{scaled}theta.{effects}[rows[{json.dumps(column)}]]")
         formula.append(f"{'' if themselves else f'{sd} * '}{effects}")
@@ -124,7 +129,7 @@ def multilevel(kind: str, name: str, target: str, data: Dataset, form: str | Non
         mean=" + ".join(formula),
         rate=f"{exposure} * " if exposure else "",
     )
-    comments = [equation, *_comments(groups, centred, form)]
+    comments = [equation, _SIZED, *_comments(groups, centred, form)]
     times = " * rows.exposure" * bool(exposure)
     columns = " and of ".join(map(_in_docstring, groups))
     module = _MODULE.format(

@@ -106,11 +106,18 @@ def _block(settings: Mapping[str, Any], indent: str = "") -> str:
     return "".join(lines)
 
 
+_SIZED = "It has a weight for each column of x, whatever the features of the data are."
+
+
 def _built_in(name: str, base: str, comment: str, data: Dataset, outcome: str, **extra: Any) -> Fitted:
     """Return a regression of the package, with a weight for each column of x."""
-    comments = [comment, "The prior of each weight is normal with mean 0 and variance prior_variance."]
+    comments = [
+        comment,
+        _SIZED,
+        "The prior of each weight is normal with mean 0 and variance prior_variance.",
+    ]
     names = weight_names(data.facts)
-    settings = {"dim": len(names), "prior_variance": _VARIANCE, **extra, "names": names}
+    settings = {"prior_variance": _VARIANCE, **extra}
     return Fitted({place_of(name): part_text(comments, base, settings)}, len(names), _prior(name), outcome)
 
 
@@ -134,22 +141,15 @@ def _softmax(name: str, target: str, data: Dataset, _levels: Sequence[Any]) -> F
     classes, weights = [str(level) for level in data.facts["classes"]], weight_names(data.facts)
     comments = [
         f"P({target} = k) is proportional to exp(x.w_k); the first column of x is 1.",
+        _SIZED,
         "The prior of each weight is normal with mean 0 and variance prior_variance. Differences of the weights of two",
         "classes are what the data determine; a common shift is known from the prior alone.",
     ]
-    names = [f"{weight}[{level}]" for level in classes for weight in weights]
-    settings = {
-        "features": len(weights),
-        "classes": len(classes),
-        "prior_variance": _VARIANCE,
-        "names": names,
-    }
-    text = part_text(comments, "softmax_regression", settings)
+    text = part_text(comments, "softmax_regression", {"prior_variance": _VARIANCE})
     prior = f"{_prior(name)}; the data determine differences between classes, the prior alone a common shift"
     class_names = ", ".join(map(repr, data.facts["classes"][:_NAMED])) + ", ..." * (len(classes) > _NAMED)
-    return Fitted(
-        {place_of(name): text}, len(names), prior, f"{target}, {len(classes)} classes ({class_names})"
-    )
+    dim = len(weights) * len(classes)
+    return Fitted({place_of(name): text}, dim, prior, f"{target}, {len(classes)} classes ({class_names})")
 
 
 def _poisson(name: str, target: str, data: Dataset, _levels: Sequence[Any]) -> Fitted:
@@ -169,15 +169,18 @@ def _linear(name: str, target: str, data: Dataset, _levels: Sequence[Any]) -> Fi
     features = features_of(data.facts)
     parameters = {
         "intercept": "Normal(0, 1)",
-        "weights": {"prior": "Normal(0, 1)", "dims": {"feature": features}},
+        "weights": {"prior": "Normal(0, 1)", "dims": {"feature": "x"}},
         "scale": "HalfNormal(1.0)",
     }
     functions = {part: f"{name}_model.{part}" for part in ("log_lik", "simulate")}
     functions["mean"] = f"{name}_model.mean_outcome"
-    comment = f"{target} = intercept + x.weights + scale * N(0, 1); {target} is standardised."
+    comments = [
+        f"{target} = intercept + x.weights + scale * N(0, 1); {target} is standardised.",
+        "feature: x, a weight for each column of x, with its name.",
+    ]
     files = {
         f"{name}_model.py": _LINEAR,
-        place_of(name): part_text([comment], "user_function", functions | {"parameters": parameters}),
+        place_of(name): part_text(comments, "user_function", functions | {"parameters": parameters}),
     }
     prior = "intercept and weights Normal(0, 1), scale HalfNormal(1), for the standardised outcome"
     return Fitted(files, len(features) + 2, prior, target)

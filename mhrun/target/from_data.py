@@ -1,0 +1,105 @@
+"""Settings of a model that follow from its data: numbers of columns and classes, and their names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from mhrun.build import build, trusted_object
+from mhrun.data import Dataset
+from mhrun.data.table_facts import weight_names
+from mhrun.errors import UserError, nearest
+from mhrun.target.target import load
+from mhrun.types import DataShape
+
+_SIZES = ("dim", "features", "classes")
+
+
+def may_be_open(model: Mapping[str, Any]) -> bool:
+    """Return whether a model's node of a configuration has settings that may follow from the data."""
+    return any(model.get(size, 0) is None for size in _SIZES) or any(_axes(model))
+
+
+def settings_from_data(
+    model: Mapping[str, Any], data: Callable[[], Dataset], where: str = "model"
+) -> dict[str, Any]:
+    """Return the settings of a model that follow from its data, by their path in the node, such as ``dim`` -> 5.
+
+    - ``dim``, ``features`` and ``classes``, where they are null and the model's class has ``settings_of``, a class
+      method that returns them for a `DataShape`; and then ``names``, if they are null.
+    - ``parameters.NAME.dims.AXIS``, where it is the name of a field: ``x`` stands for the names of its columns, ``y``
+      for the classes, and a column of groups for its values.
+
+    Args:
+        model: the node of a resolved configuration.
+        data: loads the data; called if a setting follows from them.
+        where: path of the node, for messages.
+
+    Raises:
+        UserError: the data do not have what a setting stands for, or cannot be loaded.
+    """
+    found: dict[str, Any] = {}
+    null = [size for size in _SIZES if size in model and model[size] is None]
+    part = trusted_object(str(model.get("_target_")), where) if null else None
+    if (settings_of := getattr(part, "settings_of", None)) is not None:
+        known = settings_of(shape_of(data()))
+        for size in (size for size in null if size in known):
+            if known[size] is None:
+                lacking = "classes of y" if size == "classes" else "columns of x"
+                raise UserError(
+                    f"{where}.{size} = null is the number of {lacking}, and these data have none; give a number."
+                )
+            found[size] = known[size]
+        if found and model.get("names") is None and known.get("names") is not None:
+            found["names"] = list(known["names"])
+    return found | {path: _labels(field, data(), f"{where}.{path}") for path, field in _axes(model)}
+
+
+def data_of(node: Mapping[str, Any]) -> Dataset:
+    """Return the data of a configuration's node.
+
+    Raises:
+        UserError: data that cannot be loaded.
+    """
+    source = build(node, "data")
+    return source if isinstance(source, Dataset) else load(source)
+
+
+def shape_of(data: Dataset) -> DataShape:
+    """Return the columns of ``x`` and the classes of ``y`` of these data."""
+    x, y, facts = data.fields.get("x"), data.fields.get("y"), data.facts
+    features = x.shape[1] if x is not None and x.dim() == 2 else None
+    columns = weight_names(facts) if facts.get("columns") and "intercept" in facts else ()
+    classes = facts.get("classes")
+    if classes is None and y is not None and y.dim() == 1 and not y.is_floating_point():
+        classes = range(int(y.max()) + 1)
+    return DataShape(
+        features,
+        tuple(columns) if features is not None and len(columns) == features else None,
+        None if classes is None else tuple(map(str, classes)),
+    )
+
+
+def _axes(model: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the path of each axis of a parameter whose labels are a text, the name of a field, with that name."""
+    parameters = model.get("parameters")
+    for name, setting in parameters.items() if isinstance(parameters, Mapping) else ():
+        axes = setting.get("dims") if isinstance(setting, Mapping) else None
+        for axis, labels in axes.items() if isinstance(axes, Mapping) else ():
+            if isinstance(labels, str):
+                yield f"parameters.{name}.dims.{axis}", labels
+
+
+def _labels(field: str, data: Dataset, where: str) -> list[Any]:
+    """Return the labels of an axis that a field of the data has."""
+    shape = shape_of(data)
+    columns = shape.columns or (None if shape.features is None else range(shape.features))
+    labels: dict[str, Sequence[Any]] = dict(data.facts.get("groups") or {})
+    labels |= {name: known for name, known in (("x", columns), ("y", shape.classes)) if known is not None}
+    if field not in labels:
+        there = f" ({', '.join(sorted(labels))})" if labels else ""
+        raise UserError(
+            f"{where} = {field} must be a list of labels, or the name of a field of the data that has them{there}."
+            f"{nearest(field, labels)}"
+        )
+    return list(labels[field])
