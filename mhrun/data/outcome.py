@@ -15,6 +15,8 @@ from mhrun.data.columns import (
     check_decimals,
     check_few_texts,
     few,
+    is_decimal,
+    is_label,
     levels_of,
     mean_and_sd,
     numbers,
@@ -67,7 +69,7 @@ class Outcome:
         """
         if self.kind == "number":
             mean, sd = self.scale or (0.0, 1.0)
-            values = numbers(column, path)
+            values = _numbers(column, path, "and those of the table are numbers")
             return values if self.scale is None else (values - mean) / sd
         codes = codes_of(column, self.levels, path)
         if self.kind == "class":
@@ -101,10 +103,17 @@ def outcome_in(
     """
     name = str(column.name)
     if kind == "number":
-        scale = mean_and_sd(numbers(column, path), train, name, path) if standardise else None
-        return Outcome(name, kind, scale)
+        kinds = ["outcome=sign"] * (column.nunique() == 2) + ["outcome=class"]
+        values = _numbers(column, path, f"no numbers; set {' or '.join(kinds)}")
+        return Outcome(name, kind, mean_and_sd(values, train, name, path) if standardise else None)
     levels = levels_of(column, path, baseline)
     if kind == "class":
+        if is_label(len(levels), len(column)):
+            advice = "" if isinstance(levels[0], str) else "; set outcome=number"
+            raise UserError(
+                f"{path.name}: outcome=class: '{name}' has {len(levels):,} values in {len(column):,} rows, which are "
+                f"no classes{advice}."
+            )
         return Outcome(name, kind, levels=levels)
     positive = levels[-1] if positive is None else positive
     if len(levels) != 2 or positive not in levels:
@@ -113,6 +122,20 @@ def outcome_in(
             f"{few(levels)}."
         )
     return Outcome(name, kind, levels=levels, positive=positive)
+
+
+def _numbers(column: Any, path: Path, remark: str) -> Array:
+    """Return the column of an outcome as float64; of one that is text, the message has a remark.
+
+    Raises:
+        UserError: it has text, or an infinite number.
+    """
+    check_decimals(column, path)
+    if column.dtype.kind not in "biuf" and not all(map(is_decimal, column.tolist())):
+        check_few_texts(column, path)
+        levels = few(sorted(set(map(str, column.tolist()))))
+        raise UserError(f"{path.name}: column '{column.name}', the outcome, holds {levels}, {remark}.")
+    return numbers(column, path)
 
 
 def outcome_of(

@@ -414,7 +414,14 @@ def test_an_invalid_table_gets_one_line(frame, tmp_path):
         (lambda: Table("tt.csv", target="y"), r"There is no data file 'tt.csv'.*Did you mean 't.csv'"),
         (lambda: Table("t.csv", target="yy"), r"no column 'yy'. (Did you mean 'y'|There are: a, b)"),
         (lambda: Table("t.csv", target="y"), r"'kind' holds 'blue', 'green', 'red', no numbers"),
-        (lambda: Table("t.csv", target="kind", features=["a"]), "no numbers"),
+        (
+            lambda: Table("t.csv", target="kind", features=["a"]),
+            r"'kind', the outcome, holds 'blue', 'green', 'red', no numbers; set outcome=class\.",
+        ),
+        (
+            lambda: Table("t.csv", target="y", features=["a"], outcome="class"),
+            "outcome=class: 'y' has 60 values in 60 rows, which are no classes; set outcome=number",
+        ),
         (lambda: Table("t.csv", target="y", features=["same"]), "which cannot be standardised"),
         (lambda: Table("t.csv", target="a", features=["a"]), "'a' is feature and target; give it one role"),
         (lambda: Table("t.csv", target="y", features=["a", "a"]), "'a' is in features twice; name it once"),
@@ -432,6 +439,15 @@ def test_an_invalid_table_gets_one_line(frame, tmp_path):
     for settings in ({"outcome": "x"}, {"missing": "x"}, {"part": "test"}, {"test_share": 1.0}):
         with pytest.raises(Refusal):
             Table("t.csv", **settings)
+
+
+def test_a_text_as_the_outcome_of_a_new_row_gets_one_line(frame):
+    frame.to_csv("t.csv", index=False)
+    table = Table("t.csv", target="b", features=["a"])
+    with pytest.raises(
+        UserError, match="the new rows: column 'b', the outcome, holds 'high', and those of the table"
+    ):
+        table.prepared({"a": 1.0, "b": "high"}, outcome=True)
 
 
 def test_an_exposure_is_a_field_of_its_own(frame):
