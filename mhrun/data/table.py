@@ -120,6 +120,12 @@ class Table:
             raise Refusal(f"seed = {seed} of the split must not be negative.")
         if standardise_target and outcome != "number":
             raise Refusal("standardise_target requires outcome = number.")
+        lists = {"features": features, "categorical": categorical, "exclude": exclude, "groups": groups}
+        for name, columns in lists.items():
+            if isinstance(columns, str):
+                raise Refusal(
+                    f"{name} = {columns!r} must be a list of columns: {list_setting(name, [columns])}."
+                )
         if features is not None and exclude:
             raise Refusal(
                 f"exclude = [{', '.join(exclude)}] requires features = null; leave them out of features."

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mhrun.build import build, trusted_object
 from mhrun.data import Dataset
 from mhrun.data.table_facts import weight_names
-from mhrun.errors import UserError, nearest
+from mhrun.errors import UserError
 from mhrun.target.target import load
 from mhrun.types import DataShape
 
 _SIZES = ("dim", "features", "classes")
-
-
-def may_be_open(model: Mapping[str, Any]) -> bool:
-    """Return whether a model's node of a configuration has settings that may follow from the data."""
-    return any(model.get(size, 0) is None for size in _SIZES) or any(_axes(model))
 
 
 def settings_from_data(
@@ -42,13 +38,10 @@ def settings_from_data(
     null = [size for size in _SIZES if size in model and model[size] is None]
     part = trusted_object(str(model.get("_target_")), where) if null else None
     if (settings_of := getattr(part, "settings_of", None)) is not None:
-        known = settings_of(shape_of(data()))
+        known = settings_of(shape_of(data(), has_classes="classes" in null))
         for size in (size for size in null if size in known):
             if known[size] is None:
-                lacking = "classes of y" if size == "classes" else "columns of x"
-                raise UserError(
-                    f"{where}.{size} = null is the number of {lacking}, and these data have none; give a number."
-                )
+                raise UserError(f"{where}.{size} = null is {_lacking(size, data())}; give a number.")
             found[size] = known[size]
         if found and model.get("names") is None and known.get("names") is not None:
             found["names"] = list(known["names"])
@@ -65,19 +58,51 @@ def data_of(node: Mapping[str, Any]) -> Dataset:
     return source if isinstance(source, Dataset) else load(source)
 
 
-def shape_of(data: Dataset) -> DataShape:
-    """Return the columns of ``x`` and the classes of ``y`` of these data."""
-    x, y, facts = data.fields.get("x"), data.fields.get("y"), data.facts
+def shape_of(data: Dataset, *, has_classes: bool) -> DataShape:
+    """Return the columns of ``x`` of these data, and the classes of ``y`` if it has some: all of 0 to K - 1.
+
+    Raises:
+        UserError: two columns have one name.
+    """
+    x, facts = data.fields.get("x"), data.facts
     features = x.shape[1] if x is not None and x.dim() == 2 else None
     columns = weight_names(facts) if facts.get("columns") and "intercept" in facts else ()
-    classes = facts.get("classes")
-    if classes is None and y is not None and y.dim() == 1 and not y.is_floating_point():
-        classes = range(int(y.max()) + 1)
+    if repeated := [name for name, times in Counter(columns).items() if times > 1]:
+        raise UserError(
+            f"x has the column '{repeated[0]}' twice: a column of the table, and the indicator of a value; rename the "
+            "column, or leave one out."
+        )
+    classes = facts.get("classes") or _classes(data) if has_classes else None
     return DataShape(
         features,
         tuple(columns) if features is not None and len(columns) == features else None,
         None if classes is None else tuple(map(str, classes)),
     )
+
+
+def _classes(data: Dataset) -> Sequence[int] | None:
+    """Return 0 to K - 1 if these are the values of ``y``."""
+    y = data.fields.get("y")
+    if y is None or y.dim() != 1 or y.is_floating_point():
+        return None
+    values = y.unique()
+    known = range(len(values))
+    return known if values.tolist() == list(known) else None
+
+
+def _lacking(size: str, data: Dataset) -> str:
+    """Return what a size stands for, and what the data have in its place."""
+    field, need, what = (
+        ("y", "integers 0 to K - 1, each of them", "classes")
+        if size == "classes"
+        else ("x", "a matrix (n, D)", "columns")
+    )
+    value = data.fields.get(field)
+    there = "the data have none"
+    if value is not None:
+        of = f" from {value.min():g} to {value.max():g}" if field == "y" and value.numel() else ""
+        there = f"it is {str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}{of}"
+    return f"the number of {what} of {field}, which must be {need}, and {there}"
 
 
 def _axes(model: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -92,14 +117,15 @@ def _axes(model: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _labels(field: str, data: Dataset, where: str) -> list[Any]:
     """Return the labels of an axis that a field of the data has."""
-    shape = shape_of(data)
+    shape = shape_of(data, has_classes=field == "y")
     columns = shape.columns or (None if shape.features is None else range(shape.features))
     labels: dict[str, Sequence[Any]] = dict(data.facts.get("groups") or {})
     labels |= {name: known for name, known in (("x", columns), ("y", shape.classes)) if known is not None}
     if field not in labels:
-        there = f" ({', '.join(sorted(labels))})" if labels else ""
+        groups = ", ".join(data.facts.get("groups") or {})
         raise UserError(
-            f"{where} = {field} must be a list of labels, or the name of a field of the data that has them{there}."
-            f"{nearest(field, labels)}"
+            f"{where} = {field} must be a list of labels, or a field of the data that has them: x if there are "
+            f"features, y if there are classes, and the columns of data.groups = [{groups}]. Change the data, or take "
+            "another model."
         )
     return list(labels[field])

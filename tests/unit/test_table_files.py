@@ -436,6 +436,9 @@ def test_an_invalid_table_gets_one_line(frame, tmp_path):
         with pytest.raises(UserError, match=message) as raised:
             make().load()
         assert "\n" not in str(raised.value)
+    for name in ("features", "categorical", "exclude", "groups"):
+        with pytest.raises(Refusal, match=rf"{name} = 'kind' must be a list of columns: {name}=\[kind\]"):
+            Table("t.csv", **{name: "kind"})
     for settings in ({"outcome": "x"}, {"missing": "x"}, {"part": "test"}, {"test_share": 1.0}):
         with pytest.raises(Refusal):
             Table("t.csv", **settings)

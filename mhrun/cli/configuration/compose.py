@@ -15,8 +15,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mhrun.cli.configuration.composition import composed
+from mhrun.cli.configuration.data_settings import fill_in
 from mhrun.cli.configuration.file_settings import check_runtime_of_files
-from mhrun.cli.configuration.from_data import fill_in
 from mhrun.cli.configuration.hydra_errors import cause, explained
 from mhrun.cli.configuration.replaced import check_replaced
 from mhrun.cli.configuration.resolution import bounded

@@ -17,9 +17,7 @@ from mhrun.names import identifier
 _TAKEN = ("chain", "draw", "step", "parameter", "feature", "intercept", "weights", "scale")
 
 
-_SIZED = (
-    "After dims: x, the features, which have a weight each, and columns of groups, which have an effect each."
-)
+_SIZED = "After dims, x stands for the columns of x, and the name of a column of groups for its values."
 
 
 class Likelihood(NamedTuple):

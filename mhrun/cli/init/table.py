@@ -107,7 +107,9 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> NewPr
     )
     has_bounds = regression.has_bounds and not groups
     of_columns = _columns(data.facts)
-    title = f"{regression.kind[0].upper()}{regression.kind[1:]} regression of {target} on {of_columns} of {file.name}"
+    title = (
+        f"{regression.kind[0].upper()}{regression.kind[1:]} regression of {target} on columns of {file.name}"
+    )
     steps = min(max(_STEPS, _WALK * fitted.dim), _MOST_STEPS) // (1 if has_bounds else 2)
     width = len(columns) + len(groups) if groups else fitted.dim  # numbers of a row
     methods = _methods(has_bounds, data.n, fitted.dim, width, may_walk=not groups)
