@@ -30,7 +30,7 @@ from mhrun.data.missing_values import checked_values, without_values
 from mhrun.data.outcome import Outcome, outcome_in
 from mhrun.data.table_facts import describe_missing
 from mhrun.data.table_file import COPIES, read_table, texts_of_missing
-from mhrun.data.table_roles import check_plain_name, check_roles
+from mhrun.data.table_roles import check_lists, check_plain_name, check_roles
 from mhrun.errors import Refusal, UserError
 from mhrun.paths import located
 
@@ -120,12 +120,7 @@ class Table:
             raise Refusal(f"seed = {seed} of the split must not be negative.")
         if standardise_target and outcome != "number":
             raise Refusal("standardise_target requires outcome = number.")
-        lists = {"features": features, "categorical": categorical, "exclude": exclude, "groups": groups}
-        for name, columns in lists.items():
-            if isinstance(columns, str):
-                raise Refusal(
-                    f"{name} = {columns!r} must be a list of columns: {list_setting(name, [columns])}."
-                )
+        check_lists(features=features, categorical=categorical, exclude=exclude, groups=groups)
         if features is not None and exclude:
             raise Refusal(
                 f"exclude = [{', '.join(exclude)}] requires features = null; leave them out of features."

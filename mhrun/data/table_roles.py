@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mhrun.data.advice import list_setting
 from mhrun.data.columns import few, levels_of, numbers
-from mhrun.errors import UserError, nearest
+from mhrun.errors import Refusal, UserError, nearest
 
 Array = npt.NDArray[Any]
 
@@ -53,6 +54,17 @@ def check_roles(file: str, names: Sequence[str], roles: Mapping[str, Sequence[st
         raise UserError(f"{file}: '{repeated[0]}' is in {settings[0]} twice; name it once.")
     roles_of_column = " and ".join(_ROLE_NAMES.get(setting, setting) for setting in settings)
     raise UserError(f"{file}: '{repeated[0]}' is {roles_of_column}; give it one role.")
+
+
+def check_lists(**settings: object) -> None:
+    """Refuse a text in place of a list of columns, which would be read letter by letter.
+
+    Raises:
+        Refusal: there is one.
+    """
+    for name, columns in settings.items():
+        if isinstance(columns, str):
+            raise Refusal(f"{name} = {columns!r} must be a list of columns: {list_setting(name, [columns])}.")
 
 
 def check_plain_name(name: str, what: str) -> None:

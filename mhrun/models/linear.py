@@ -42,7 +42,7 @@ class Regression(Weights, ABC):
     Fields: ``x`` (n, D), real, and ``y`` (n,). Computed in float64.
 
     Args:
-        dim: D, the number of coefficients.
+        dim: D, the number of coefficients; null in a configuration: the number of columns of x.
         prior_variance: prior variance of each; flat if None.
         start_sd: standard deviation of the normal starting points.
         names: of the coefficients, in traces and reports; None: theta[0], theta[1] and so on.

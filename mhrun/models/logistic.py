@@ -43,7 +43,7 @@ class Logistic(Weights):
     temperature is improper and chains drift to infinity. Both papers print the flat prior.
 
     Args:
-        dim: D, the number of weights.
+        dim: D, the number of weights; null in a configuration: the number of columns of x.
         prior_variance: prior variance of each weight; flat if None.
         start: starting points: ``normal``, N(0, start_sd^2), as in the released code for MHMiniBatch; ``uniform``, on
             (0, 1), as in the released code for the other tests; or ``zeros``.

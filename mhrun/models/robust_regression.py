@@ -27,7 +27,7 @@ class RobustRegression(Regression):
         |f'''| <= (nu + 1) (3 + 2 sqrt 2) / (4 nu^1.5 scale^3).
 
     Args:
-        dim: D, the number of coefficients.
+        dim: D, the number of coefficients; null in a configuration: the number of columns of x.
         degrees: nu, the degrees of freedom.
         scale: scale of the errors.
         prior_variance: prior variance of each coefficient; flat if None.

@@ -32,8 +32,8 @@ class SoftmaxRegression(Weights):
     float64.
 
     Args:
-        features: number of features.
-        classes: K.
+        features: number of features; null in a configuration: the number of columns of x.
+        classes: K; null in a configuration: that of the data.
         prior_variance: prior variance of each weight; flat if None.
         start_sd: standard deviation of the normal starting points.
         names: of the weights, in traces and reports, class by class; None: w[0,0], w[0,1] and so on.

@@ -15,8 +15,8 @@ from mhrun.errors import UserError
 def fill_in(config: DictConfig) -> None:
     """Fill in the open settings of the models of an experiment and of its methods, see `mhrun.target.from_data`.
 
-    Data are loaded only if there are some. A method with data of its own and the experiment's model has that model
-    with the sizes of its data. Settings that refer to filled ones, as ``${model.dim}``, have their values then.
+    Data are loaded only if a model has such settings. A method that replaces the experiment's data but not its model
+    gets that model with the sizes of the method's data. ``${model.dim}`` in another setting is the size filled in.
 
     Raises:
         UserError: data that cannot be loaded, or do not have what a setting stands for.

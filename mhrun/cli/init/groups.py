@@ -15,8 +15,7 @@ from mhrun.names import identifier
 
 # Dimensions of a trace, and parameters, besides those of groups.
 _TAKEN = ("chain", "draw", "step", "parameter", "feature", "intercept", "weights", "scale")
-
-
+# A comment in the file of the model
 _SIZED = "After dims, x stands for the columns of x, and the name of a column of groups for its values."
 
 
