@@ -129,6 +129,16 @@ def _here(tmp_path, monkeypatch):
             "There is no setting 'methods.sgld.schedules.step_size.step_size'. methods.sgld.schedules.step_size has "
             "start, end and exponent.",
         ),
+        (
+            ["data=gaussian", "model=logistic", "model.names=[a]"],
+            "There is no setting 'model.names'. model takes it, and does not set it: write +model.names=[a].",
+        ),
+        (["data=gaussian", "model=logistic", "model.name=a"], "Did you mean '+model.names'?"),
+        (
+            ["data=gaussian", "model=logistic", "methods.smh2.thin=3"],
+            "No method is named; +method@methods.smh2=NAME adds one.",
+        ),
+        ([*SMOKE, "methods.mint.kernel.rule.of=3"], "methods.mint.kernel.rule has no settings."),
         ([*SMOKE, "tau=1.5"], "tau = 1.5 must lie in (0, 1]"),
         ([*SMOKE, "m=10001"], "m = 10001 is more than the n = 10000 data"),
         ([*SMOKE, "methods.mint.kernel.pairing.m=20000"], "m = 20000 is more than the n = 10000 data"),

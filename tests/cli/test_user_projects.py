@@ -498,7 +498,6 @@ def test_methods_need_no_other_setting(tmp_path, capsys):
     write(tmp_path, {"rows.csv": "\n".join(["a,b,y", *lines]) + "\n"})
     arguments = ["data=table", "data.file=rows.csv", "data.target=y", "data.outcome=sign", "model=logistic"]
     arguments += [
-        "model.dim=2",
         "steps=30",
         "warmup=50",
         "chains=2",
@@ -518,11 +517,9 @@ def test_methods_need_no_other_setting(tmp_path, capsys):
         "b",
     ]  # the columns
     capsys.readouterr()
-    compose_config([*arguments, "+method@methods.a=smh2", "data.intercept=true", "model.dim=3"])
+    compose_config([*arguments, "+method@methods.a=smh2", "data.intercept=true"])
     assert "intercept" not in capsys.readouterr().err
-    one = compose_config(
-        [*arguments, "+method@methods.a=smh2", "data.features=[a]", "model.dim=1", "+model.names=[w]"]
-    )
+    one = compose_config([*arguments, "+method@methods.a=smh2", "data.features=[a]", "+model.names=[w]"])
     assert one["model"]["names"] == ["w"]
     schedules = compose_config([*arguments, "+method@methods.a=mhbt_rsgld"])["methods"]["a"]["schedules"]
     assert schedules["temperature"]["temperature"] == schedules["noise"]["noise_temperature"] == 1.0

@@ -16,6 +16,7 @@ from mhrun.cli.configuration.composition import composed
 from mhrun.cli.configuration.settings import OF_A_METHOD, OF_A_REPORT
 from mhrun.cli.configuration.unread import references_of, taken_settings
 from mhrun.cli.configuration.unread_check_overrides import SETTINGS, listed, part_of
+from mhrun.cli.configuration.without_experiment import added, is_own
 from mhrun.cli.places import experiments
 from mhrun.errors import UserError, nearest, reason
 from mhrun.paths import CONF
@@ -228,9 +229,13 @@ def _no_choice(group: str, choice: str, folders: Sequence[Path]) -> str:
 
 
 def _experiment_overrides(overrides: Sequence[str], name: str) -> list[str]:
-    """Return the overrides that choose an experiment, add methods to it and remove some of its methods."""
-    chosen = ("experiment=", "+method@", "~methods.")
-    return [override for override in overrides if override.startswith(chosen) and name == "config"]
+    """Return the overrides that choose an experiment, or data and a model, and add and remove methods."""
+    if name != "config":
+        return []
+    own = is_own(overrides)
+    parts = ("data=", "+data=", "model=", "+model=") if own else ("experiment=",)
+    found = [override for override in overrides if override.startswith((*parts, "+method@", "~methods."))]
+    return added(found) if own else found
 
 
 def _nearest_key(key: str, overrides: Sequence[str], folders: Sequence[Path], name: str) -> str:
@@ -258,7 +263,10 @@ def _nearest_key(key: str, overrides: Sequence[str], folders: Sequence[Path], na
         return f" If you mean to add a part, write +{key}=NAME."
     if "." not in key and key in references_of(config):
         return f"'{key}' is read by this experiment, which does not set it: write +{key}={value or 'VALUE'}."
-    leaf = key.rpartition(".")[2]
+    place, _, leaf = key.rpartition(".")
+    takes = dict(taken_settings(config)).get(place, set[str]())
+    if leaf in takes:
+        return f" {place} takes it, and does not set it: write +{key}={value or 'VALUE'}."
     if key.startswith("report.") and (
         close_of_report := difflib.get_close_matches(leaf, OF_A_REPORT, 1, 0.8)
     ):
@@ -275,13 +283,15 @@ def _nearest_key(key: str, overrides: Sequence[str], folders: Sequence[Path], na
             close := difflib.get_close_matches(setting_of_method, OF_A_METHOD, 1, 0.6)
         ):
             same_leaf = [f"+methods.{key.split('.')[1]}.{close[0]}"]
-    siblings = {k.rpartition(".")[2]: k for k in keys if k.rpartition(".")[0] == key.rpartition(".")[0]}
+    siblings = {k.rpartition(".")[2]: k for k in keys if k.rpartition(".")[0] == place}
     close_siblings = [siblings[k] for k in difflib.get_close_matches(leaf, siblings, 1, 0.6)]
+    if not close_siblings and (close := difflib.get_close_matches(leaf, sorted(takes), 1, 0.75)):
+        return f" Did you mean '+{place}.{close[0]}'?"
     # Those of another method would not be read by this one.
     near = [k for k in same_leaf if not key.startswith(f"{k}.")]
     near = [k for k in near if k.split(".")[:2] == key.split(".")[:2] or not _of_methods(k)]
     if not (close_siblings or near) and "_target_" in siblings:
-        return f" {key.rpartition('.')[0]} has {listed([k for k in siblings if not k.startswith('_')])}."
+        return f" {place} has {listed([k for k in siblings if not k.startswith('_')]) or 'no settings'}."
     candidates = [k for k in keys if not key.startswith(f"{k}.")]
     close = close_siblings or same_leaf or difflib.get_close_matches(key, candidates, 1, 0.6)
     shows = "mhrun experiment=NAME --cfg job shows them all."
@@ -302,6 +312,8 @@ def _hint_of_method(key: str, setting: str, keys: Sequence[str], methods: Sequen
     method = key.split(".")[1]
     if methods and method not in methods:
         return f"{nearest(method, methods)} The methods are {', '.join(methods)}."
+    if not methods:
+        return f" No method is named; +method@methods.{method}=NAME adds one."
     if setting in COUNTS:
         return f" All methods have the experiment's {setting}; for one with another, write +{key}=VALUE."
     if of_another := next((k for k in keys if _of_methods(k) == setting), None):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from inspect import signature
 from typing import TYPE_CHECKING, Any
+
+from mhrun.names import is_bundled
 
 if TYPE_CHECKING:
     from mhrun.target import Target
@@ -60,18 +61,18 @@ def _found(settings: str, has_methods: bool) -> tuple[tuple[str, ...], tuple[str
 
     config = json.loads(settings)
     target = target_of(config)
-    names, lines = _names(target, config["model"]), _intercept(target)
+    lines = _intercept(target)
     if has_methods:
-        return tuple(names), tuple(lines)
+        return (), tuple(lines)
     from mhrun.engine.defaults import default_of
 
     name, reason = default_of(target)
-    return (*names, f"+method@methods.{name}={name}"), (*lines, f"no method was named: {reason}.")
+    return (f"+method@methods.{name}={name}",), (*lines, f"no method was named: {reason}.")
 
 
 def _intercept(target: Target) -> list[str]:
-    """Return a line if the weights of a regression are those of a table's columns, and none of them is constant."""
-    if not _has_weights(target):
+    """Return a line if a regression of the package has a weight for each column of a table, and none is constant."""
+    if not (is_bundled(target.model) and hasattr(target.model, "settings_of")):
         return []
     facts = target.data.facts
     columns = facts.get("columns") or []
@@ -81,20 +82,3 @@ def _intercept(target: Target) -> list[str]:
     if bool((x == x[:1]).all(0).any()):
         return []
     return ["the regression has no intercept: x has no column of ones. data.intercept=true adds one."]
-
-
-def _names(target: Target, model: Mapping[str, Any]) -> list[str]:
-    """Return an override that names the weights of a regression after the columns of its table, if it names none."""
-    from mhrun.data.table_facts import weight_names
-
-    if model.get("names") or not _has_weights(target):
-        return []
-    facts = target.data.facts
-    if len(facts.get("columns") or []) != target.dim:
-        return []
-    return [f"+model.names={json.dumps(weight_names(facts))}"]
-
-
-def _has_weights(target: Target) -> bool:
-    """Return whether the model is a regression of the package, whose parameters are weights of columns."""
-    return "names" in signature(type(target.model)).parameters
