@@ -288,7 +288,8 @@ def test_settings_that_are_left_to_a_pilot_are_found_for_each_data_set(project, 
 
 def test_what_is_printed_has_a_histogram_for_each_quantity(project, capsys):
     assert (
-        run(["check", "--project", ".", "experiment=mine", "replications=20", "steps=100", "warmup=100"]) == 0
+        run(["check", "--project", ".", "experiment=mine", "replications=2e1", "steps=100", "warmup=100"])
+        == 0
     )
     printed = capsys.readouterr().out
     assert "calibration of mine" in printed
@@ -306,6 +307,9 @@ def test_what_is_printed_has_a_histogram_for_each_quantity(project, capsys):
         (["model.simulate=own.wrong_field"], "simulate returned 'z'; the data have x, y"),
         (["model.simulate=own.wrong_shape"], r"must return y of shape \(20,\), and returned \(3,\)"),
         (["replications=3"], "replications = 3 must be a whole number, at least 20"),
+        (["n=²"], "'n=²' cannot be read as an override"),
+        (["n=1.5"], "n = 1.5 must be a whole number, at least 1"),
+        (["n=3,4"], "n = '3,4' must be a whole number, at least 1"),
     ],
 )
 def test_models_that_cannot_be_drawn_from_are_refused_in_one_line(project, capsys, arguments, message):

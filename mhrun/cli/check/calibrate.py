@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from mhrun.cli.check.calibration_output import print_json, print_table
 from mhrun.cli.check.calibration_study import Setting, study_of
 from mhrun.cli.check.replications import calibration_of
+from mhrun.cli.configuration.overrides import parsed
 from mhrun.errors import Refusal, UserError
+from mhrun.numbers import whole_number
 
 _REPLICATIONS, _N = 100, 500
 _FEWEST = 20  # data sets whose ranks show anything
@@ -27,12 +30,12 @@ def calibrate(overrides: Sequence[str], folders: Sequence[Path], *, as_json: boo
     Raises:
         UserError: invalid overrides, or a model that cannot be simulated.
     """
-    own = {key: value for key, _, value in (w.partition("=") for w in overrides) if key in _OWN}
+    own = dict(map(_own_setting, filter(_is_own, overrides)))
     setting = Setting(
-        overrides=tuple(override for override in overrides if override.partition("=")[0] not in _OWN),
+        overrides=tuple(override for override in overrides if not _is_own(override)),
         folders=tuple(folders),
-        replications=_whole_number("replications", own.get("replications", str(_REPLICATIONS)), _FEWEST),
-        n=_whole_number("n", own["n"], 1) if "n" in own else None,
+        replications=whole_number("replications", own.get("replications", _REPLICATIONS), _FEWEST),
+        n=whole_number("n", own["n"], 1) if "n" in own else None,
         most=_N,
     )
     study = study_of(setting)
@@ -47,7 +50,13 @@ def calibrate(overrides: Sequence[str], folders: Sequence[Path], *, as_json: boo
     return 1 if any(calibration.verdict.outcome == "fails" for calibration in calibrations.values()) else 0
 
 
-def _whole_number(key: str, text: str, least: int) -> int:
-    if not text.isdigit() or int(text) < least:
-        raise UserError(f"{key} = {text} must be a whole number, at least {least}.")
-    return int(text)
+def _is_own(override: str) -> bool:
+    """Return whether an override is a setting of the calibration, not of the experiment."""
+    return override.partition("=")[0] in _OWN
+
+
+def _own_setting(text: str) -> tuple[str, Any]:
+    """Return the key and the value of an override; several values, as of a sweep, as text."""
+    (override,) = parsed([text])
+    value = override.get_value_string() if override.is_sweep_override() else override.value()
+    return override.key_or_group, value

@@ -55,14 +55,14 @@ def rows_of(chosen: Sequence[tuple[RunFolder, str | None]]) -> list[Row]:
 
 
 def undamaged(row: Row, read: Callable[[], T]) -> T:
-    """Return the data read from a trace.
+    """Return what `read` computes of a trace.
 
     Raises:
-        UserError: the trace is damaged: its checksums do not match.
+        UserError: an array of the trace cannot be read: HDF5 has its own checksums.
     """
     try:
         return read()
-    except (OSError, KeyError) as error:
+    except OSError as error:
         raise UserError(
             f"{row.name}: its trace is damaged ({type(error).__name__}); recompute it with runtime.force=true."
         ) from error
