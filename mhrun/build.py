@@ -240,7 +240,7 @@ def _check_whole(part: Any, at: str) -> None:
         return
     own = getattr(part, "__dict__", {})  # a property may load data
     for name, parameter in inspect.signature(type(part).__init__).parameters.items():
-        kinds, value = set(str(parameter.annotation).split(" | ")), own.get(name)
+        kinds, value = set(_as_text(parameter.annotation).split(" | ")), own.get(name)
         takes_whole = "int" in kinds and not kinds & {"float", "str", "Any"}
         if takes_whole and isinstance(value, float | str) and not is_whole(value):
             raise UserError(f"{at}{type(part).__name__}: {name} = {value!r} must be a whole number.")
@@ -248,6 +248,8 @@ def _check_whole(part: Any, at: str) -> None:
 
 _MISSPELT = 0.85  # similarity of a misspelt declaration
 _LITERAL = re.compile(r"Literal\[([^\]]*)\]")
+_OPTIONAL = re.compile(r"Optional\[(.*)\]")
+_TYPING = re.compile(r"\b(?:typing|t)\.")
 _GROUPS = ("proposal", "pairing", "rule", "dynamics", "prior", "schedule", "monitor")  # of conf/
 _PARTS = (*(group.title() for group in _GROUPS), "Model", "Kernel")
 
@@ -257,8 +259,8 @@ def _as(annotation: Any, value: Any, setting: str) -> Any:
 
     A text that is not among the values of a `Literal` is left to the part, which suggests the nearest one.
     """
-    kind = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-    if choices := _literal_values(annotation):
+    kind = _as_text(annotation)
+    if choices := _literal_values(kind):
         if isinstance(value, str) or (value is None and "None" in kind.rpartition("]")[2]):
             return value
         raise UserError(f"{setting} = {scalar_text(value)} must be one of {', '.join(choices)}.")
@@ -277,9 +279,12 @@ def _as(annotation: Any, value: Any, setting: str) -> Any:
         if isinstance(value, str) and group in _GROUPS and value.isidentifier():
             raise UserError(f"{setting} = {value} is a name, not a part; write {group}@{place}={value}.")
         raise UserError(no_part(setting, f"+{group}@{place}=NAME" if group in _GROUPS else ""))
-    kinds = {"float": (is_number(value), "a number"), "bool": (isinstance(value, bool), "true or false")}
-    kinds["str"] = (isinstance(value, str), "a word")
-    fits, description = kinds.get(kind, (True, ""))
+    plain = {
+        "float": (is_number(value), "a number"),
+        "bool": (isinstance(value, bool), "true or false"),
+        "str": (isinstance(value, str), "a word"),
+    }
+    fits, description = plain.get(kind, (True, ""))
     if not fits:
         raise UserError(f"{setting} = {value!r} must be {description}.")
     return value
@@ -292,7 +297,16 @@ def no_part(setting: str, override: str) -> str:
     return f"{setting} names no part; give it a _target_, or {choice}."
 
 
-def _literal_values(annotation: Any) -> tuple[str, ...]:
-    """Return the values of a `Literal`; annotations are texts."""
-    found = _LITERAL.match(annotation) if isinstance(annotation, str) else None
+def _as_text(annotation: Any) -> str:
+    """Return an annotation as text, which it is in a file with ``from __future__ import annotations``."""
+    if isinstance(annotation, type):
+        return annotation.__name__
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    text = _TYPING.sub("", text)
+    return f"{found[1]} | None" if (found := _OPTIONAL.fullmatch(text)) else text
+
+
+def _literal_values(annotation: str) -> tuple[str, ...]:
+    """Return the values of a `Literal`."""
+    found = _LITERAL.match(annotation)
     return tuple(map(str, ast.literal_eval(f"[{found[1]}]"))) if found else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Literal, Optional
 
 import pytest
 import yaml
@@ -47,6 +48,35 @@ def test_every_part_accepts_the_values_that_it_lists():
                     with pytest.raises(UserError, match=f"{key} = 7 must be one of {', '.join(words)}"):
                         call(part, {key: 7}, name)
     assert found > 20
+
+
+class Eager:
+    """A part of a file whose annotations are no texts."""
+
+    def __init__(self, mode, share=None, size=1, kind=None):
+        pass
+
+    __init__.__annotations__ = {  # noqa: RUF012
+        "mode": Literal["a", "b"],
+        "share": Optional[float],  # noqa: UP045
+        "size": int,
+        "kind": Optional[Literal["c"]],  # noqa: UP045
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"mode": 3}, "mode = 3 must be one of a, b."),
+        ({"mode": "a", "share": "half"}, "share = 'half' must be a number."),
+        ({"mode": "a", "size": 1.5}, "size = 1.5 must be a whole number."),
+        ({"mode": "a", "kind": 1}, "kind = 1 must be one of c."),
+    ],
+)
+def test_annotations_that_are_no_texts_are_checked_too(given, message):
+    with pytest.raises(UserError, match=message):
+        call(Eager, given, "Eager")
+    assert call(Eager, {"mode": "b", "share": None, "size": 1e3, "kind": None}, "Eager")
 
 
 @pytest.mark.parametrize(
