@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from kit import advance, advance_compiled, begin, controls
+from kit import advance, advance_compiled, begin, controls, logistic_target
 
 from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
@@ -28,36 +28,26 @@ from mhrun.target import Target
 
 KEY, CHAINS, STEPS = derive_key(8, "thinning"), 4, 30
 RULES = {"tunamh": TunaMH(1e-2), "poisson_mh": PoissonMH(20.0), "smh": SMH(), "mh_ss": MHSS(0.3)}
-RNG = np.random.default_rng(6)
 N = 3000
 
 
-def logistic(kind, surrogate):
-    x = RNG.normal(size=(N, 3)) * np.array([1.0, 0.5, 0.2])
-    y = np.where(RNG.random(N) < 1 / (1 + np.exp(-x.sum(1))), 1, -1)
-    fields = {
-        "x": RNG.integers(0, 256, (N, 3), dtype=np.uint8) if kind == "bytes" else x.astype(kind),
-        "y": y,
-    }
-    return Target(Logistic(3, 1.0, "zeros"), Dataset.of(fields, pixels=True), surrogate=surrogate)
-
-
 def mixture():
-    x = RNG.normal(size=N) * 1.4 + (RNG.random(N) < 0.5)
+    rng = np.random.default_rng(6)
+    x = rng.normal(size=N) * 1.4 + (rng.random(N) < 0.5)
     return Target(TiedMeans(), Dataset.of(x.astype(np.float32)), temper="likelihood")
 
 
 def gaussian():
-    return Target(GaussianMean(1.0), Dataset.of(RNG.normal(0.2, 1.0, N)))
+    return Target(GaussianMean(1.0), Dataset.of(np.random.default_rng(6).normal(0.2, 1.0, N)))
 
 
 CASES = {
     "gaussian_mean": (gaussian, 0.1, 60.0),
     "tied_means": (mixture, 0.1, 60.0),
-    "logistic": (lambda: logistic("float32", "none"), 0.02, 20.0),
-    "logistic_1": (lambda: logistic("float32", "taylor1"), 0.05, 1.0),
-    "logistic_2": (lambda: logistic("float64", "taylor2"), 0.1, 1.0),
-    "logistic_2_bytes": (lambda: logistic("bytes", "taylor2"), 0.1, 1.0),
+    "logistic": (lambda: logistic_target(N, "float32", "none"), 0.02, 20.0),
+    "logistic_1": (lambda: logistic_target(N, "float32", "taylor1"), 0.05, 1.0),
+    "logistic_2": (lambda: logistic_target(N, "float64", "taylor2"), 0.1, 1.0),
+    "logistic_2_bytes": (lambda: logistic_target(N, "bytes", "taylor2"), 0.1, 1.0),
 }
 
 
@@ -100,7 +90,7 @@ def test_every_field_agrees(name, rule):
 
 def test_a_step_on_all_data_costs_no_evaluations_of_the_expansion(interpreted):
     """Two for each datum, where the arrivals of another step cost three each."""
-    target = logistic("float64", "taylor1")
+    target = logistic_target(N, "float64", "taylor1")
     kernel = MetropolisHastings(RandomWalk(), Thinned(), SMH(at_most=20))
     mode = target.surrogate.reference.theta
     begins = torch.stack([mode + 10, mode])

@@ -32,13 +32,14 @@ N, CHAINS, STEPS = 30, 6_000, 6
 RNG = np.random.default_rng(21)
 X = RNG.normal(size=(N, 1)) * 0.8
 SIGNS = np.where(RNG.random(N) < 1 / (1 + np.exp(-1.5 * X[:, 0])), 1, -1)
+OUTCOMES = X[:, 0] + 0.5 * RNG.normal(size=N)
 GRID = np.linspace(-3, 6, 40_001)
 
 
 def made(name, surrogate):
     if name == "logistic":
         return Target(Logistic(1, 2.0, "zeros"), Dataset.of({"x": X, "y": SIGNS}), surrogate=surrogate)
-    data = {"x": X, "y": X[:, 0] + 0.5 * RNG.normal(size=N)}
+    data = {"x": X, "y": OUTCOMES}
     return Target(RobustRegression(1, prior_variance=2.0), Dataset.of(data), surrogate=surrogate)
 
 

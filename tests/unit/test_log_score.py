@@ -47,10 +47,10 @@ def of_poisson(theta, x, y):
 
 
 @pytest.mark.parametrize(("made", "expected"), [(logistic, of_logistic), (poisson, of_poisson)])
-def test_a_regression_has_the_density_of_its_outcomes(made, expected):
+def test_a_regression_has_the_density_of_its_outcomes(made, expected, rng):
     model, outcomes = made()
-    trace = sampled(model, {"x": X, "y": outcomes(RNG, 60)})
-    new = {"x": NEW, "y": outcomes(RNG, 7)}
+    trace = sampled(model, {"x": X, "y": outcomes(rng, 60)})
+    new = {"x": NEW, "y": outcomes(rng, 7)}
     terms = expected(draws_of(trace), NEW, new["y"])
     found = mhrun.log_score(trace, model, new)
     assert found.dims == ("datum",)
@@ -65,35 +65,35 @@ def test_a_regression_has_the_density_of_its_outcomes(made, expected):
         mhrun.log_score(trace, model, {"x": NEW})
 
 
-def test_classes_have_the_probability_of_the_class():
-    model, outcomes = mhrun.SoftmaxRegression(2, 3), RNG.integers(0, 3, 60)
-    trace, new = sampled(model, {"x": X, "y": outcomes}), {"x": NEW, "y": RNG.integers(0, 3, 7)}
+def test_classes_have_the_probability_of_the_class(rng):
+    model, outcomes = mhrun.SoftmaxRegression(2, 3), rng.integers(0, 3, 60)
+    trace, new = sampled(model, {"x": X, "y": outcomes}), {"x": NEW, "y": rng.integers(0, 3, 7)}
     probability = mhrun.predict(trace, model, {"x": NEW}).to_numpy()
     assert mhrun.log_score(trace, model, new).to_numpy() == pytest.approx(
         np.log(probability[np.arange(7), new["y"]]), rel=1e-6
     )
 
 
-def test_a_torch_module_has_the_density_of_its_likelihood():
+def test_a_torch_module_has_the_density_of_its_likelihood(rng):
     module = torch.nn.Sequential(torch.nn.Linear(2, 3))
     model = mhrun.ModuleModel(module)
-    trace = sampled(model, {"x": X.astype(np.float32), "y": RNG.integers(0, 3, 60)}, dtype=torch.float32)
-    new = {"x": NEW.astype(np.float32), "y": RNG.integers(0, 3, 7)}
+    trace = sampled(model, {"x": X.astype(np.float32), "y": rng.integers(0, 3, 60)}, dtype=torch.float32)
+    new = {"x": NEW.astype(np.float32), "y": rng.integers(0, 3, 7)}
     probability = mhrun.predict(trace, model, {"x": new["x"]}).to_numpy()
     expected = np.log(probability[np.arange(7), new["y"]])
     assert mhrun.log_score(trace, model, new).to_numpy() == pytest.approx(expected, rel=1e-5)
     assert mhrun.log_score(trace, module, new).to_numpy() == pytest.approx(expected, rel=1e-5)
 
 
-def test_named_parameters_and_functions_agree():
+def test_named_parameters_and_functions_agree(rng):
     def log_lik(theta, rows):
         return torch.distributions.Normal(rows.x @ theta.w, theta.s).log_prob(rows.y)
 
     model = mhrun.FunctionModel(
         log_lik, parameters={"w": {"shape": 2, "prior": "Normal(0, 5)"}, "s": "HalfNormal(2)"}
     )
-    trace = sampled(model, {"x": X, "y": X @ [1.0, -1.0] + RNG.normal(size=60)})
-    new = {"x": NEW, "y": RNG.normal(size=7)}
+    trace = sampled(model, {"x": X, "y": X @ [1.0, -1.0] + rng.normal(size=60)})
+    new = {"x": NEW, "y": rng.normal(size=7)}
     w = trace["posterior"]["w"].to_numpy().reshape(-1, 2)
     s = trace["posterior"]["s"].to_numpy().reshape(-1, 1)
     expected = mean_of(stats.norm.logpdf(new["y"], w @ NEW.T, s))
@@ -101,9 +101,9 @@ def test_named_parameters_and_functions_agree():
         assert mhrun.log_score(trace, given, new).to_numpy() == pytest.approx(expected, rel=1e-9)
 
 
-def test_the_predictive_density_of_a_normal_mean():
+def test_the_predictive_density_of_a_normal_mean(rng):
     """With a flat prior y_new is N(mean of y, 1 + 1/n); the Monte Carlo error of 4,000 draws is below 0.01."""
-    y = RNG.normal(size=(20, 1))
+    y = rng.normal(size=(20, 1))
     model = mhrun.GaussianLocation(1)
     trace = sampled(model, {"x": y}, steps=20_000, warmup=500, step_size=0.5, thin=5)
     new = np.array([[-2.0], [0.0], [1.0]])
@@ -112,10 +112,10 @@ def test_the_predictive_density_of_a_normal_mean():
     assert mhrun.log_score(trace, model, {"x": new}).to_numpy() == pytest.approx(expected, abs=0.03)
 
 
-def test_draws_that_do_not_count_are_left_out():
+def test_draws_that_do_not_count_are_left_out(rng):
     model, outcomes = logistic()
-    trace = sampled(model, {"x": X, "y": outcomes(RNG, 60)})
-    new = {"x": NEW, "y": outcomes(RNG, 7)}
+    trace = sampled(model, {"x": X, "y": outcomes(rng, 60)})
+    new = {"x": NEW, "y": outcomes(rng, 7)}
     valid = np.ones((4, 60), bool)
     valid[0] = False
     trace["sample_stats"] = xr.DataTree(
@@ -138,9 +138,9 @@ def test_a_density_of_zero_in_all_draws_is_minus_infinity():
     assert found.to_numpy() == pytest.approx([0.0, -np.inf])
 
 
-def test_another_model_is_refused():
+def test_another_model_is_refused(rng):
     model, outcomes = logistic()
-    trace = sampled(model, {"x": X, "y": outcomes(RNG, 60)})
+    trace = sampled(model, {"x": X, "y": outcomes(rng, 60)})
     with pytest.raises(mhrun.UserError, match="Logistic has 3 parameters and a draw of the trace has 2"):
         mhrun.log_score(trace, mhrun.Logistic(3), {"x": np.ones((2, 3)), "y": [1, -1]})
     with pytest.raises(mhrun.UserError, match="must be a Model, a torch module or a function"):

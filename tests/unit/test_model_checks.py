@@ -178,8 +178,8 @@ def test_a_model_that_refuses_points_near_its_start_is_checked_there():
     check(FunctionModel(log_lik, [0.501]))
 
 
-def test_modules_are_functions_of_the_datum_but_for_batch_norm():
-    data = {"x": DATA["x"].astype(np.float32), "y": RNG.integers(0, 3, 40)}
+def test_modules_are_functions_of_the_datum_but_for_batch_norm(rng):
+    data = {"x": DATA["x"].astype(np.float32), "y": rng.integers(0, 3, 40)}
     check(ModuleModel(nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 3))), data, torch.float32)
     check(
         ModuleModel(nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))), data, torch.float32

@@ -14,15 +14,15 @@ from mhrun.models.poisson_regression import PoissonRegression
 from mhrun.target import reference
 from mhrun.target.reference import find_reference
 
-RNG = np.random.default_rng(21)
 FEW, MANY = 2_000, 50_000
 
 
 def observed(n, common=1.0):
     """Return n rows of four features and outcomes; the last feature is 0 but in a share `common` of the rows."""
-    x = RNG.normal(size=(n, 4)) * [1.0, 0.5, 2.0, 1.0]
-    x[:, 3] *= RNG.random(n) < common
-    y = np.where(RNG.random(n) < 1 / (1 + np.exp(-x @ [1.0, -1.0, 0.3, 0.5])), 1, -1)
+    rng = np.random.default_rng(21)
+    x = rng.normal(size=(n, 4)) * [1.0, 0.5, 2.0, 1.0]
+    x[:, 3] *= rng.random(n) < common
+    y = np.where(rng.random(n) < 1 / (1 + np.exp(-x @ [1.0, -1.0, 0.3, 0.5])), 1, -1)
     return x, y
 
 
@@ -54,12 +54,12 @@ def test_the_mode_of_few_and_of_many_data(monkeypatch, n):
 
 @pytest.mark.parametrize("n", [300, MANY])
 @pytest.mark.parametrize("scales", [(1e3, 1e-3), (1e6, 1e6), (1e4, 1.0)])
-def test_the_mode_of_features_in_other_units(monkeypatch, n, scales):
+def test_the_mode_of_features_in_other_units(monkeypatch, n, scales, rng):
     """L-BFGS stops at its first step for the largest; the posterior is that of the standardised features."""
     monkeypatch.setattr(reference, "_FEW", FEW)
     scales = np.array([1.0, *scales])
-    z = np.column_stack([np.ones(n), RNG.normal(size=(n, 2))])
-    y = RNG.poisson(np.exp(z @ [0.3, 0.5, 0.5])).astype(float)
+    z = np.column_stack([np.ones(n), rng.normal(size=(n, 2))])
+    y = rng.poisson(np.exp(z @ [0.3, 0.5, 0.5])).astype(float)
     found = find_reference(PoissonRegression(3, 1e12), Dataset.of({"x": z * scales, "y": y}))
     mean = np.exp(z @ (found.theta.numpy() * scales))
     covariance = np.linalg.inv((z.T * mean) @ z)
