@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mhrun.dynamics.refresh import due, refresh, refreshed
+from mhrun.dynamics.refresh import is_due, refresh, refreshed
 from mhrun.dynamics.sgnht import SGNHT, each
 from mhrun.native import NativeDynamics, piece
 from mhrun.native.philox import NOISE, fill_normals
@@ -46,10 +46,10 @@ class Badodab(SGNHT):
         variance = controls.step_size * controls.noise_temperature
         momentum = refreshed(aux["momentum"], variance, self.refresh, draws)
         s = aux["thermostat"]
-        if not self.keep and due(self.refresh, draws):
+        if not self.keep and draws.due(self.refresh):
             s = each(self.thermostat, theta)
         kick = controls.step_size
-        if due(self.refresh, draws):  # the kick's first half went with the old momenta
+        if draws.due(self.refresh):  # the kick's first half went with the old momenta
             kick = torch.where(variance > 0, kick / 2, kick)
         momentum = momentum + kick[:, None] * grad
         theta = theta + momentum / 2
@@ -73,7 +73,7 @@ def _move(args: Any, theta: Any, grad: Any, vectors: Any, scalars: Any, controls
     frictions, inertia, every, starts, keep = args
     variance = step_size * temperature
     refresh(momentum, math.sqrt(variance), every, draw)
-    fresh = every > 0 and (draw.step - np.uint64(1)) % np.uint64(every) == 0
+    fresh = is_due(every, draw)
     if not keep and fresh:
         thermostat[0] = starts[int(draw.chain) % len(starts)]
     number = theta.dtype.type

@@ -28,14 +28,9 @@ def checked(every: int | None) -> int:
     return int(every or 0)
 
 
-def due(every: int, draws: Draws) -> bool:
-    """Return whether momenta are refreshed at this step."""
-    return draws.due(every)
-
-
 def refreshed(momentum: Tensor, variance: Tensor, every: int, draws: Draws) -> Tensor:
     """Return momenta (C, D), redrawn from N(0, variance (C,)) at steps 1, 1 + every, ... where the variance is > 0."""
-    if not due(every, draws):
+    if not draws.due(every):
         return momentum
     z = draws.normal(Purpose.NOISE, momentum.shape[1], use=_USE, dtype=momentum.dtype)
     return torch.where((variance > 0)[:, None], variance.sqrt()[:, None] * z, momentum)
@@ -65,9 +60,15 @@ def temperature_of_theta(friction: float, noise: float, every: int) -> float:
 
 
 @piece
+def is_due(every: Any, draw: Any) -> bool:
+    """Return whether momenta are redrawn at this step: 1, 1 + every, ...; never if `every` is 0."""
+    return every > 0 and (draw.step - np.uint64(1)) % np.uint64(every) == 0
+
+
+@piece
 def refresh(momentum: Any, sd: Any, every: Any, draw: Any) -> None:
-    """Redraw momenta (D,) from N(0, sd^2), in place, at steps 1, 1 + every, ..."""
-    if every > 0 and sd > 0 and (draw.step - np.uint64(1)) % np.uint64(every) == 0:
+    """Redraw momenta (D,) from N(0, sd^2), in place, at the steps where they are due."""
+    if sd > 0 and is_due(every, draw):
         fill_normals(momentum, _FRESH, draw)
         scale = momentum.dtype.type(sd)
         for d in range(len(momentum)):

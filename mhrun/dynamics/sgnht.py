@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mhrun.dynamics.refresh import checked, due, refresh, refreshed, temperature_of_theta
+from mhrun.dynamics.refresh import checked, is_due, refresh, refreshed, temperature_of_theta
 from mhrun.errors import Refusal
 from mhrun.native import NativeDynamics, piece
 from mhrun.native.philox import NOISE, fill_normals
@@ -134,7 +134,7 @@ class SGNHT(Dynamics):
         variance = controls.step_size * controls.noise_temperature
         momentum = refreshed(aux["momentum"], variance, self.refresh, draws)
         thermostat = aux["thermostat"]
-        if not self.keep and due(self.refresh, draws):
+        if not self.keep and draws.due(self.refresh):
             thermostat = each(self.thermostat, theta)
         z = draws.normal(Purpose.NOISE, theta.shape[1], dtype=theta.dtype)
         momentum = (
@@ -193,7 +193,7 @@ def _move(args: Any, theta: Any, grad: Any, vectors: Any, scalars: Any, controls
     frictions, inertia, every, starts, keep = args
     variance = step_size * temperature
     refresh(momentum, math.sqrt(variance), every, draw)
-    if not keep and (draw.step - np.uint64(1)) % np.uint64(every) == 0:
+    if not keep and is_due(every, draw):
         thermostat[0] = starts[int(draw.chain) % len(starts)]
     friction = frictions[int(draw.chain) % len(frictions)]
     number = theta.dtype.type
