@@ -138,6 +138,10 @@ def test_a_density_of_zero_in_all_draws_is_minus_infinity():
     assert found.to_numpy() == pytest.approx([0.0, -np.inf])
 
 
+def of_nothing(theta, rows):
+    raise ValueError("of nothing")
+
+
 def test_another_model_is_refused(rng):
     model, outcomes = logistic()
     trace = sampled(model, {"x": X, "y": outcomes(rng, 60)})
@@ -145,6 +149,8 @@ def test_another_model_is_refused(rng):
         mhrun.log_score(trace, mhrun.Logistic(3), {"x": np.ones((2, 3)), "y": [1, -1]})
     with pytest.raises(mhrun.UserError, match="must be a Model, a torch module or a function"):
         mhrun.log_score(trace, 3.0, {"x": NEW})
+    with pytest.raises(mhrun.UserError, match="^the log-likelihood failed: ValueError: of nothing"):
+        mhrun.log_score(trace, of_nothing, {"x": NEW})
     with pytest.raises(mhrun.UserError, match="the log-likelihood must return one number per datum"):
         mhrun.log_score(trace, lambda theta, rows: rows.x * theta, {"x": NEW})
     for each in (True, False):

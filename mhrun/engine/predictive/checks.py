@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
+import torch
 
 from mhrun.data import Dataset
+from mhrun.data.frames import is_frame
 from mhrun.errors import UserError
 from mhrun.models.module import ModuleModel
 from mhrun.store.netcdf import FIELDS, LAYERS, flat_draws
@@ -22,7 +24,31 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 
-def check_size(trace: xr.DataTree, model: Model) -> None:
+def checked_model(model: Any, trace: xr.DataTree) -> Model | Callable[..., Any]:
+    """Return the model of a call, a torch module as a `ModuleModel`, or the function that was given.
+
+    Raises:
+        UserError: it is none of these, or a model that was not sampled: with other parameters, or other layers.
+    """
+    if isinstance(model, torch.nn.Module) and not isinstance(model, Model):
+        model = ModuleModel(model)
+    if isinstance(model, Model):
+        _check_size(trace, model)
+        if isinstance(model, ModuleModel):
+            _check_module(trace, model)
+        return model
+    if not callable(model):
+        raise UserError(f"model = {model!r} must be a Model, a torch module or a function (theta, batch).")
+    function: Callable[..., Any] = model
+    return function
+
+
+def is_single(data: Any) -> bool:
+    """Return whether data that were given are the field ``x`` alone, which a function gets as a tensor."""
+    return not (isinstance(data, Mapping | Dataset) or is_frame(data))
+
+
+def _check_size(trace: xr.DataTree, model: Model) -> None:
     """Refuse a model with another number of parameters than the one that was sampled."""
     size = flat_draws(trace["posterior"]).shape[-1]
     if size != len(model.names):
@@ -32,7 +58,7 @@ def check_size(trace: xr.DataTree, model: Model) -> None:
         )
 
 
-def check_module(trace: xr.DataTree, model: ModuleModel) -> None:
+def _check_module(trace: xr.DataTree, model: ModuleModel) -> None:
     """Refuse another module than the one that was sampled, though it has as many parameters.
 
     The trace keeps the layers as text, and the names of the parameters.

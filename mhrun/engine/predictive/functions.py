@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -13,12 +12,6 @@ from mhrun.errors import UserError
 from mhrun.models.explained import explained
 from mhrun.models.named_tensors import Named
 from mhrun.types import Rows
-
-if TYPE_CHECKING:
-    pass
-
-Array = npt.NDArray[Any]
-
 
 _REPEATED = 32  # calls for one draw, which all give the same unless there are random numbers in the function
 
@@ -29,7 +22,12 @@ def fields_of(rows: Rows) -> dict[str, Tensor]:
 
 
 def over_draws(
-    function: Callable[..., Any], fields: Mapping[str, Tensor], n: int, *, single: bool
+    function: Callable[..., Any],
+    fields: Mapping[str, Tensor],
+    n: int,
+    *,
+    single: bool,
+    what: str = "the prediction",
 ) -> Callable[[Any], Tensor]:
     """Return a user's function of theta and a batch over many draws at once; one by one if vmap cannot.
 
@@ -41,6 +39,7 @@ def over_draws(
         fields: of the batch (n, ...).
         n: number of data.
         single: whether the batch is the field ``x`` alone.
+        what: the function returns, for messages.
     """
     vectorised, is_first = True, True
 
@@ -57,7 +56,7 @@ def over_draws(
     def of_draws(theta: Any) -> Tensor:
         """Return f for a batch of draws: a tensor (B, D), or parameters by name."""
         nonlocal vectorised, is_first
-        with explained("the prediction", fields):
+        with explained(what, fields):
             if vectorised:
                 try:
                     prediction = torch.func.vmap(of_draw)(theta)
@@ -73,12 +72,12 @@ def over_draws(
                 each = [of_draw(draw) for draw in _one_by_one(theta)]
                 if not all(isinstance(one, Tensor) for one in each):
                     raise UserError(
-                        f"the prediction must return a tensor, and returned a {type(each[0]).__name__}; use torch "
+                        f"{what} must return a tensor, and returned a {type(each[0]).__name__}; use torch "
                         "operations throughout, or torch.as_tensor of what is returned."
                     )
                 prediction = torch.stack(each)
         if not isinstance(prediction, Tensor) or prediction.shape[1:2] != (n,):
-            raise UserError(f"the prediction must return one row per datum, a tensor ({n}, ...).")
+            raise UserError(f"{what} must return one row per datum, a tensor ({n}, ...).")
         return prediction
 
     return of_draws

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,12 +11,10 @@ import torch
 from torch import Tensor
 
 from mhrun.data import Dataset
-from mhrun.data.frames import is_frame
-from mhrun.engine.predictive.checks import check_fields, check_module, check_size
+from mhrun.engine.predictive.checks import check_fields, checked_model, is_single
 from mhrun.engine.predictive.draws import each_draw, evaluated, valid_draws
 from mhrun.engine.predictive.functions import fields_of, over_draws
 from mhrun.errors import UserError
-from mhrun.models.module import ModuleModel
 from mhrun.models.parameters import parameters_of
 from mhrun.target.fields import unfit
 from mhrun.types import Model
@@ -88,27 +86,18 @@ def _check(terms: Array) -> None:
 
 def _log_lik(trace: xr.DataTree, model: Any, data: Any, fields: Dataset) -> Callable[[Any], Tensor]:
     """Return the log-likelihood of each datum over many draws at once: (B, n)."""
-    single = not (isinstance(data, Mapping | Dataset) or is_frame(data))
-    if isinstance(model, torch.nn.Module) and not isinstance(model, Model):
-        model = ModuleModel(model)
-    rows = fields.part(0, fields.n)
-    if not isinstance(model, Model):
-        if not callable(model):
-            raise UserError(
-                f"model = {model!r} must be a Model, a torch module or a function (theta, batch)."
-            )
-        return over_draws(model, fields_of(rows), fields.n, single=single)
-    check_size(trace, model)
-    if isinstance(model, ModuleModel):
-        check_module(trace, model)
-    if (reason := unfit(model, fields)) is not None:
+    checked, rows = checked_model(model, trace), fields.part(0, fields.n)
+    if not isinstance(checked, Model):
+        single, what = is_single(data), "the log-likelihood"
+        return over_draws(checked, fields_of(rows), fields.n, single=single, what=what)
+    if (reason := unfit(checked, fields)) is not None:
         raise UserError(f"the new data: {reason}")
     check_fields(trace, fields, outcome=True)
-    parameters = parameters_of(model)
+    parameters = parameters_of(checked)
 
     def log_lik(theta: Any) -> Tensor:
         coordinates = theta if parameters is None else parameters.theta(theta, "a draw")
-        value: Tensor = model.log_lik(coordinates, rows)
+        value: Tensor = checked.log_lik(coordinates, rows)
         return value
 
     return log_lik

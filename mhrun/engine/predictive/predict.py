@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from mhrun.data import Dataset
-from mhrun.data.frames import is_frame
-from mhrun.engine.predictive.checks import check_fields, check_module, check_rows, check_size
+from mhrun.engine.predictive.checks import check_fields, check_rows, checked_model, is_single
 from mhrun.engine.predictive.draws import dimensions, each_draw, evaluated, valid_draws
 from mhrun.engine.predictive.functions import fields_of, over_draws
 from mhrun.errors import UserError
@@ -96,32 +95,25 @@ def _quantity(
     trace: xr.DataTree, model: Any, x: Any, data: Dataset
 ) -> tuple[Callable[[Any], Tensor], list[str]]:
     """Return f over many draws at once, and the names of its first dimensions after the data's."""
-    if isinstance(model, torch.nn.Module) and not isinstance(model, Model):
-        model = ModuleModel(model)
-    rows = data.part(0, data.n)
-    single = not (isinstance(x, Mapping | Dataset) or is_frame(x))
-    if isinstance(model, Model):
-        check_size(trace, model)
-        if isinstance(model, ModuleModel):
-            check_module(trace, model)
-            check_rows(model, data)
-        if isinstance(model, ModuleModel) and not model.is_classifier:
+    model, rows = checked_model(model, trace), data.part(0, data.n)
+    if isinstance(model, ModuleModel):
+        check_rows(model, data)
+        if not model.is_classifier:
             return lambda theta: model.outputs(theta, rows), []
-        has_names = parameters_of(model) is not None
-        if predicts_classes(model) and not has_names:
-            check_rows(model, data)
-            return lambda theta: model.predict(theta, rows).exp(), ["class"]
-        if offers(model, HasOutcomeMean):
-            check_rows(model, data)
-            check_fields(trace, data)
-            return lambda theta: model.outcome_mean(theta, rows), []
-        if isinstance(model, FunctionModel) and model.mean is not None:
-            return over_draws(model.mean, fields_of(rows), data.n, single=single), []
-        example = "theta.slopes" if has_names else "theta"
-        raise UserError(
-            f"{type(model).__name__} does not say what it predicts; give a function of parameters and rows, such as "
-            f"lambda theta, rows: rows.x @ {example}."
-        )
-    if not callable(model):
-        raise UserError(f"model = {model!r} must be a Model, a torch module or a function (theta, batch).")
-    return over_draws(model, fields_of(rows), data.n, single=single), []
+    if not isinstance(model, Model):
+        return over_draws(model, fields_of(rows), data.n, single=is_single(x)), []
+    has_names = parameters_of(model) is not None
+    if predicts_classes(model) and not has_names:
+        check_rows(model, data)
+        return lambda theta: model.predict(theta, rows).exp(), ["class"]
+    if offers(model, HasOutcomeMean):
+        check_rows(model, data)
+        check_fields(trace, data)
+        return lambda theta: model.outcome_mean(theta, rows), []
+    if isinstance(model, FunctionModel) and model.mean is not None:
+        return over_draws(model.mean, fields_of(rows), data.n, single=is_single(x)), []
+    example = "theta.slopes" if has_names else "theta"
+    raise UserError(
+        f"{type(model).__name__} does not say what it predicts; give a function of parameters and rows, such as "
+        f"lambda theta, rows: rows.x @ {example}."
+    )
