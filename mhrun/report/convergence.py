@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from mhrun.diagnostics.grid import Estimate
@@ -58,3 +58,17 @@ def convergence_warnings(
             "quantiles are imprecise."
         )
     return lines
+
+
+def single_chain_warnings(single: Sequence[str], label: Callable[[str], str] = str) -> list[str]:
+    """Return a line on methods of one chain.
+
+    Args:
+        single: the methods.
+        label: method -> label.
+    """
+    if not single:
+        return []
+    return [
+        f"One chain: {named(single, label)}. R-hat compares its halves, and a mode that it never visited does not show."
+    ]

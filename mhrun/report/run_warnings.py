@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mhrun.kernels.stationary import OPTIMISER
-from mhrun.report.convergence import convergence_warnings
+from mhrun.report.convergence import convergence_warnings, single_chain_warnings
 from mhrun.report.efficiency import (
     has_stopped,
     named,
@@ -32,11 +32,7 @@ def run_warnings(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> list
             "jumps between which no other move is accepted, and their ESS says little. Lower the step size."
         )
     single = [m for m in diagnostics if run.methods[m]["chains"] == run.methods[m]["rungs"]]
-    if single:
-        lines.append(
-            f"One chain: {_named(run, single)}. R-hat compares its halves, and a mode that it never visited "
-            "does not show."
-        )
+    lines += single_chain_warnings(single, run.label)
     unknown = {
         m: str(diagnosis["why"]).rstrip(".")
         for m, diagnosis in diagnostics.items()

@@ -149,7 +149,7 @@ def test_another_model_is_refused(rng):
         mhrun.log_score(trace, mhrun.Logistic(3), {"x": np.ones((2, 3)), "y": [1, -1]})
     with pytest.raises(mhrun.UserError, match="must be a Model, a torch module or a function"):
         mhrun.log_score(trace, 3.0, {"x": NEW})
-    with pytest.raises(mhrun.UserError, match="^the log-likelihood failed: ValueError: of nothing"):
+    with pytest.raises(mhrun.UserError, match=r"^the log-likelihood failed: ValueError: of nothing"):
         mhrun.log_score(trace, of_nothing, {"x": NEW})
     with pytest.raises(mhrun.UserError, match="the log-likelihood must return one number per datum"):
         mhrun.log_score(trace, lambda theta, rows: rows.x * theta, {"x": NEW})

@@ -20,13 +20,12 @@ from mhrun.report.comparison.notes import (
     by_reason,
     doubts,
     mentioned,
-    single_chains,
     small_errors,
     some_of,
     tempered,
 )
 from mhrun.report.comparison.rows import Row, names_of_parameters, run_names, target_notes, undamaged, unlike
-from mhrun.report.convergence import convergence_warnings, number_of
+from mhrun.report.convergence import convergence_warnings, number_of, single_chain_warnings
 from mhrun.report.efficiency import columns_of, efficiency, worth
 from mhrun.report.run import Run
 from mhrun.report.tables import shown
@@ -77,7 +76,8 @@ def compare(
     notes += convergence_warnings(
         records, except_rhats=found.mentioned.rhats, except_sizes=found.mentioned.sizes
     )
-    notes += single_chains(draws.found) + tempered(rows, reference) + small_errors(records, rows, precision)
+    notes += single_chain_warnings([name for name, found in draws.found.items() if len(found) == 1])
+    notes += tempered(rows, reference) + small_errors(records, rows, precision)
     notes += some_of(rows) if draws.coordinates is None else []
     names = run_names([row.run.folder for row in rows])
     first = rows[0].run

@@ -10,7 +10,7 @@ from mhrun.kernels.stationary import APPROXIMATE, DECLARED, EXACT
 from mhrun.report.comparison.agreement import AGREES, DIFFERS_SHORT, UNKNOWN
 from mhrun.report.comparison.rows import Row
 from mhrun.report.convergence import number_of
-from mhrun.report.efficiency import COORDINATES, ESS, RHAT, Draws, is_apart, named
+from mhrun.report.efficiency import COORDINATES, ESS, RHAT, is_apart, named
 from mhrun.report.tables import shown
 
 MIXED = 1.1
@@ -96,15 +96,6 @@ def small_errors(
     return [
         f"Approximate, though {'it agrees' if len(texts) == 1 else 'they agree'}: {', '.join(texts)}. A verdict does "
         f"not see differences far below {precision:g} sd."
-    ]
-
-
-def single_chains(draws: Mapping[str, Draws]) -> list[str]:
-    """Return a line on methods of one chain."""
-    if not (single := [name for name, of_method in draws.items() if len(of_method) == 1]):
-        return []
-    return [
-        f"One chain: {', '.join(single)}. R-hat compares its halves, and a mode that it never visited does not show."
     ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -35,17 +34,19 @@ class UserTrace(NamedTuple):
     valid: npt.NDArray[np.bool_] | None  # (C, S); None: all
     attributes: Mapping[str, Any]
     evaluations: float | None
+    warnings: Sequence[str] = ()
 
 
 def read(key: Any, trace: Any) -> UserTrace:
     """Return the variables of a trace, of the coldest rung if it has several.
 
     Raises:
-        UserError: it is no trace, or has no variable of numbers.
+        UserError: it is no trace, has no variable of numbers, or all its chains stopped.
     """
     valid: npt.NDArray[np.bool_] | None = None
     attributes: dict[str, Any] = {}
     evaluations: float | None = None
+    warnings: list[str] = []
     if isinstance(trace, xr.DataTree) and "posterior" in trace.children:
         cold = rung(trace)
         posterior = cold["posterior"].to_dataset()
@@ -53,8 +54,13 @@ def read(key: Any, trace: Any) -> UserTrace:
         if WARMUP in attributes:  # of this library
             valid, evaluations = validity(cold), _evaluations(trace)
             stopped = stopped_chains(cold)
+            if stopped.all():
+                raise UserError(
+                    f"All chains of {key} stopped at a value that was not finite; lower the step size, and sample "
+                    "again."
+                )
             if stopped.any():
-                _warn_of_stopped(key, stopped)
+                warnings += _stopped_warnings(key, stopped)
                 valid, posterior = valid[~stopped], posterior.isel(chain=~stopped)
     elif isinstance(trace, xr.Dataset):
         posterior = trace
@@ -80,24 +86,14 @@ def read(key: Any, trace: Any) -> UserTrace:
     if isinstance(trace, xr.DataArray):  # predictions at invalid draws are NaN
         (array,) = variables.values()
         valid = ~np.isnan(array.to_numpy().reshape(*array.shape[:2], -1)).all(-1)
-    return UserTrace(variables, valid, attributes, evaluations)
+    return UserTrace(variables, valid, attributes, evaluations, warnings)
 
 
-def _warn_of_stopped(key: Any, stopped: npt.NDArray[np.bool_]) -> None:
-    """Warn of chains that are left out.
-
-    Raises:
-        UserError: none is left.
-    """
-    if stopped.all():
-        raise UserError(
-            f"All chains of {key} stopped at a value that was not finite; lower the step size, and sample again."
-        )
-    warnings.warn(
-        f"{stopped.sum()} of {len(stopped)} chains of {key} stopped at a value that was not finite, and are left out.",
-        UserWarning,
-        stacklevel=5,
-    )
+def _stopped_warnings(key: Any, stopped: npt.NDArray[np.bool_]) -> list[str]:
+    """Return a line on chains that are left out."""
+    return [
+        f"{stopped.sum()} of {len(stopped)} chains of {key} stopped at a value that was not finite, and are left out."
+    ]
 
 
 def _dataset(key: Any, arrays: Mapping[Any, Any]) -> xr.Dataset:
@@ -153,8 +149,16 @@ def _evaluations(trace: xr.DataTree) -> float | None:
     return float(passes(n_lik, n_grad, float(trace.attrs[SEPARATE])))
 
 
-def aligned(found: Mapping[Any, UserTrace]) -> tuple[list[str], dict[Any, Draws]]:
-    """Return names of the compared coordinates, and the valid draws (C, S, D) of each trace in their order.
+class Aligned(NamedTuple):
+    """Draws of the coordinates that are compared."""
+
+    names: list[str]  # of the D coordinates
+    draws: dict[Any, Draws]  # trace -> valid draws (C, S, D)
+    warnings: list[str]
+
+
+def aligned(found: Mapping[Any, UserTrace]) -> Aligned:
+    """Return the coordinates that are in all traces.
 
     Raises:
         UserError: no variable is in all traces, or one has another shape.
@@ -166,14 +170,13 @@ def aligned(found: Mapping[Any, UserTrace]) -> tuple[list[str], dict[Any, Draws]
             f"{key} has {', '.join(list(trace.variables)[:6])}" for key, trace in found.items()
         )
         raise UserError(f"The traces have no variable in common: {listed}. Rename those that are the same.")
-    left_out = {key: [v for v in trace.variables if v not in shared] for key, trace in found.items()}
-    if lines := [f"{', '.join(names[:6])} of {key}" for key, names in left_out.items() if names]:
-        warnings.warn(f"Not in all traces, and not compared: {'; '.join(lines)}.", UserWarning, stacklevel=3)
-    variables = {}
-    for name in shared:  # no comprehension, which is a frame of the stack in Python 3.11
-        variables[name] = with_common_labels(
-            name, {key: trace.variables[name] for key, trace in found.items()}
-        )
+    labelled = {
+        name: with_common_labels(name, {key: trace.variables[name] for key, trace in found.items()})
+        for name in shared
+    }
+    variables = {name: of_traces.arrays for name, of_traces in labelled.items()}
+    warnings = _left_out_warnings(found, shared)
+    warnings += [line for of_traces in labelled.values() for line in of_traces.warnings]
     names = [name for variable in shared for name in _names(variable, variables[variable][first_key])]
     chosen = some_coordinates(len(names))
     columns: dict[Any, list[Draws]] = {key: [] for key in found}
@@ -199,7 +202,15 @@ def aligned(found: Mapping[Any, UserTrace]) -> tuple[list[str], dict[Any, Draws]
     ]
     if not kept:
         raise UserError("All draws of all traces are equal; there is nothing to compare.")
-    return [names[chosen[d]] for d in kept], {key: values[..., kept] for key, values in draws.items()}
+    kept_draws = {key: values[..., kept] for key, values in draws.items()}
+    return Aligned([names[chosen[d]] for d in kept], kept_draws, warnings)
+
+
+def _left_out_warnings(found: Mapping[Any, UserTrace], shared: Sequence[str]) -> list[str]:
+    """Return a line on the variables that are not in all traces."""
+    left_out = {key: [v for v in trace.variables if v not in shared] for key, trace in found.items()}
+    listed = [f"{', '.join(names[:6])} of {key}" for key, names in left_out.items() if names]
+    return [f"Not in all traces, and not compared: {'; '.join(listed)}."] if listed else []
 
 
 def _as_expected(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import xarray as xr
 
@@ -13,11 +12,18 @@ from mhrun.errors import UserError
 _SHOWN = 6  # labels that a message has
 
 
-def with_common_labels(variable: str, arrays: Mapping[Any, xr.DataArray]) -> dict[Any, xr.DataArray]:
+class Labelled(NamedTuple):
+    """A variable of several traces, with the labels that all have."""
+
+    arrays: dict[Any, xr.DataArray]  # trace -> (chain, draw, ...)
+    warnings: list[str]
+
+
+def with_common_labels(variable: str, arrays: Mapping[Any, xr.DataArray]) -> Labelled:
     """Return a variable (chain, draw, ...) of several traces with the labels that all have, in the order of the first.
 
     Dimensions without labels, or numbered from 0 or 1 where no other trace has such numbers as labels, are compared by
-    position, and so are those that have no label in common with the first. A warning names what is left out, or that
+    position, and so are those that have no label in common with the first. Warnings say what is left out, or that
     labels differ.
 
     Args:
@@ -27,7 +33,7 @@ def with_common_labels(variable: str, arrays: Mapping[Any, xr.DataArray]) -> dic
     Raises:
         UserError: some traces have different labels, and another has none by which it could be matched.
     """
-    found = dict(arrays)
+    found, warnings = dict(arrays), list[str]()
     first = next(iter(found.values()))
     for place, dim in enumerate(first.dims[2:], start=2):
         dims = {key: _dim(array, first, place) for key, array in found.items()}
@@ -38,7 +44,7 @@ def with_common_labels(variable: str, arrays: Mapping[Any, xr.DataArray]) -> dic
         foreign = [key for key, labels in known.items() if not set(labels) & set(labels_of_first)]
         if foreign and len({len(labels) for labels in known.values()}) == 1:
             shown = "; ".join(f"{key} has {_shown(labels)}" for key, labels in known.items())
-            _warn(
+            warnings.append(
                 f"The labels of {variable} along {dim} differ, and it is compared by position: {shown}. Rename those "
                 "that are the same."
             )
@@ -53,15 +59,13 @@ def with_common_labels(variable: str, arrays: Mapping[Any, xr.DataArray]) -> dic
                     f"{variable} has labels along {dim} that are not in all traces ({shown}), and {others} none of "
                     "these labels, so that nothing says which are the same. Label all traces alike."
                 )
-            _warn(f"Labels of {variable} along {dim} that are not in all traces are not compared: {shown}.")
+            warnings.append(
+                f"Labels of {variable} along {dim} that are not in all traces are not compared: {shown}."
+            )
         for key, labels in matched.items():
             if labels != common:
                 found[key] = found[key].isel({dims[key]: [labels.index(label) for label in common]})
-    return found
-
-
-def _warn(line: str) -> None:
-    warnings.warn(line, UserWarning, stacklevel=5)
+    return Labelled(found, warnings)
 
 
 def _known(labelled: Mapping[Any, list[Any] | None]) -> dict[Any, list[Any]]:

@@ -19,6 +19,7 @@ from mhrun.errors import UserError, nearest
 from mhrun.numbers import is_number
 from mhrun.report.comparison.agreement import REFERENCE, UNKNOWN, judge
 from mhrun.report.comparison.trace_draws import UserTrace, aligned, read
+from mhrun.report.convergence import single_chain_warnings
 from mhrun.report.efficiency import named
 from mhrun.report.tables import shown
 from mhrun.store.netcdf import KIND, LAYERS, N_DATA, TEMPERATURE
@@ -68,7 +69,7 @@ def compare(
         raise UserError(f"tolerance = {tolerance!r} must be a positive number of standard deviations.")
     given, name = _named_traces(traces, reference)
     found = {key: read(key, trace) for key, trace in given.items()}
-    names, draws = aligned(found)
+    names, draws, unmatched = aligned(found)
     worths = {
         key: worth(values) if values.size else dict.fromkeys(_WORTH, math.nan)
         for key, values in draws.items()
@@ -99,21 +100,21 @@ def compare(
     ]
     frame = pd.DataFrame.from_dict(rows, orient="index").reindex(index=list(draws), columns=columns)
     frame.attrs["rule"] = rule
-    if single := [key for key, values in draws.items() if len(values) == 1]:
-        warnings.warn(
-            f"{named(single)}: one chain, of which R-hat compares the halves; a mode that it never visited does not "
-            "show.",
-            UserWarning,
-            stacklevel=2,
-        )
-    if layers := [key for key, trace in found.items() if LAYERS in trace.attributes]:
-        warnings.warn(
-            f"{named(layers)}: weights of a network differ by symmetries that no prediction shows; compare "
-            "mhrun.predict(trace, model, x, each=True) instead.",
-            UserWarning,
-            stacklevel=2,
-        )
+    lines = [line for trace in found.values() for line in trace.warnings]
+    lines += unmatched + single_chain_warnings([key for key, values in draws.items() if len(values) == 1])
+    for line in [*lines, *_network_warnings(found)]:
+        warnings.warn(line, UserWarning, stacklevel=2)
     return frame
+
+
+def _network_warnings(found: Mapping[Any, UserTrace]) -> list[str]:
+    """Return a line on traces of the weights of networks."""
+    if not (layers := [key for key, trace in found.items() if LAYERS in trace.attributes]):
+        return []
+    return [
+        f"{named(layers)}: weights of a network differ by symmetries that no prediction shows; compare "
+        "mhrun.predict(trace, model, x, each=True) instead."
+    ]
 
 
 def _named_traces(traces: Any, reference: Any) -> tuple[dict[Any, Any], Any]:
