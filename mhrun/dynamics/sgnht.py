@@ -79,6 +79,7 @@ class SGNHT(Dynamics):
         if not inertia > 0:
             raise Refusal(f"inertia = {inertia:g} must be positive.")
         self.inertia = inertia
+        self.stable_remedy = "" if math.isinf(inertia) else "give its thermostat more inertia"
         self.refresh = checked(refresh)
         self.thermostat = self.friction if thermostat is None else np.atleast_1d(np.array(thermostat, float))
         if not np.isfinite(self.thermostat).all():

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
 from mhrun.dynamics.refresh import checked, refreshed, temperature_of_theta
 from mhrun.dynamics.sgnht import LARGEST_FRICTION, stable_step, stationary_thermostat
 from mhrun.errors import Refusal
-from mhrun.parts import Bias, Dynamics
+from mhrun.numbers import is_number
+from mhrun.parts import AUTO, Bias, Dynamics
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls
+
+_MEASURED = 100  # steps in which the noise of energies is measured
+_LARGEST_STEP_OF_X = 1e-4
 
 
 class TACTHMC(Dynamics):
@@ -29,10 +35,16 @@ class TACTHMC(Dynamics):
     first step in a bin has no force; in the authors' algorithm a step updates the mean last. Otherwise this follows
     their public code, except that w is reflected at the ends, which the code omits.
 
+    The energy of a minibatch has a noise, of variance V in units of T^2, for which y settles at b + h V / 2; the step
+    for w is unstable where l'^2 y > 2. With ``auto`` each chain takes h = min(1e-4, b / V), and y = b + h V / 2, after
+    its first 100 steps, in which x = 0 and V is measured: the mean of (U_t - 2 U_(t-1) + U_(t-2))^2 / 6, free of a
+    trend. V grows as n^2 / m, and with it the number of steps that x needs from one end to the other. A chain whose x
+    would leave (-2, 2) in a step is unstable, and stops.
+
     Args:
         friction: a, the initial s.
         friction_of_x: b, the initial y.
-        step_of_x: h.
+        step_of_x: h; ``auto``: see above.
         hottest: the highest temperature of theta in units of T.
         flat: d, the largest |x| with temperature T.
         margin: share of d within which theta is a draw.
@@ -46,26 +58,30 @@ class TACTHMC(Dynamics):
     energies = True
     marks_valid = True
     valid_remedy = (
-        "Raise steps, step_of_x (x then moves faster), or flat (the range of x with temperature T)."
+        "Raise steps, m (step_of_x can then be larger, and x moves faster), or flat (the range of x with temperature "
+        "T)."
     )
+    stable_remedy = "lower step_of_x, or leave it to auto"
 
     def __init__(
         self,
         friction: float = 0.1,
         friction_of_x: float = 0.1,
-        step_of_x: float = 1e-4,
+        step_of_x: float | str = AUTO,
         hottest: float = 6.0,
         flat: float = 0.1,
         margin: float = 0.85,
         bins: int = 100,
         refresh: int | None = 50,
     ) -> None:
-        if not (0 < friction <= 1 and 0 < friction_of_x <= 1 and step_of_x > 0):
-            raise Refusal("TACTHMC needs frictions in (0, 1] and a positive step_of_x.")
+        if step_of_x != AUTO and not (is_number(step_of_x) and step_of_x > 0):
+            raise Refusal(f"step_of_x = {step_of_x!r} must be positive, or auto.")
+        if not (0 < friction <= 1 and 0 < friction_of_x <= 1):
+            raise Refusal("TACTHMC needs frictions in (0, 1].")
         if not (hottest > 1 and 0 < flat < 1 and 0 < margin <= 1 and bins >= 1):
             raise Refusal("TACTHMC needs hottest > 1, 0 < flat < 1, 0 < margin <= 1 and bins >= 1.")
         self.friction, self.friction_of_x = friction, friction_of_x
-        self.step_of_x = step_of_x
+        self.step_of_x = None if isinstance(step_of_x, str) else float(step_of_x)  # None: measured
         self.hottest = hottest
         self.flat = flat
         self.margin = margin
@@ -88,16 +104,23 @@ class TACTHMC(Dynamics):
         return stable_step(dim, temperature) if self.friction <= LARGEST_FRICTION else 0.0
 
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
-        """Return zero momenta, thermostats at their frictions, x = 0 with a momentum, and empty means."""
+        """Return zero momenta, thermostats at their frictions, x = 0 with a momentum, and empty means.
+
+        Where h is measured, the momentum of x is one for h = 1 until h is known.
+        """
         # Energies are full-data sums: quantities combined with them are float64, whatever the dtype of theta.
         ones = torch.ones_like(theta[:, 0], dtype=torch.float64)
         table = ones.new_zeros(len(theta), self.bins)
         z = draws.normal(Purpose.NOISE, 1, use=2)[:, 0]
-        return {
+        measured = {}
+        if self.step_of_x is None:
+            names = ("step_of_x", "age", "energy_before", "change_before", "squares")
+            measured = {name: torch.zeros_like(ones) for name in names}
+        return measured | {
             "momentum": torch.zeros_like(theta),
             "thermostat": self.friction * ones,
             "x": 0 * ones,
-            "momentum_of_x": self.step_of_x**0.5 * z,
+            "momentum_of_x": (1.0 if self.step_of_x is None else self.step_of_x**0.5) * z,
             "thermostat_of_x": self.friction_of_x * ones,
             "energy": table,
             "visits": table.clone(),
@@ -111,16 +134,39 @@ class TACTHMC(Dynamics):
         derivative = 3 * (self.hottest - 1) * rise.square() / (1 - self.flat) * x.sign()
         return 1 / temperature, -derivative / temperature.square()
 
+    def _measured(self, aux: Mapping[str, Tensor], energy: Tensor) -> dict[str, Tensor]:
+        """Return aux with this step's energy U / T (C,), and at the last step of measuring h, y and the momentum of x.
+
+        h is 0 until it is known.
+        """
+        age = aux["age"] + 1
+        change = energy - aux["energy_before"]
+        # The first second difference is that of the third energy.
+        squares = aux["squares"] + torch.where(age > 2, (change - aux["change_before"]).square(), 0.0)
+        noise = squares / (6 * (_MEASURED - 2))
+        found = (self.friction_of_x / noise).clamp_max(_LARGEST_STEP_OF_X)
+        is_last = age == _MEASURED
+        return {
+            **aux,
+            "age": age,
+            "energy_before": energy,
+            "change_before": change,
+            "squares": squares,
+            "step_of_x": torch.where(is_last, found, aux["step_of_x"]),
+            "momentum_of_x": torch.where(is_last, found.sqrt(), 1.0) * aux["momentum_of_x"],
+            "thermostat_of_x": aux["thermostat_of_x"] + torch.where(is_last, found * noise / 2, 0.0),
+        }
+
     def move(
         self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the next theta and aux; the given `aux` includes the log density at theta."""
-        step, temperature, h = (
-            controls.step_size.double(),
-            controls.noise_temperature.double(),
-            self.step_of_x,
-        )
+        step, temperature = controls.step_size.double(), controls.noise_temperature.double()
         energy = -aux["log_density"].double() / temperature
+        h: float | Tensor | None = self.step_of_x
+        if h is None:
+            aux = self._measured(aux, energy)
+            h = aux["step_of_x"]
         x, w = aux["x"], aux["momentum_of_x"]
         coupled, derivative = self.coupling(x)
         variance = step * temperature
@@ -145,10 +191,12 @@ class TACTHMC(Dynamics):
         spread = coupled * (2 * self.friction * variance).sqrt()
         keep, drift, spread = (factor.to(theta.dtype)[:, None] for factor in (keep, drift, spread))
         momentum = keep * momentum + drift * grad + spread * z[:, :-1]
-        next_x = x + w
+        next_x = x + w if self.step_of_x is not None else torch.where(aux["step_of_x"] > 0, x + w, x)
         outside = next_x.abs() >= 1
-        next_x = torch.where(outside, next_x.sign() * (2 - next_x.abs()).clamp(0.0, 1.0), next_x)
-        return theta + momentum, {
+        lost = next_x.abs() >= 2
+        next_x = torch.where(outside, next_x.sign() * (2 - next_x.abs()), next_x)
+        return (theta + momentum).masked_fill(lost[:, None], torch.nan), {
+            **aux,
             "momentum": momentum,
             "thermostat": thermostat,
             "x": next_x,

@@ -25,7 +25,7 @@ from mhrun.parts import Kernel
 from mhrun.random import MANY, Draws, Streams, derive_key
 from mhrun.schedules import Plan
 from mhrun.store.identity import method_digest
-from mhrun.store.netcdf import FIELDS, KIND, LAYERS, N_DATA, PILOT_FOUND, SEPARATE, TEMPERATURE, Shape
+from mhrun.store.netcdf import FIELDS, KIND, LAYERS, N_DATA, PILOT_FOUND, SEPARATE, TEMPER, TEMPERATURE, Shape
 from mhrun.store.sharing import ANY_STEPS_DIGEST, DIGEST
 from mhrun.target import Target
 from mhrun.target.fields import fields_read
@@ -267,12 +267,13 @@ def model_attributes(target: Target) -> dict[str, str]:
 def target_attributes(method: Method) -> dict[str, Any]:
     """Return what traces keep of how a method follows its target.
 
-    They are its kind, T, the number of data, the share of gradients, and what a pilot found, as JSON.
+    They are its kind, T, what it acts on, the number of data, the share of gradients, and what a pilot found, as JSON.
     """
     found = samples(method.kernel, method.plan)
     return {
         KIND: describe_kind(found, kind_of(found, method.target.energy_noise)),
         TEMPERATURE: found.temperature,
+        TEMPER: method.target.temper,
         N_DATA: method.target.n,
         SEPARATE: method.kernel.separate_gradients(),
     } | ({} if method.pilot is None else {PILOT_FOUND: json.dumps(method.pilot, sort_keys=True)})

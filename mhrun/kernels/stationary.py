@@ -24,7 +24,7 @@ class Samples(NamedTuple):
         str | None
     )  # "tempered" (the target at its temperature), "stored" (`mhrun.pairing.stored`) or None: unknown
     m: int | None  # the minibatch size on which the distribution depends; None: all data
-    temperature: float  # at the last step; for a ladder, that of the coldest rung
+    temperature: float  # at the last step whose draw is kept; for a ladder, that of the coldest rung
     tempered: bool  # whether the temperature is above 1
     optimises: bool = False  # whether the kernel is an optimiser
     declared: bool = False  # whether it depends on a part that is not of this package
@@ -58,8 +58,10 @@ def describe_kind(found: Samples, kind: str) -> str:
 
 def samples(kernel: Kernel, plan: Plan) -> Samples:
     """Return the stationary distribution of a kernel under these schedules."""
-    last = plan.controls(plan.start(), plan.total, 1).temperature
-    temperature = float(last.min())
+    at = plan.at_collected_steps()
+    # Without an acceptance test it is the noise that sets the temperature of draws.
+    by_noise = kernel.of_a_chain.dynamics is not None and not kernel.optimises
+    temperature = float((at.noise_temperature if by_noise else at.temperature).min())
     stationary: dict[str, Any] = kernel.stationary or {"distribution": None, "m": None}
     if plan.varies_temperature:  # draws at several temperatures
         stationary = {**stationary, "distribution": None}

@@ -55,6 +55,7 @@ class Dynamics(ABC):
     optimises: bool = False  # whether it adds no noise at any temperature: an optimiser
     marks_valid: bool = False  # whether `aux["valid"]` (C,) marks the steps at which theta is a draw
     valid_remedy: str = "Raise steps."  # the advice if few steps are
+    stable_remedy: str = ""  # the advice if chains became non-finite, besides shorter steps: "lower ..."
 
     @property
     def needs_noise(self) -> bool:

@@ -33,6 +33,7 @@ LAYERS = "layers"  # attribute of a trace: the layers of its torch module, as te
 FIELDS = "fields"  # attribute of a trace: the fields of the data that its model read
 KIND = "target"  # attribute of a trace: exact or approximate, see `mhrun.kernels.stationary.Samples.kind`
 TEMPERATURE = "temperature"  # attribute of a trace: T at the last step; of a ladder, that of its coldest rung
+TEMPER = "temper"  # attribute of a trace: whether T acts on the posterior or on the likelihood alone
 PILOT_FOUND = "pilot"  # attribute of a trace: what a pilot found, as JSON
 N_DATA = "n_data"  # attribute of a trace: the number of data of its target
 KINETIC = "kinetic_temperature"  # attribute of a trace and in a summary, see `mhrun.engine.diagnosis.kinetic`

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from kit import CURVATURE, advance, advance_compiled, begin, controls, gaussian, short_run
+from kit import CURVATURE, advance, advance_compiled, begin, controls, gaussian
 from scipy.linalg import solve_discrete_lyapunov
 from scipy.special import ndtr
 from significance import Z, assert_cells, assert_mean
@@ -267,89 +267,6 @@ def test_sgnht_is_the_loop_of_ding_and_others(rng):
         assert found[0].numpy() == pytest.approx(theta)
         assert aux["momentum"][0].numpy() == pytest.approx(p * h)
         assert float(aux["thermostat"]) == pytest.approx(xi * h)
-
-
-def test_tact_hmc_is_a_loop_of_numbers(rng):
-    """One chain, one number after the other, with a minibatch's energy and force."""
-    d0, most, e, h, a, b, bins, dim, hot = 0.2, 5.0, 0.02, 0.01, 0.2, 0.3, 10, 2, 2.0
-    dynamics = TACTHMC(a, b, h, most, d0, 0.8, bins, refresh=None)
-    draws = Draws(Streams(KEY, 1), 0)
-    found = torch.zeros(1, dim, dtype=torch.float64)
-    aux = dynamics.start(found, draws)
-    theta, r, x, w = np.zeros(dim), np.zeros(dim), 0.0, float(aux["momentum_of_x"])
-    z_theta, z_x, sums, visits = a, b, np.zeros(bins), np.zeros(bins)
-    one = torch.ones(1, dtype=torch.float64)
-    turned = 0
-    for k in range(1, 121):
-        grad, energy = rng.normal(size=dim), rng.normal()
-        z = Draws(Streams(KEY, 1), k).normal(mhrun.random.Purpose.NOISE, dim + 1)[0].numpy()
-        if abs(x) <= d0:
-            lam, lam_slope = 1.0, 0.0
-        else:
-            u = (abs(x) - d0) / (1 - d0)
-            g, g_slope = 1 + (most - 1) * u**3, 3 * (most - 1) * u**2 / (1 - d0) * np.sign(x)
-            lam, lam_slope = 1 / g, -g_slope / g**2
-        z_x += lam_slope**2 * (w**2 - h)
-        z_theta += lam**2 * (r @ r / dim - e * hot)
-        place = min(int(abs(x) * bins), bins - 1)
-        sums[place] += energy / hot
-        visits[place] += 1
-        bias = lam_slope * sums[place] / visits[place]
-        noise = lam_slope * math.sqrt(2 * b * h) * z[-1]
-        w = w - h * lam_slope * energy / hot + h * bias + noise - lam_slope**2 * z_x * w
-        r = r + e * lam * grad + lam * math.sqrt(2 * a * e * hot) * z[:-1] - lam**2 * z_theta * r
-        x += w
-        if abs(x) >= 1:
-            x, w, turned = np.sign(x) * (2 - abs(x)), -w, turned + 1
-        theta = theta + r
-        draws.step = k
-        given = aux | {"log_density": torch.tensor([-energy], dtype=torch.float64)}
-        found, aux = dynamics.move(
-            found, torch.from_numpy(grad)[None], given, Controls(e * one, one, hot * one), draws
-        )
-        assert found[0].numpy() == pytest.approx(theta), k
-        assert [float(aux["x"]), float(aux["momentum_of_x"])] == pytest.approx([x, w]), k
-        assert bool(aux["valid"]) == (abs(x) <= 0.8 * d0)
-    assert turned > 2
-    assert (visits > 0).sum() > 7
-
-
-def test_tact_hmc_moves_networks_too():
-    """float32 parameters, float64 energies."""
-    target = Target(gaussian(3), NOTHING)
-    draws, kernel = Draws(Streams(KEY, 2), 0), Unadjusted(TACTHMC(), 1)
-    state = kernel.start(target, torch.zeros(2, 3), draws)
-    one = torch.ones(2)
-    for k in range(1, 4):
-        draws.step = k
-        state, _ = kernel.step(target, state, Controls(0.01 * one, one, one), draws)
-    assert state.evaluation.theta.dtype == state.aux["momentum"].dtype == torch.float32
-    assert state.aux["x"].dtype == state.aux["energy"].dtype == torch.float64
-
-
-@pytest.mark.slow
-@short_run
-def test_tact_hmc_draws_at_the_temperature_itself():
-    """Where the trace says so the variance is that of the target, less the half friction of any thermostat."""
-    a, e = 0.1, 0.01
-    tact = TACTHMC(a, step_of_x=1e-3, refresh=None)
-    trace = mhrun.sample(
-        gaussian(2),
-        NOTHING,
-        Unadjusted(tact, 1),
-        step_size=e,
-        steps=8000,
-        warmup=2000,
-        chains=30,
-        executor="torch",
-    )
-    theta = trace["posterior"]["theta"].to_numpy()
-    valid = trace["sample_stats"]["valid"].to_numpy()
-    assert 0.04 < valid.mean() < 0.2  # 0.085 if x were even
-    by_chain = np.array([(row[kept] ** 2).mean() for row, kept in zip(theta, valid, strict=True)]) * CURVATURE
-    error = by_chain.std(ddof=1) / math.sqrt(len(by_chain))
-    assert abs(by_chain.mean() - (1 - a / 2)) < 0.05 + Z * error
-    assert (theta**2).mean() * CURVATURE > 1.5  # elsewhere it is hotter
 
 
 # ---------------------------------------------------------------- compiled and plain, noise, energies

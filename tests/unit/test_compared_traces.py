@@ -102,6 +102,22 @@ def test_another_temperature_number_of_data_or_prior_is_another_distribution():
     assert mhrun.compare(traces["at 4"], exact()).loc["draws", "why"] == "T = 4 (reference: 1)"
 
 
+@short_run
+def test_what_the_temperature_acts_on_is_part_of_the_distribution():
+    settings = {"step_size": 0.12, "steps": 300, "warmup": 20, "log_prior": lambda theta: -(theta[0] ** 2)}
+    for temperature, verdict in ((4.0, "another distribution"), (1.0, None)):
+        traces = {
+            temper: trace_of(metropolis(), temperature=temperature, temper=temper, **settings)
+            for temper in ("posterior", "likelihood")
+        }
+        found = mhrun.compare(traces, "posterior").loc["likelihood"]
+        if verdict is None:  # at T = 1 both are the posterior
+            assert found["verdict"] != "another distribution"
+        else:
+            assert found["verdict"] == verdict
+            assert found["why"] == "T acts on the likelihood (reference: on the posterior)"
+
+
 @pytest.mark.slow
 @short_run
 def test_a_ladder_is_compared_by_its_coldest_rung_at_the_cost_of_all():

@@ -20,6 +20,7 @@ from mhrun.proposals.random_walk import RandomWalk
 from mhrun.proposals.reversible_langevin import ReversibleLangevinProposal
 from mhrun.rules.metropolis import Metropolis
 from mhrun.schedules import Plan
+from mhrun.schedules.cosine import Cosine
 from mhrun.schedules.fixed import Fixed
 from mhrun.schedules.switched import Switched
 from mhrun.types.scale import Scale
@@ -88,6 +89,21 @@ def test_draws_at_several_temperatures_are_of_no_one_target():
         temperature = Switched(at, temperature=temperatures, samples=samples_of_last)
         plan = Plan({"step_size": Fixed(step_size=0.1), "temperature": temperature}, 2, 300, 9000)
         assert samples(kernel, plan).kind == kind
+
+
+def test_draws_of_a_dynamics_are_at_the_temperature_of_its_noise():
+    """With a test they are at that of the target, whatever the noise of the proposal."""
+    for schedules, temperature, kind in (
+        ({"step_size": Cosine(0.1, 2, sampling=0.25)}, 0.25, APPROXIMATE),
+        ({"step_size": Cosine(0.1, 2, sampling=0.0)}, 0.0, OPTIMISER),
+        ({"step_size": Cosine(0.1, 2), "t": Fixed(temperature=3.0)}, 3.0, APPROXIMATE),
+        ({"step_size": Fixed(step_size=0.1), "noise": Fixed(noise_temperature=0.5)}, 0.5, APPROXIMATE),
+    ):
+        found = samples(Unadjusted(SGLD(), 10), Plan(schedules, 2, 0, 1000))
+        assert (found.temperature, found.kind) == (temperature, kind)
+    noise = {"step_size": Fixed(step_size=0.1), "noise": Fixed(noise_temperature=0.5)}
+    tested = samples(MetropolisHastings(LangevinProposal(), Full(), Metropolis()), Plan(noise, 2, 0, 1000))
+    assert (tested.temperature, tested.kind) == (1.0, EXACT)
 
 
 def test_a_ladder_is_of_the_kind_of_its_rungs():

@@ -303,7 +303,7 @@ def test_few_valid_draws_of_a_tempered_dynamics_are_warned_of():
     moves = mhrun.Unadjusted(mhrun.TACTHMC(step_of_x=1e-2), m=1)
     line = next(line for line in warned(0.01, moves=moves, steps=300, warmup=50) if "only" in line)
     assert re.match(r"only \d+ draws follow the target", line)
-    assert "an ESS of 400 needs more. Raise steps, step_of_x" in line
+    assert "an ESS of 400 needs more. Raise steps, m (step_of_x can then be larger" in line
     lines = warned(0.01, moves=moves, steps=20, warmup=50)
     assert any(re.search(r"and [1-4] of 4 chains have none; an ESS of 400", line) for line in lines)
     assert not [line for line in warned(0.01, moves=moves, steps=6_000) if "only" in line]

@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
+import xarray as xr
 from torch import Tensor
 
 from mhrun.engine.method import Method
-from mhrun.errors import Refusal
+from mhrun.errors import Refusal, UserError
 from mhrun.kernels import Unadjusted
 from mhrun.models.parameters import parameters_of
+from mhrun.store.draws import validity
 from mhrun.store.netcdf import flat_draws, open_trace
 
 
@@ -33,25 +35,31 @@ def cold_draws(method: Method, folder: Path, count: int, *, fewest: int) -> Tens
 def some_draws(
     method: Method, folder: Path, chains: npt.NDArray[np.int64], count: int, *, fewest: int
 ) -> Tensor | None:
-    """Return draws in the coordinates in which chains move (C, S, D), float64, evenly spaced.
+    """Return valid draws in the coordinates in which chains move (C, S, D), float64, evenly spaced.
 
     Args:
         method: whose steps have ended.
         folder: with its trace.
         chains: whose draws.
         count: about how many draws C S, if there are so many.
-        fewest: None is returned if there are fewer.
+        fewest: None is returned if there are fewer, and if the trace does not say which are valid.
     """
     trace = open_trace(folder, cache=False)
     try:
         if "posterior" not in trace.children:
             return None
-        posterior = trace["posterior"].to_dataset()
-        each = min(posterior.sizes["draw"], max(1, count // len(chains)))
-        if each * len(chains) < fewest:
+        of_chain = [np.flatnonzero(valid) for valid in validity(trace)[chains]]
+        each = min(min(map(len, of_chain)), max(1, count // len(chains)))
+        if each * len(chains) < max(1, fewest):
             return None
-        places = np.linspace(0, posterior.sizes["draw"] - 1, each).astype(int)
-        posterior = posterior.isel(draw=places, chain=chains).load()
+        places = np.stack([valid[np.linspace(0, len(valid) - 1, each).astype(int)] for valid in of_chain])
+        read, among = np.unique(places, return_inverse=True)
+        posterior = trace["posterior"].to_dataset().isel(draw=read, chain=chains).load()
+        if len(read) > each:  # chains with other valid draws than one another
+            draw = xr.DataArray(among.reshape(places.shape), dims=("chain", "draw"))
+            posterior = posterior.isel(chain=xr.DataArray(np.arange(len(chains)), dims="chain"), draw=draw)
+    except UserError:  # statistics of some draws were not kept
+        return None
     finally:
         trace.close()
     draws = torch.from_numpy(np.ascontiguousarray(flat_draws(posterior), dtype=np.float64))

@@ -87,11 +87,7 @@ def run_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     diverging, stopped = np.asarray(totals["sum_diverging"]), stopped_chains(method, summary)
     if stopped:
         dynamics = method.kernel.of_a_chain.dynamics
-        slower = (
-            ", or give its thermostat more inertia"
-            if dynamics is not None and dynamics.bias.thermostat
-            else ""
-        )
+        slower = f", or {dynamics.stable_remedy}" if dynamics is not None and dynamics.stable_remedy else ""
         yield (
             f"{method.name}: {stopped} of {shape.chains} chains became non-finite and stopped where they "
             f"were; lower the step size{_in_other_units(method)}{slower}."
@@ -155,8 +151,17 @@ def _temperature_warnings(method: Method, summary: Mapping[str, Any]) -> Iterato
 
 
 def _validity_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line on the share of valid draws if it is below 1, and one if they are too few or a chain has none."""
+    """Yield a line on the share of valid draws, and one if they are too few or a chain has none.
+
+    Where all are valid though only some should be, the line says that chains were never hotter.
+    """
+    dynamics = method.kernel.of_a_chain.dynamics
     if (share := valid_share(method, summary)) == 1:
+        if dynamics is not None and dynamics.marks_valid:
+            yield (
+                f"{method.name}: all of its draws follow the target: chains were never hotter, and cross between modes "
+                f"no better than without tempering. {dynamics.valid_remedy}"
+            )
         return
     yield (
         f"{method.name}: {share:.1%} of its draws follow the target; the trace marks them as valid "
@@ -165,7 +170,6 @@ def _validity_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[s
     valid = method.shape.steps - np.asarray(summary["totals"]["sum_invalid"])
     count, none = int(valid.sum()), int((valid == 0).sum())
     if count < ESS or none:
-        dynamics = method.kernel.of_a_chain.dynamics
         remedy = "Raise steps." if dynamics is None else dynamics.valid_remedy
         yield (
             f"{method.name}: only {count:,} draws follow the target"

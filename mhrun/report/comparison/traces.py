@@ -22,7 +22,7 @@ from mhrun.report.comparison.trace_draws import UserTrace, aligned, read
 from mhrun.report.convergence import single_chain_warnings
 from mhrun.report.efficiency import named
 from mhrun.report.tables import shown
-from mhrun.store.netcdf import KIND, LAYERS, N_DATA, TEMPERATURE
+from mhrun.store.netcdf import KIND, LAYERS, N_DATA, TEMPER, TEMPERATURE
 
 Draws = npt.NDArray[np.float64]
 
@@ -185,12 +185,18 @@ def _against(
 
 def _another(target: Mapping[str, Any], reference: Mapping[str, Any]) -> list[str]:
     """Return what makes the target of a trace another than the reference's, as far as their attributes say so."""
+
+    def differ(key: str) -> bool:
+        return key in target and key in reference and target[key] != reference[key]
+
     lines = []
     own, base = (float(attributes.get(TEMPERATURE, 1.0)) for attributes in (target, reference))
     if own != base:
         lines.append(f"T = {shown(own)} (reference: {shown(base)})")
-    if N_DATA in target and N_DATA in reference and target[N_DATA] != reference[N_DATA]:
+    elif own != 1 and differ(TEMPER):
+        lines.append(f"T acts on the {target[TEMPER]} (reference: on the {reference[TEMPER]})")
+    if differ(N_DATA):
         lines.append(f"{int(target[N_DATA]):,} data (reference: {int(reference[N_DATA]):,})")
-    if "prior" in target and "prior" in reference and target["prior"] != reference["prior"]:
+    if differ("prior"):
         lines.append("another prior")
     return lines
