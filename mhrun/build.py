@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar
 
-from mhrun.errors import UserError, first_line, is_of_launcher, nearest
+from mhrun.errors import UserError, is_of_launcher, nearest, place_in, reason_of
 from mhrun.names import is_bundled
 from mhrun.numbers import is_number, is_whole, whole_number
 from mhrun.paths import PACKAGE, import_from_folders, user_folders
@@ -122,10 +122,9 @@ def blame(error: BaseException) -> str:
 
     Without one, as in an error of this package, with the last line of this package.
     """
-    first = first_line(error)
-    text = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    text = reason_of(error)
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{text} ({Path(error.filename).name}, line {error.lineno})"
+        return f"{text} ({place_in(error.filename, error.lineno)})"
     frames = traceback.extract_tb(error.__traceback__)
     places = [str(folder) for folder in user_folders()]
     others = [f for f in frames if not f.filename.startswith("<") and "site-packages" not in f.filename]
@@ -134,11 +133,7 @@ def blame(error: BaseException) -> str:
         or [f for f in others if not Path(f.filename).is_relative_to(PACKAGE)]
         or others
     )
-    return (
-        f"{text} ({Path(user_frames[-1].filename).name}, line {user_frames[-1].lineno})"
-        if user_frames
-        else text
-    )
+    return f"{text} ({place_in(user_frames[-1].filename, user_frames[-1].lineno)})" if user_frames else text
 
 
 def _in_packages(name: str) -> bool:

@@ -86,14 +86,35 @@ def reason(error: BaseException) -> str:
 def reason_of(error: BaseException) -> str:
     """Return in one line what went wrong, with the exception's class unless it is a `UserError`."""
     name = "" if isinstance(error, UserError) else type(error).__name__
-    text = ": ".join(part for part in (name, first_line(error)) if part)
-    return text.encode(errors="backslashreplace").decode()  # it may quote anything
+    return writable(": ".join(part for part in (name, first_line(error)) if part))
+
+
+def writable(text: str) -> str:
+    """Return a text with characters that UTF-8 cannot encode escaped: an exception may quote anything."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def place_in(file: str, line: int | None) -> str:
+    """Return a place in the code, as in ``model.py, line 12``."""
+    return writable(f"{Path(file).name}, line {line}")
+
+
+def raised_in(error: BaseException) -> str:
+    """Return the place in the code where an exception was raised."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return place_in(frame.filename, frame.lineno)
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the known word nearest to `word`, or an empty string, as for no word."""
     close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
     return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error is due to insufficient memory: torch raises its own, on a CPU without a class."""
+    of_torch = isinstance(error, RuntimeError) and "alloc" in str(error) and "memory" in str(error)
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or of_torch
 
 
 def is_of_launcher(error: BaseException) -> bool:

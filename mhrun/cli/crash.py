@@ -10,7 +10,7 @@ import traceback
 from pathlib import Path
 from typing import NamedTuple
 
-from mhrun.errors import Halt, first_line, halt_of
+from mhrun.errors import Halt, halt_of, place_in, reason_of
 from mhrun.paths import PACKAGE, ROOT, cache_dir
 
 BUG = 70
@@ -34,12 +34,8 @@ def crash_of(error: BaseException) -> Crash:
     """
     frame = _innermost(error)
     of_user = frame is not None and not _is_bundled(Path(frame.filename))
-    place = "" if frame is None else f" ({Path(frame.filename).name}, line {frame.lineno})"
-    name = type(error).__name__
-    text = first_line(error)
-    if isinstance(error, SystemExit):
-        name, text = "", f"it calls sys.exit({error.code!r})"
-    message = ": ".join(part for part in (name, text) if part)
+    place = "" if frame is None else f" ({place_in(frame.filename, frame.lineno)})"
+    message = f"it calls sys.exit({error.code!r})" if isinstance(error, SystemExit) else reason_of(error)
     halt = halt_of(error) if of_user else None
     if halt is not None:
         return Crash(f"{_begins(halt)}: {message}{place}. {_kept(halt)} {_written(error)}", of_user)
@@ -72,12 +68,6 @@ def printable(text: str) -> str:
         c if c.isprintable() or (c == "\n" and text[k + 1 : k + 3] == "  ") else repr(c)[1:-1]
         for k, c in enumerate(text)
     )
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Return whether an error is due to insufficient memory: torch raises its own, on a CPU without a class."""
-    of_torch = isinstance(error, RuntimeError) and "alloc" in str(error) and "memory" in str(error)
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or of_torch
 
 
 def debug() -> bool:

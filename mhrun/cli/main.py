@@ -9,9 +9,9 @@ import warnings
 from collections.abc import Sequence
 from typing import TextIO
 
-from mhrun.cli.crash import BUG, crash_of, out_of_memory, printable, show_traceback
+from mhrun.cli.crash import BUG, crash_of, printable, show_traceback
 from mhrun.cli.dispatch import OK, dispatch
-from mhrun.errors import Interrupted, UserError
+from mhrun.errors import Interrupted, UserError, is_out_of_memory
 
 FAILED, MISTAKE, STOPPED = 1, 2, 130
 
@@ -67,7 +67,7 @@ def run(arguments: Sequence[str]) -> int:
         print(f"mhrun: {stop}. What is computed is kept; {stop.command} resumes it.", file=sys.stderr)
         return STOPPED
     except (MemoryError, RuntimeError) as error:
-        if not out_of_memory(error):
+        if not is_out_of_memory(error):
             return _crashed(error)
         print(
             "mhrun: there is not enough memory; try fewer chains or a larger thin. Results are kept: the same command "

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mhrun.cli.crash import BUG, crash_of, out_of_memory, printable, show_traceback
+from mhrun.cli.crash import BUG, crash_of, printable, show_traceback
 from mhrun.cli.named_runs import run_at
 from mhrun.cli.places import outputs_of
-from mhrun.errors import UserError, is_of_launcher, nearest
+from mhrun.errors import UserError, is_of_launcher, is_out_of_memory, nearest
 from mhrun.store.folder import RunFolder, runs, sweeps
 from mhrun.store.locks import held
 
@@ -93,7 +93,7 @@ class _Failures:
             line = str(error)
             self.add(line if line.startswith(str(place)) else f"{place}: {line}")
         except (Exception, SystemExit) as error:
-            if out_of_memory(error) or is_of_launcher(error):
+            if is_out_of_memory(error) or is_of_launcher(error):
                 raise
             show_traceback(error)
             crash = crash_of(error)

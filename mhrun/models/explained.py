@@ -6,14 +6,13 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mhrun.build import blame
-from mhrun.errors import UserError
+from mhrun.errors import UserError, is_of_launcher, is_out_of_memory, place_in
 from mhrun.torch_private import warn_of_slow_vmap
 
 
@@ -24,21 +23,34 @@ def explained(what: str, given: Mapping[str, Tensor]) -> Iterator[None]:
     Raises:
         UserError: the function failed.
     """
+
+    def line(error: Exception) -> str:
+        reason, remedy = blame(error), _remedy(str(error), given)
+        if remedy and (place := re.search(r" \([^()]*, line \d+\)$", reason)):
+            return f"{what}{place[0]} {remedy}."
+        shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in given.items())
+        return f"{what} failed: {reason}; it had {shapes}."
+
+    with converted(line):
+        yield
+
+
+@contextmanager
+def converted(line: Callable[[Exception], str]) -> Iterator[None]:
+    """Convert an error of a user's code into a `UserError`, of the line that a function makes of it.
+
+    Raises:
+        UserError: the code failed.
+    """
     try:
         with unvalidated():
             yield
     except UserError:
         raise
     except Exception as error:
-        if "alloc" in str(error) and "memory" in str(error):  # the command line reports this in detail
+        if is_out_of_memory(error) or is_of_launcher(error):  # the command line or the launcher deals with it
             raise
-        shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in given.items())
-        # A lone surrogate, which file names can contain, cannot be encoded.
-        reason = blame(error).encode(errors="backslashreplace").decode()
-        remedy = _remedy(str(error), given)
-        if remedy and (place := re.search(r" \([^()]*, line \d+\)$", reason)):
-            raise UserError(f"{what}{place[0]} {remedy}.") from error
-        raise UserError(f"{what} failed: {reason}; it had {shapes}.") from error
+        raise UserError(line(error)) from error
 
 
 _READS = (  # parts of torch's errors where values are read under vmap, or by NumPy
@@ -155,4 +167,4 @@ def called(what: str, function: Callable[..., Any]) -> str:
 def place_of(function: Callable[..., Any]) -> str:
     """Return file and first line of a user's function, empty if it has none."""
     code = getattr(function, "__code__", None)
-    return "" if code is None else f" ({Path(code.co_filename).name}, line {code.co_firstlineno})"
+    return "" if code is None else f" ({place_in(code.co_filename, code.co_firstlineno)})"

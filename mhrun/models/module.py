@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,7 +17,7 @@ from torch.nn.modules.conv import _ConvNd
 from mhrun.build import blame
 from mhrun.errors import Refusal, UserError, nearest
 from mhrun.models.block_priors import prior_of_blocks
-from mhrun.models.explained import unvalidated
+from mhrun.models.explained import converted
 from mhrun.models.module_bound import Bound
 from mhrun.models.module_classes import (
     LogProbs,
@@ -401,16 +401,13 @@ def _made(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     return module
 
 
-@contextmanager
-def _explained(rows: Rows) -> Iterator[None]:
+def _explained(rows: Rows) -> AbstractContextManager[None]:
     """Convert an error of the module or its likelihood into one line with the shapes of the data."""
-    try:
-        with unvalidated():
-            yield
-    except (RuntimeError, KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        if "alloc" in str(error) and "memory" in str(error):  # the command line reports this in detail
-            raise
+
+    def line(error: Exception) -> str:
         shapes = ", ".join(f"{name} {tuple(field.shape[2:])}" for name, field in rows.items())
-        raise UserError(
+        return (
             f"the data do not go through the module or its likelihood: {blame(error)}; a datum is {shapes}."
-        ) from error
+        )
+
+    return converted(line)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from mhrun.errors import reason_of
 from mhrun.store.files import open_log
 
 T = TypeVar("T")
@@ -38,8 +39,7 @@ class Guard:
         # An author's function meets runs that its author did not think of: whatever goes wrong in one, the
         # hours of computing behind the run should still show all the rest. Ctrl-C is none of these.
         except Exception as error:
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            line = f"{what}: {': '.join([type(error).__name__, *lines[:1]])}"
+            line = f"{what}: {reason_of(error)}"
             with suppress(OSError), open_log(self.log) as file:
                 file.write(
                     f"{time.strftime('%Y-%m-%d %H:%M:%S')} ERROR {name}: {line}\n{traceback.format_exc()}"

@@ -415,7 +415,7 @@ def test_a_function_that_has_gone_leaves_a_line_when_the_report_is_made_again(
     assert f"there is no '{author}.{gone}'" in capsys.readouterr().err
     folder = runs(Path("outputs"))[0]
     page = html.unescape((folder.report / "index.html").read_text())
-    assert f"UserError: report: there is no '{author}.{gone}'" in page
+    assert f"report: there is no '{author}.{gone}'" in page
     assert own_figures(page) == (gone != "figure")
     assert (folder.report / "ours.csv").exists() == (gone != "table")
     assert ("A note of ours." in page) == (gone != "notes")

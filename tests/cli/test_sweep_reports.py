@@ -181,7 +181,7 @@ def test_a_function_of_a_sweep_that_has_gone_leaves_a_line(tmp_path, capsys, of_
     assert run([*OVERRIDES, *BARE, "lam=0.3,0.2", *OWN]) == 0
     monkeypatch.delattr(sys.modules["sweepreport"], "rates")
     assert run(["report"]) == 1
-    assert "This figure could not be drawn: UserError: report: there is no 'sweepreport.rates'" in (
+    assert "This figure could not be drawn: report: there is no 'sweepreport.rates'" in (
         capsys.readouterr().err
     )
     page = (the_sweep(tmp_path) / "index.html").read_text()

@@ -21,8 +21,8 @@ from mhrun.cli.crash import BUG, show_traceback
 from mhrun.cli.report_functions import check_report
 from mhrun.cli.sweep.launch import launched
 from mhrun.cli.sweep.planned import checked, planned
-from mhrun.cli.sweep.records import clear, failure, file_of, record, say, writable
-from mhrun.errors import UserError
+from mhrun.cli.sweep.records import clear, failure, file_of, record, say
+from mhrun.errors import UserError, writable
 from mhrun.store.files import explain, write_json
 from mhrun.store.locks import held
 from mhrun.store.sweep import jobs_of_sweep

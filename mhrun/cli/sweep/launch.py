@@ -20,7 +20,7 @@ from mhrun.cli.configuration.resolvers import register_resolvers
 from mhrun.cli.sweep.job import job_name, run_job
 from mhrun.cli.sweep.planned import PlannedJob
 from mhrun.cli.sweep.records import file_of, launcher_log, record, say
-from mhrun.errors import first_line
+from mhrun.errors import reason_of
 from mhrun.paths import CONF
 from mhrun.store.files import write_text
 
@@ -86,7 +86,7 @@ def _once(overrides: Sequence[str], place: Path, jobs: Sequence[PlannedJob]) -> 
             for job_return in launcher.launch([_of_job(job) for job in jobs], 0):
                 _ = job_return.return_value  # raises what the launcher has caught
     except Exception as error:  # of a launcher: the results of its jobs are on disk
-        return f"{traceback.format_exc()}{type(error).__name__}: {first_line(error)}\n"
+        return f"{traceback.format_exc()}{reason_of(error)}\n"
     return ""
 
 

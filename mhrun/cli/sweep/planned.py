@@ -13,8 +13,8 @@ from hydra.errors import HydraException
 from mhrun.cli.configuration.compose import compose_config, with_default_method
 from mhrun.cli.configuration.overrides import swept_only
 from mhrun.cli.configuration.without_experiment import added, is_own
-from mhrun.cli.sweep.records import say, writable
-from mhrun.errors import UserError, first_line, is_of_launcher, reason
+from mhrun.cli.sweep.records import say
+from mhrun.errors import UserError, is_of_launcher, reason_of
 from mhrun.paths import CONF
 
 _CHECK_SECONDS = 3.0  # for the settings of all jobs; those of a job take some 0.03 s
@@ -72,14 +72,10 @@ def checked(jobs: Sequence[PlannedJob], folders: Sequence[Path]) -> tuple[dict[s
     jobs = _with_refusals(jobs, folders)
     for job in jobs:
         if job.refusal is not None:
-            say(f"job {job.number + 1} of {len(jobs)} is refused: {writable(_line(job.refusal))}")
+            say(f"job {job.number + 1} of {len(jobs)} is refused: {reason_of(job.refusal)}")
     if all(job.refusal is not None for job in jobs):
         raise UserError("no job of this sweep can run.")
     return config, jobs
-
-
-def _line(error: BaseException) -> str:
-    return reason(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"
 
 
 def _of_one_experiment(jobs: Sequence[PlannedJob], folders: Sequence[Path]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mhrun.cli.crash import crash_of, show_traceback
-from mhrun.errors import UserError, reason
+from mhrun.errors import UserError, reason, writable
 from mhrun.store.files import explain, write_json, write_text
 from mhrun.store.sweep import FAILED
 
@@ -62,8 +62,3 @@ def failure(error: BaseException, log: Path) -> dict[str, Any]:
 def say(line: str) -> None:
     """Print a line on the sweep."""
     print(f"mhrun: {line}", file=sys.stderr, flush=True)
-
-
-def writable(text: str) -> str:
-    """Return a text with characters that UTF-8 cannot encode escaped: an exception may quote anything."""
-    return text.encode(errors="backslashreplace").decode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +18,7 @@ from mhrun.engine.diagnosis.virial import variance_ratio
 from mhrun.engine.diagnosis.visits import VISITS, visits
 from mhrun.engine.diagnosis.width import WIDTH, width_of_draws
 from mhrun.engine.method import Method
-from mhrun.errors import reason_of
+from mhrun.errors import raised_in, reason_of
 from mhrun.store.netcdf import KINETIC, open_trace
 from mhrun.types import Controls, State
 
@@ -97,11 +96,9 @@ class Diagnosis:
             return estimate()
         # It may call the user's model at any draw, on all data. Hours of computing do not depend on it.
         except Exception as error:
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{Path(frame.filename).name}, line {frame.lineno}"
             self._note(
-                f"{self._method.name}: {what} cannot be estimated ({reason_of(error)}; {place}), so that a warning may "
-                "be missing."
+                f"{self._method.name}: {what} cannot be estimated ({reason_of(error)}; {raised_in(error)}), so that a "
+                "warning may be missing."
             )
             return None
 

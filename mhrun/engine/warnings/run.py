@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import traceback
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +24,7 @@ from mhrun.engine.warnings.noise import (
     mean_warnings,
     noise_warnings,
 )
-from mhrun.errors import reason_of
+from mhrun.errors import raised_in, reason_of
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.preconditioned import PreconditionedDynamics
 from mhrun.models.parameters import parameters_of
@@ -59,10 +57,8 @@ def _surviving_warnings(method: Method, lines: Iterator[str]) -> list[str]:
     try:
         found.extend(lines)  # those before the exception are kept
     except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{Path(frame.filename).name}, line {frame.lineno}"
         found.append(
-            f"{method.name}: warnings may be missing ({reason_of(error)}; {place}); please report it."
+            f"{method.name}: warnings may be missing ({reason_of(error)}; {raised_in(error)}); please report it."
         )
     return found
 
