@@ -15,16 +15,14 @@ import importlib
 import inspect
 import os
 import re
-import traceback
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar
 
-from mhrun.errors import UserError, is_of_launcher, nearest, place_in, reason_of
-from mhrun.names import is_bundled
+from mhrun.errors import UserError, is_of_launcher, nearest
 from mhrun.numbers import is_number, is_whole, whole_number
-from mhrun.paths import PACKAGE, import_from_folders, user_folders
+from mhrun.ownership import blame, is_bundled
+from mhrun.paths import import_from_folders
 from mhrun.yaml_file import scalar_text
 
 T = TypeVar("T")
@@ -115,25 +113,6 @@ def trusted_object(name: str, where: str = "") -> Any:
     if not _within(home, allowed) or not callable(part) or not is_part:
         raise UserError(f"{at}'{name}' is not defined in a trusted package ({', '.join(allowed)}).")
     return part
-
-
-def blame(error: BaseException) -> str:
-    """Return an error of a user's code in one line, with the last line of code outside this package and libraries.
-
-    Without one, as in an error of this package, with the last line of this package.
-    """
-    text = reason_of(error)
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{text} ({place_in(error.filename, error.lineno)})"
-    frames = traceback.extract_tb(error.__traceback__)
-    places = [str(folder) for folder in user_folders()]
-    others = [f for f in frames if not f.filename.startswith("<") and "site-packages" not in f.filename]
-    user_frames = (
-        [f for f in frames if any(f.filename.startswith(place) for place in places)]
-        or [f for f in others if not Path(f.filename).is_relative_to(PACKAGE)]
-        or others
-    )
-    return f"{text} ({place_in(user_frames[-1].filename, user_frames[-1].lineno)})" if user_frames else text
 
 
 def _in_packages(name: str) -> bool:

@@ -1,9 +1,8 @@
-"""Names that become files and folders: of experiments, methods, tables and figures; whether a class is bundled."""
+"""Names that become files and folders: of experiments, methods, tables and figures."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from mhrun.errors import UserError, cut
 
@@ -13,12 +12,6 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 def is_name(text: object) -> bool:
     """Return whether `text` is 1 to 64 ASCII letters, digits, dashes and underscores."""
     return isinstance(text, str) and _NAME.fullmatch(text) is not None
-
-
-def is_bundled(part: Any) -> bool:
-    """Return whether a class, or the class of an object, is defined in this package, not by the user or a library."""
-    cls = part if isinstance(part, type) else type(part)
-    return bool(cls.__module__.startswith("mhrun."))
 
 
 def identifier(text: str, prefix: str) -> str:

@@ -6,11 +6,11 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from mhrun.build import blame
 from mhrun.check import contracts, measures, stationarity
 from mhrun.check.results import DOUBTFUL, FAILS, HOLDS, REPEATED, CheckResult, after_repetition
 from mhrun.check.subject import Check, Subject
 from mhrun.errors import Refusal, UserError, nearest
+from mhrun.ownership import blame
 from mhrun.random import derive_key
 
 CHECKS: dict[str, Check] = {

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 import time
 import traceback
 from pathlib import Path
 from typing import NamedTuple
 
 from mhrun.errors import Halt, halt_of, place_in, reason_of
-from mhrun.paths import PACKAGE, ROOT, cache_dir
+from mhrun.ownership import frames_of, is_own_file, user_frame
+from mhrun.paths import cache_dir
 
 BUG = 70
 """Exit status of a bug in mhrun; EX_SOFTWARE of sysexits.h."""
@@ -32,8 +32,9 @@ def crash_of(error: BaseException) -> Crash:
 
     It counts as the user's if the innermost frame outside of libraries is not in mhrun.
     """
-    frame = _innermost(error)
-    of_user = frame is not None and not _is_bundled(Path(frame.filename))
+    innermost = next(reversed(frames_of(error)), None)
+    of_user = innermost is not None and not is_own_file(innermost.filename)
+    frame = user_frame(error) if of_user else innermost
     place = "" if frame is None else f" ({place_in(frame.filename, frame.lineno)})"
     message = f"it calls sys.exit({error.code!r})" if isinstance(error, SystemExit) else reason_of(error)
     halt = halt_of(error) if of_user else None
@@ -108,24 +109,3 @@ def _unused(place: Path, stem: str) -> Path:
     """Return an unused file name: one command can crash several times in a second."""
     names = (f"{stem}{'' if k == 0 else f'-{k}'}.txt" for k in range(_KEPT))
     return place / next((name for name in names if not (place / name).exists()), f"{stem}.txt")
-
-
-def _innermost(error: BaseException) -> traceback.FrameSummary | None:
-    """Return the innermost frame outside of libraries, or None if all are in them."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return next((frame for frame in reversed(frames) if not _is_library(frame.filename)), None)
-
-
-def _is_library(filename: str) -> bool:
-    paths = sysconfig.get_paths()
-    if filename.startswith("<") or _is_bundled(Path(filename)):
-        return filename.startswith("<")
-    return any(filename.startswith(paths[key]) for key in ("stdlib", "platstdlib", "purelib", "platlib"))
-
-
-def _is_bundled(path: Path) -> bool:
-    # An installed package is one folder; a clone also has experiments/ and hydra_plugins/.
-    return any(
-        path.is_relative_to(place)
-        for place in (PACKAGE, ROOT / "experiments", PACKAGE.parent / "hydra_plugins")
-    )

@@ -7,11 +7,10 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Protocol
 
-from mhrun.errors import UserError, cut
+from mhrun.errors import UserError, cut, place_in
 from mhrun.kernels.stationary import user_parts
-from mhrun.names import is_bundled
+from mhrun.ownership import is_bundled, is_library, is_own_file
 from mhrun.parts import Kernel
-from mhrun.paths import PACKAGE
 from mhrun.target import Target
 from mhrun.types import Controls, Record, State
 
@@ -106,7 +105,7 @@ _REASONS = (  # of numba, the most telling first
 
 
 def _reason(message: str, pieces: Collection[str]) -> str:
-    """Return why numba cannot compile a piece: the innermost reason, and the first place outside of this package.
+    """Return why numba cannot compile a piece: the innermost reason, and the first place in the user's code.
 
     Args:
         message: numba's.
@@ -122,6 +121,6 @@ def _reason(message: str, pieces: Collection[str]) -> str:
             break
     reason = cut(reason, 200)
     reason = f"there is no {reason}" if re.fullmatch(r"[\w.]+\(.*\)", reason) else reason
-    places = [(Path(file), line) for file, line in _PLACE.findall(text)]
-    others = [(file.name, line) for file, line in places if not file.resolve().is_relative_to(PACKAGE)]
-    return f"{reason} ({others[0][0]}, line {others[0][1]})" if others else reason
+    places = [(str(Path(file).resolve()), int(line)) for file, line in _PLACE.findall(text)]
+    of_user = [place_in(*place) for place in places if not is_own_file(place[0]) and not is_library(place[0])]
+    return f"{reason} ({of_user[0]})" if of_user else reason

@@ -11,7 +11,7 @@ from mhrun.engine.execution.executors import HYBRID, prefers_compiled
 from mhrun.engine.method import Method
 from mhrun.errors import Refusal
 from mhrun.monitors import Monitor
-from mhrun.names import is_bundled
+from mhrun.ownership import is_bundled
 from mhrun.schedules import Plan
 from mhrun.store.files import read_json
 from mhrun.store.sharing import EXECUTOR

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from mhrun.names import is_bundled
+from mhrun.ownership import is_bundled
 from mhrun.parts import Dynamics, Kernel, Pairing, Proposal, Rule
 from mhrun.schedules.plan import Plan
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhrun.build import blame
 from mhrun.errors import UserError, is_of_launcher, is_out_of_memory, place_in
+from mhrun.ownership import blame
 from mhrun.torch_private import warn_of_slow_vmap
 
 

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn.modules.conv import _ConvNd
 
-from mhrun.build import blame
 from mhrun.errors import Refusal, UserError, nearest
 from mhrun.models.block_priors import prior_of_blocks
 from mhrun.models.explained import converted
@@ -29,6 +28,7 @@ from mhrun.models.module_classes import (
 from mhrun.models.module_copy import initialised, prepared, reset, theta_of_state, warn_of_layers
 from mhrun.models.module_evaluation import BOUND, VMAPPED, Evaluator, Likelihood, values_kept
 from mhrun.models.module_vmapped import Vmapped
+from mhrun.ownership import blame
 from mhrun.random import Draws, derive_key
 from mhrun.types import BUFFER, Field, ParameterBlock, Rows
 

@@ -16,6 +16,7 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 from mhrun.native.processor import use_long_vectors
+from mhrun.ownership import is_own_module
 from mhrun.paths import PACKAGE, cache_dir
 
 Piece = Callable[..., Any]
@@ -89,7 +90,7 @@ def _parts(function: Piece) -> list[Piece]:
 
 
 def _is_bundled(function: Piece) -> bool:
-    return all(part.__module__.split(".")[0] == "mhrun" for part in _parts(function))
+    return all(is_own_module(part.__module__) for part in _parts(function))
 
 
 def compiled(function: F) -> F:

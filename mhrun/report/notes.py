@@ -154,11 +154,11 @@ def _public(module: ModuleType | None) -> dict[str, Any]:
     return {
         name: member
         for name, member in vars(module or object).items()
-        if not name.startswith("_") and not inspect.isclass(member) and not _is_library(member)
+        if not name.startswith("_") and not inspect.isclass(member) and not _is_foreign(member)
     }
 
 
-def _is_library(member: Any) -> bool:
+def _is_foreign(member: Any) -> bool:
     """Return whether this is a module that is not another of the experiments."""
     return inspect.ismodule(member) and not member.__name__.startswith(
         experiment_module("shared").__name__.partition(".")[0]

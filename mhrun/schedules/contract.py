@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from mhrun.build import blame
 from mhrun.errors import Refusal
+from mhrun.ownership import blame
 
 QUANTITIES = ("step_size", "temperature", "noise_temperature")
 _CHUNK = 1 << 16  # steps whose values are checked at once

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal, cut
-from mhrun.names import is_bundled
+from mhrun.ownership import is_bundled
 from mhrun.parts import AUTO
 from mhrun.schedules.contract import check_values
 from mhrun.types import Controls

@@ -8,7 +8,6 @@ import hashlib
 import importlib.util
 import inspect
 import logging
-import os
 import re
 import sys
 import types
@@ -22,18 +21,13 @@ import numpy as np
 import torch
 
 from mhrun.errors import UserError
-from mhrun.names import is_bundled
+from mhrun.ownership import is_bundled, is_library
+from mhrun.paths import PACKAGE
 
 _PLACE = re.compile(r" at 0x[0-9A-Fa-f]+")  # the address of an object in memory
 _MEMO = "_memo"  # the attribute in which a part of this package caches values
 _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 _LABELS = ("columns", "index", "name", "dims", "coords", "dtype", "dtypes", "categories")
-_LIBRARIES = (
-    f"{Path(types.__file__).resolve().parent}{os.sep}",
-    f"{Path(__file__).resolve().parent.parent}{os.sep}",
-    f"{os.sep}site-packages{os.sep}",
-    f"{os.sep}dist-packages{os.sep}",
-)
 # The function inside a compiler's or a cache's wrapper
 _WITHIN = "__wrapped__", "py_func", "_torchdynamo_orig_callable"
 
@@ -70,7 +64,7 @@ class _Taker:
         self._add_text(type(thing).__qualname__)
         if thing is None or isinstance(thing, str | bytes | int | float | complex):
             self._add_text(repr(thing))
-        elif isinstance(thing, types.ModuleType) and not _is_library(thing):
+        elif isinstance(thing, types.ModuleType) and not _is_library_module(thing):
             self._module(thing)
         elif isinstance(thing, types.ModuleType | types.BuiltinFunctionType | np.ufunc | logging.Logger):
             self._add_text(_name(thing))
@@ -128,7 +122,7 @@ class _Taker:
         values = [vars(module)[name] for name in sorted(vars(module))]
         owners = [v if isinstance(v, types.ModuleType) else sys.modules.get(_owner(v)) for v in values]
         for owner in owners:
-            if owner is not None and owner is not module and not _is_library(owner):
+            if owner is not None and owner is not module and not _is_library_module(owner):
                 self._module(owner)
 
     def _object(self, thing: Any) -> None:
@@ -225,9 +219,9 @@ def _imported(function: types.FunctionType) -> list[types.ModuleType]:
             if module is None:
                 with suppress(Exception):  # its function will say what is wrong
                     spec = importlib.util.find_spec(full)
-                    if spec is not None and spec.origin and not spec.origin.startswith(_LIBRARIES[:2]):
+                    if spec is not None and spec.origin and not _is_library_file(spec.origin):
                         module = importlib.import_module(full)
-            if module is not None and not _is_library(module):
+            if module is not None and not _is_library_module(module):
                 found.append(module)
                 break
     return found
@@ -250,7 +244,7 @@ def _name(thing: Any) -> str:
 
 def _of_library(thing: Any) -> bool:
     """Return whether a class or function belongs to a library, including this one, and not to the user."""
-    return _is_library(sys.modules.get(_owner(thing)), _owner(thing))
+    return _is_library_module(sys.modules.get(_owner(thing)), _owner(thing))
 
 
 def _owner(thing: Any) -> str:
@@ -258,15 +252,18 @@ def _owner(thing: Any) -> str:
     return str(getattr(thing, "__module__", None) or "")
 
 
-def _is_library(module: types.ModuleType | None, name: str | None = None) -> bool:
+def _is_library_module(module: types.ModuleType | None, name: str | None = None) -> bool:
     """Return whether a module belongs to a library, including this one, and not to the user."""
     name = module.__name__ if module is not None and name is None else str(name)
     if name == "__main__":  # also where a library runs the program, as python -m cProfile does
         return False
     if name.partition(".")[0] in sys.stdlib_module_names:
         return True
-    file = getattr(module, "__file__", None) or ""
-    return any(folder in file for folder in _LIBRARIES)
+    return _is_library_file(getattr(module, "__file__", None) or "")
+
+
+def _is_library_file(file: str) -> bool:
+    return is_library(file) or Path(file).is_relative_to(PACKAGE)
 
 
 def _omitted(name: str, value: Any) -> bool:

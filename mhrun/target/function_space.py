@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from mhrun.build import blame
 from mhrun.data import Dataset
 from mhrun.diagnostics.chains import some_coordinates
 from mhrun.errors import UserError
 from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
+from mhrun.ownership import blame
 from mhrun.types import Model, Rows, blocks_of
 from mhrun.types.capabilities import predicts_classes
 

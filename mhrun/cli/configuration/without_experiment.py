@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from mhrun.names import is_bundled
+from mhrun.ownership import is_bundled
 
 if TYPE_CHECKING:
     from mhrun.target import Target

@@ -18,8 +18,8 @@ from mhrun.engine.model_checks.support import check_support
 from mhrun.errors import Refusal
 from mhrun.models.function import FunctionModel
 from mhrun.models.module import ModuleModel
-from mhrun.names import is_bundled
 from mhrun.native import native_form
+from mhrun.ownership import is_bundled
 from mhrun.random import Draws, Purpose, Streams
 from mhrun.target import Target
 from mhrun.target.gradients import Gradients
