@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from mhrun.numbers import is_number
 
 Array = npt.NDArray[np.floating]
 
@@ -133,6 +136,13 @@ class Estimate(NamedTuple):
 
     value: float
     se: float
+
+
+def number_of(value: object) -> float:
+    """Return a number, or an estimate's value; NaN for anything else."""
+    if isinstance(value, Estimate):
+        return value.value
+    return float(value) if is_number(value) else math.nan
 
 
 def chi_squared(shares: Array, probability: Array) -> Estimate:

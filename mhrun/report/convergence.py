@@ -6,15 +6,8 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from mhrun.diagnostics.grid import Estimate
+from mhrun.diagnostics.grid import number_of
 from mhrun.report.efficiency import ESS, RHAT, is_apart, named
-
-
-def number_of(value: Any) -> float:
-    """Return a number, an estimate's value, or NaN for None."""
-    if isinstance(value, Estimate):
-        return value.value
-    return float(value) if value is not None else float("nan")
 
 
 def is_finite(value: Any) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mhrun.diagnostics.distances import Shifts, energy_distance, own_error, shifts
+from mhrun.diagnostics.grid import number_of
 from mhrun.diagnostics.growth import Growth, growth
 from mhrun.errors import UserError
 from mhrun.report.comparison.agreement import AGREES, ANOTHER, REFERENCE, RELEVANT, UNKNOWN, judge
@@ -25,7 +26,7 @@ from mhrun.report.comparison.notes import (
     tempered,
 )
 from mhrun.report.comparison.rows import Row, names_of_parameters, run_names, target_notes, undamaged, unlike
-from mhrun.report.convergence import convergence_warnings, number_of, single_chain_warnings
+from mhrun.report.convergence import convergence_warnings, single_chain_warnings
 from mhrun.report.efficiency import columns_of, efficiency, worth
 from mhrun.report.run import Run
 from mhrun.report.tables import shown

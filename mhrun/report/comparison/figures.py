@@ -11,9 +11,9 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from mhrun.diagnostics.grid import Estimate
+from mhrun.diagnostics.grid import Estimate, number_of
 from mhrun.report.comparison.compare import Comparison
-from mhrun.report.convergence import is_finite, number_of
+from mhrun.report.convergence import is_finite
 from mhrun.report.efficiency import unconverged
 from mhrun.report.plots import panels
 from mhrun.report.style import COLOURS, method_styles

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mhrun.diagnostics.grid import number_of
 from mhrun.kernels.stationary import APPROXIMATE, DECLARED, EXACT
 from mhrun.report.comparison.agreement import AGREES, DIFFERS_SHORT, UNKNOWN
 from mhrun.report.comparison.rows import Row
-from mhrun.report.convergence import number_of
 from mhrun.report.efficiency import COORDINATES, ESS, RHAT, is_apart, named
 from mhrun.report.tables import shown
 

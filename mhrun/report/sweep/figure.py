@@ -14,8 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from mhrun.diagnostics.grid import Estimate
-from mhrun.numbers import is_number
+from mhrun.diagnostics.grid import Estimate, number_of
 from mhrun.report.marks import MARKS, SHORT
 from mhrun.report.style import LINES, method_styles
 from mhrun.report.sweep.text import BESIDES, short_names
@@ -52,7 +51,7 @@ def sweep_figure(
     """
     floors = {metric: floor for metric, floor in (floors or {}).items() if floor in frame}
     besides = (*keys, "method", "run", *MARKS, *BESIDES, *floors.values())
-    metrics = [c for c in frame.columns if c not in besides and frame[c].map(_number).notna().any()]
+    metrics = [c for c in frame.columns if c not in besides and frame[c].map(number_of).notna().any()]
     if not metrics:
         return NOTHING
     lines = _lines(frame, keys, metrics, floors, styles or {})
@@ -171,7 +170,7 @@ def _draw_panel(axis: Axes, lines: _Lines, metric: str, bars: str) -> _Panel:
             if is_untouched:
                 panel.notes[f"lines without marks: {lines.heading} does not touch the method"] = None
             if metric in lines.floors:
-                floor = part[lines.floors[metric]].map(_number)
+                floor = part[lines.floors[metric]].map(number_of)
                 axis.plot(part[lines.key], floor, **_FLOOR, color=style["color"])
                 if np.isfinite(floor.to_numpy(dtype=float)).any():
                     panel.notes["fine dots: noise floor"] = None
@@ -185,7 +184,7 @@ def _draw_panel(axis: Axes, lines: _Lines, metric: str, bars: str) -> _Panel:
 
 def _bottom(drawn: pd.DataFrame) -> float:
     """Return where a logarithmic axis begins: at half of the smallest number that is drawn."""
-    values = drawn.map(_number).to_numpy(dtype=float)
+    values = drawn.map(number_of).to_numpy(dtype=float)
     return float(values[(values > 0) & np.isfinite(values)].min()) / 2
 
 
@@ -212,7 +211,7 @@ def _parts(
     setting has a place in common with another: a job that is refused leaves a gap.
     """
     places = rows[key].map(str)
-    numbers = rows[list(metrics)].map(_number)
+    numbers = rows[list(metrics)].map(number_of)
     points = numbers.assign(**{key: places}).drop_duplicates()
     is_shared = places.duplicated(keep=False).groupby(settings).any()
     if len(is_shared) > 1 and is_shared.all() and points[key].is_unique and numbers.notna().any(axis=None):
@@ -222,7 +221,7 @@ def _parts(
 
 def _is_untouched(part: pd.DataFrame, metrics: Sequence[str]) -> bool:
     """Return whether a line has several points with the same numbers: the swept setting has no effect on the method."""
-    numbers = part[list(metrics)].map(_number)
+    numbers = part[list(metrics)].map(number_of)
     return len(part) > 1 and len(numbers.drop_duplicates()) == 1 and bool(numbers.notna().any(axis=None))
 
 
@@ -239,7 +238,7 @@ def _notes(part: pd.DataFrame, metric: str, bars: str, bottom: float) -> dict[st
 
 def _is_cut(column: pd.Series, bottom: float) -> npt.NDArray[np.bool_]:
     """Return which bars go through the bottom of a logarithmic axis, as those do that reach zero."""
-    lower = column.map(_number) - column.map(_error)
+    lower = column.map(number_of) - column.map(_error)
     return (lower <= bottom).to_numpy(dtype=bool)
 
 
@@ -267,7 +266,7 @@ def _draw_line(
 
     The marks of methods that are too short to judge are hollow; bars that go through the bottom end in an arrow.
     """
-    value = part[metric].map(_number).to_numpy(dtype=float)
+    value = part[metric].map(number_of).to_numpy(dtype=float)
     if not np.isfinite(value).any():
         return None, None
     colour, mark = style["color"], style["marker"]
@@ -330,15 +329,9 @@ def _label(axis: Axes, ends: Sequence[_End]) -> None:
 
 def _over_decades(values: pd.Series) -> bool:
     """Return whether numbers are to be drawn on a logarithmic scale: all positive, over two decades or more."""
-    numbers = values.map(_number).to_numpy(dtype=float)
+    numbers = values.map(number_of).to_numpy(dtype=float)
     finite = numbers[np.isfinite(numbers)]
     return bool(finite.size and finite.min() > 0 and finite.max() >= 100 * finite.min())
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, Estimate):
-        return value.value
-    return float(value) if is_number(value) else float("nan")
 
 
 def _error(value: Any) -> float:

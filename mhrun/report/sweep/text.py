@@ -9,8 +9,7 @@ from typing import Any
 import pandas as pd
 from scipy import stats
 
-from mhrun.diagnostics.grid import Estimate
-from mhrun.numbers import is_number
+from mhrun.diagnostics.grid import Estimate, number_of
 from mhrun.report.declared import Measure, measure_of
 from mhrun.report.efficiency import ESS, RHAT
 from mhrun.report.marks import MARKS, SHORT
@@ -48,7 +47,7 @@ def over_seeds(frame: pd.DataFrame, keys: Sequence[str]) -> tuple[pd.DataFrame, 
     for _, group in frame.groupby(named, sort=False, dropna=False):
         row = {name: group[name].iloc[0] for name in named} | {SEEDS: int(group[SEED].nunique())}
         for name in numbers:
-            values = group[name].map(_number).dropna()
+            values = group[name].map(number_of).dropna()
             row[name] = Estimate(float(values.mean()), float(values.std())) if len(values) else None
         rows.append(row | {name: bool(group[name].any()) for name in flags})
     return pd.DataFrame(rows, columns=[*named, SEEDS, *numbers, *flags]), other_keys
@@ -73,7 +72,7 @@ def sweep_finding(config: Mapping[str, Any], frame: pd.DataFrame, keys: Sequence
     equal: dict[str, list[str]] = {_NO_DIFFERENCE: [], _UNJUDGED: []}
     for method in frame["method"].unique():
         rows = frame[frame["method"] == method]
-        values = rows[measure.metric].map(_number)
+        values = rows[measure.metric].map(number_of)
         rows, values = rows[values.notna()], values.dropna()
         if len(rows) < 2 or values.max() == values.min():
             continue
@@ -135,9 +134,9 @@ def _least_difference(rows: pd.DataFrame, measure: Measure) -> float:
     errors alone: where no two jobs differ at the same rate. A number with neither is taken as exact.
     """
     column = rows[measure.metric]
-    values = [_number(value) for value in column]
+    values = [number_of(value) for value in column]
     low, high = values.index(min(values)), values.index(max(values))
-    floors = [_number(rows[measure.floor].iloc[at]) for at in (low, high)] if measure.floor in rows else []
+    floors = [number_of(rows[measure.floor].iloc[at]) for at in (low, high)] if measure.floor in rows else []
     has_floors = bool(floors) and all(map(math.isfinite, floors))
     errors = [value.se if isinstance(value, Estimate) else math.nan for value in column]
     tail = _FALSE_ALARM / (len(values) * (len(values) - 1))
@@ -175,9 +174,3 @@ def sweep_warnings(frame: pd.DataFrame, of_runs: Iterable[tuple[str, Sequence[st
             f"{', '.join(texts[:_WARNINGS])}{rest}."
         )
     return [*lines, *(f"{where}: {line}" for where, texts in of_runs for line in texts)]
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, Estimate):
-        return value.value
-    return float(value) if is_number(value) else math.nan
