@@ -1,4 +1,4 @@
-"""Checks of numbers and whole numbers in settings."""
+"""Numbers: those that are allowed in settings, and how they are shown."""
 
 from __future__ import annotations
 
@@ -40,4 +40,20 @@ def whole_number(name: str, value: Any, least: int | None = None, *, other: str 
 
 def rounded(value: float) -> str:
     """Return a number with three figures, or as a whole one: 0.301, 31,623."""
-    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
+    return in_figures(value, 3) if value < 999.5 else f"{value:,.0f}"
+
+
+def in_figures(value: float, figures: int) -> str:
+    """Return a number with so many figures at most, large and small ones with an exponent: 0.31, 480, 4.8e5."""
+    text = f"{value:.{figures}g}"
+    if "e" not in text:
+        return text
+    return f"{float(text):,.0f}" if 1 <= abs(float(text)) < 1e4 else scientific(value, figures)
+
+
+def scientific(value: float, figures: int) -> str:
+    """Return a number with an exponent and so many figures at most, without zeros that say nothing: 1.2e9, 1e-4."""
+    mantissa, mark, exponent = f"{value:.{figures - 1}e}".partition("e")
+    if not mark:  # NaN, or infinite
+        return mantissa
+    return f"{mantissa.rstrip('0').rstrip('.') if '.' in mantissa else mantissa}e{int(exponent)}"

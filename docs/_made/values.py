@@ -35,6 +35,7 @@ import claims
 import parts
 
 from mhrun.diagnostics.grid import Estimate
+from mhrun.numbers import in_figures
 from mhrun.report.claims.verdicts import NOT_AT_SCALE, NOT_JUDGED, NOT_REPRODUCED, REPRODUCED, count
 from mhrun.report.tables import shown
 from mhrun.store.identity import RESULTS_VERSION
@@ -190,6 +191,8 @@ def _written(value: Any, form: str) -> str:
         return f"{_plain(100 * _number(value))} %"
     if not re.fullmatch(r",?\.\d+[efg]", form):
         raise UnknownValue(f"'{form}' is no way to write a number.")
+    if form.endswith("e"):
+        return in_figures(_number(value), int(form[-2]) + 1)
     return f"{_number(value):{form}}"
 
 

@@ -18,6 +18,7 @@ from mhrun.cli.report_functions import check_report
 from mhrun.data.memory import in_bytes
 from mhrun.durations import describe_duration
 from mhrun.errors import UserError
+from mhrun.numbers import in_figures
 from mhrun.store.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -269,5 +270,5 @@ def _free(path: Path) -> int:
 def _number(between: tuple[float, float]) -> str:
     if not between[1]:
         return ""
-    low, high = (f"{value:.2g}".replace("e+0", "e").replace("e+", "e") for value in between)
+    low, high = (in_figures(value, 2) for value in between)
     return low if low == high else f"{low} to {high}"

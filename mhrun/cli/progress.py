@@ -13,6 +13,7 @@ from rich.table import Column
 from rich.text import Text
 
 from mhrun.durations import TimeLeft
+from mhrun.numbers import in_figures
 
 _EVERY = 5.0  # seconds between lines in a log
 _NAME, _BAR, _SHARE, _CLOCK = 20, 16, 5, 13  # widths of the columns of a bar
@@ -240,7 +241,7 @@ def _facts(accept_rate: float | None, n_lik: int, n_grad: int, *, short: bool = 
     acceptance, likelihoods, gradients = _SHORT if short else ("acceptance", "likelihoods", "gradients")
     parts = [] if accept_rate is None else [f"{acceptance} {accept_rate:.2f}"]
     if n_lik:
-        parts.append(f"{n_lik:.2g} {likelihoods}")
+        parts.append(f"{in_figures(n_lik, 2)} {likelihoods}")
     if n_grad:
-        parts.append(f"{n_grad:.2g} {gradients}")
+        parts.append(f"{in_figures(n_grad, 2)} {gradients}")
     return ", ".join(parts)

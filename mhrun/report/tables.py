@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from mhrun.diagnostics.grid import Estimate
+from mhrun.numbers import in_figures, scientific
 from mhrun.store.files import write_text
 
 _WRITTEN_OUT = 1e9  # counts below which a column writes all its counts out
@@ -42,12 +43,12 @@ def shown(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         if abs(value) >= 1e7:
-            return f"{value:.2e}".replace("e+", "e")
+            return scientific(value, 3)
         if value.is_integer():
             return f"{int(value):,}"
         if 0.1 <= abs(value) < 10:
             return f"{value:.3f}"
-        return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
+        return in_figures(value, 3) if abs(value) < 999.5 else f"{value:,.0f}"
     return str(value)
 
 

@@ -339,7 +339,7 @@ def shown(width, *advances, first=0):
 
 
 @pytest.mark.parametrize(
-    ("width", "facts"), [(64, ""), (80, "acc. 0.31"), (140, "acceptance 0.31, 4.8e+05 likelihoods")]
+    ("width", "facts"), [(64, ""), (80, "acc. 0.31"), (140, "acceptance 0.31, 4.8e5 likelihoods")]
 )
 def test_a_bar_has_one_clock_and_fits_the_terminal(monkeypatch, width, facts):
     monkeypatch.setenv("TERM", "xterm")

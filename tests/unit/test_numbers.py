@@ -1,4 +1,4 @@
-"""Which settings are numbers, and whole ones."""
+"""Which settings are numbers, and whole ones; how numbers are shown."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from mhrun.diagnostics.grid import Estimate, number_of
 from mhrun.errors import Refusal
-from mhrun.numbers import is_number, is_whole, whole_number
+from mhrun.numbers import in_figures, is_number, is_whole, scientific, whole_number
 
 
 @pytest.mark.parametrize(
@@ -54,3 +55,28 @@ def test_text_of_other_values(value, settings, text):
     with pytest.raises(Refusal) as refused:
         whole_number("m", value, **settings)
     assert str(refused.value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "plain", "exponent"),
+    [
+        (0.31234, "0.31", "3.1e-1"),
+        (48, "48", "4.8e1"),
+        (1_730, "1,700", "1.7e3"),
+        (481_000.0, "4.8e5", "4.8e5"),
+        (1e9, "1e9", "1e9"),
+        (-3.04e-5, "-3e-5", "-3e-5"),
+        (0.0, "0", "0e0"),
+        (math.inf, "inf", "inf"),
+    ],
+)
+def test_numbers_are_shown_without_zeros_that_say_nothing(value, plain, exponent):
+    assert in_figures(value, 2) == plain
+    assert scientific(value, 2) == exponent
+
+
+def test_the_number_of_a_value():
+    assert number_of(Estimate(2.0, 0.1)) == 2.0
+    assert number_of(np.float32(3.0)) == 3.0
+    assert math.isnan(number_of(None))
+    assert math.isnan(number_of("none"))

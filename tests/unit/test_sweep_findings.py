@@ -165,7 +165,7 @@ def test_warnings_that_are_alike_in_several_jobs_are_shown_once():
     noise = [
         "a: the noise has sd 1.07 (m = 100).",
         "a: the noise has sd 2 (m = 10).",
-        "a: noise has sd 3e-05.",
+        "a: noise has sd 3e-5.",
     ]
     jobs = [
         job(0, noise[0], noise[2]),

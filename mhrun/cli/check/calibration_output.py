@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from mhrun.numbers import scientific
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -87,7 +89,7 @@ def _print_conclusion(
     simulations = next(iter(study.simulations.values()))
     console.print(
         f"{conclusion}. {seconds:.0f} s; {simulations.data.n:,} data in a set; methods that are right have a failure "
-        f"with probability {FALSE_ALARMS:g}; seed {study.seed}.",
+        f"with probability {scientific(FALSE_ALARMS, 1)}; seed {study.seed}.",
         highlight=False,
     )
     quantities = max((len(calibration.p) for calibration in calibrations.values()), default=0)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mhrun.cli.check.calibration_output import STYLES
+from mhrun.numbers import scientific
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -78,8 +79,7 @@ def _conclusion(verdicts: Sequence[CheckResult], subject: Subject, seconds: floa
     found = " ".join(sentences if failed else ["no check fails.", *sentences])
     if failed and all(verdict.crashed for verdict in failed):
         return [f"{found} {seconds:.0f} s. Seed {subject.seed}."]
-    alarms = f"{FALSE_ALARMS:.0e}".replace("e-0", "e-")
-    chance = f"A correct kernel fails this page with probability {alarms}."
+    chance = f"A correct kernel fails this page with probability {scientific(FALSE_ALARMS, 1)}."
     return [f"{found} {seconds:.0f} s. {chance} Seed {subject.seed}.", _unseen(verdicts, subject)]
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mhrun.engine.method import Method
+from mhrun.numbers import in_figures
 from mhrun.store.blocks import load_block
 from mhrun.store.files import write_whole
 from mhrun.store.sharing import PILOT
@@ -83,7 +84,7 @@ def line(name: str, facts: dict[str, Any]) -> str:
         origin = " from draws" if "rounds" in facts else ""
         words.append(f"precondition={facts['scale']}{origin} (condition number {facts['condition']:.3g})")
     cost = " and ".join(
-        f"{facts[key]:.2g} {word}".replace("e+0", "e")
+        f"{in_figures(facts[key], 2)} {word}"
         for key, word in (("n_lik", "likelihoods"), ("n_grad", "gradients"))
         if facts.get(key)
     )
