@@ -39,6 +39,8 @@ SHIFT = 0.3  # bias of a mean by steps, in posterior standard deviations, above 
 FIRST_ORDER = 2.0  # of that, above which an expansion in the step size says neither its size nor its sign
 RHAT, ESS = 1.01, 400.0
 """Above this R-hat, and below this effective sample size, a run warns (Vehtari et al. 2021)."""
+SETTLED = 1.1
+"""Up to this R-hat, draws can be compared with others or with the model, though they may be too few to be reported."""
 
 COORDINATES = 64
 """Of a wide model, so many coordinates, evenly spaced, are compared and listed."""

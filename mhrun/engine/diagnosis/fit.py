@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeGuard
 import numpy as np
 import torch
 
-from mhrun.diagnostics.chains import diagnoses
+from mhrun.diagnostics.chains import SETTLED, diagnoses
 from mhrun.diagnostics.ladders import rung
 from mhrun.engine.method import Method
 from mhrun.kernels.stationary import samples
@@ -19,9 +19,6 @@ from mhrun.types.capabilities import HasFitFlag, JudgesFit, offers
 
 if TYPE_CHECKING:
     import xarray as xr
-
-
-_NEAR = 1.1  # R-hat below which means of all draws are near the posterior's
 
 
 def judges_fit(model: Model) -> TypeGuard[JudgesFit]:
@@ -49,7 +46,7 @@ def fit_warnings(method: Method, trace: xr.DataTree) -> list[str]:
     kept = [of[valid] for of, valid in zip(flat_draws(cold["posterior"]), validity(cold), strict=True)]
     draws = np.stack([chain[: min(map(len, kept))] for chain in kept])
     rhats = np.array([diagnosis.rhat for diagnosis in diagnoses(draws)])
-    if not (rhats < _NEAR).all():  # NaN neither
+    if not (rhats <= SETTLED).all():  # NaN neither
         return []
     flat = torch.from_numpy(draws.reshape(-1, draws.shape[-1]).astype(np.float64)).to(data.device)
     return model.fit_warnings(flat, data.fields)

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from mhrun.diagnostics.chains import diagnosis, some_coordinates
+from mhrun.diagnostics.chains import SETTLED, diagnosis, some_coordinates
 from mhrun.engine.diagnosis.kept_draws import cold_draws
 from mhrun.engine.method import Method
 
 UNSETTLED = "unsettled_rhat"  # in a summary
-SETTLED = 1.1  # R-hat: of a step size that is judged, not of draws that are good enough
 _MOST, _FEWEST, _COORDINATES = 20_000, 100, 50  # draws and coordinates that are looked at
 
 

@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from mhrun.diagnostics.chains import diagnosis, some_coordinates
-from mhrun.engine.diagnosis.mixing import SETTLED
+from mhrun.diagnostics.chains import SETTLED, diagnosis, some_coordinates
 from mhrun.engine.diagnosis.sampled_gradients import SampledGradients
 
 TOLERATED = 1.25  # times the variance: a pilot's step makes it 1.1

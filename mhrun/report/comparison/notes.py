@@ -6,15 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mhrun.diagnostics.chains import SETTLED
 from mhrun.diagnostics.grid import number_of
 from mhrun.kernels.stationary import APPROXIMATE, DECLARED, EXACT
 from mhrun.report.comparison.agreement import AGREES, DIFFERS_SHORT, UNKNOWN
 from mhrun.report.comparison.rows import Row
 from mhrun.report.efficiency import COORDINATES, ESS, RHAT, is_apart, named
 from mhrun.report.tables import shown
-
-MIXED = 1.1
-"""R-hat of a reference above which distances from it measure nothing."""
 
 
 def better(records: Mapping[str, Mapping[str, Any]], reference: str) -> str:
@@ -34,7 +32,7 @@ def better(records: Mapping[str, Mapping[str, Any]], reference: str) -> str:
 
 def doubts(name: str, value: float, advice: str = "") -> list[str]:
     """Return a line on a reference whose chains have not converged, or may not have; `advice` is added."""
-    if value > MIXED:
+    if value > SETTLED:
         return [
             f"The reference {name} has R-hat {shown(value)}: its chains have not converged, so that distances from it "
             f"do not measure the other methods. Run it for longer, or choose another reference.{advice}"
