@@ -1,9 +1,9 @@
 """Builds objects from configuration, from trusted names only.
 
 The key ``_target_`` of a node names a class or function and its other keys are the arguments, as in Hydra. Only names
-that are *defined in* a trusted place are allowed: the classes of parts in this package (`PACKAGES`), and the packages
-that the user names with ``--trust``, ``--project`` or in the environment (``MHRUN_TRUST``). A configuration cannot
-extend this list, because it may come from someone else. Names that are merely imported by a trusted module
+that are *defined in* a trusted place are allowed: the classes of parts in this package (`mhrun.kinds`), and the
+packages that the user names with ``--trust``, ``--project`` or in the environment (``MHRUN_TRUST``). A configuration
+cannot extend this list, because it may come from someone else. Names that are merely imported by a trusted module
 (``mhrun.paths.os``) are refused, and so is the rest of this package: its command line could trust others.
 """
 
@@ -20,6 +20,7 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 from mhrun.errors import UserError, is_of_launcher, nearest
+from mhrun.kinds import OF_A_PART, PACKAGES
 from mhrun.numbers import is_number, is_whole, whole_number
 from mhrun.ownership import blame, is_bundled
 from mhrun.paths import import_from_folders
@@ -29,20 +30,6 @@ T = TypeVar("T")
 
 TRUST = "MHRUN_TRUST"
 """The environment variable that names the user's trusted packages, with commas between them."""
-
-PACKAGES = (
-    "models",
-    "data",
-    "kernels",
-    "proposals",
-    "dynamics",
-    "priors",
-    "pairing",
-    "rules",
-    "schedules",
-    "monitors",
-)
-"""The packages whose classes a configuration may name."""
 
 
 def trusted() -> tuple[str, ...]:
@@ -90,7 +77,7 @@ def trusted_object(name: str, where: str = "") -> Any:
     module_name, _, attribute = name.rpartition(".")
     if not _in_packages(name):
         raise UserError(
-            f"{at}there is no part '{name}'; those of this package are in mhrun.{', mhrun.'.join(PACKAGES)}."
+            f"{at}there is no part '{name}'; those of this package are in mhrun.{', mhrun.'.join(PACKAGES.values())}."
         )
     if not name.startswith(
         "mhrun."
@@ -116,9 +103,9 @@ def trusted_object(name: str, where: str = "") -> Any:
 
 
 def _in_packages(name: str) -> bool:
-    """Return whether a name of this package is in one of `PACKAGES`; names of other packages are not restricted."""
+    """Return whether a name of this package is that of a kind of part; names of other packages are not restricted."""
     words = name.split(".")
-    return words[0] != "mhrun" or words[1] in PACKAGES
+    return words[0] != "mhrun" or words[1] in PACKAGES.values()
 
 
 def _within(name: str, packages: Sequence[str]) -> bool:
@@ -224,8 +211,7 @@ _MISSPELT = 0.85  # similarity of a misspelt declaration
 _LITERAL = re.compile(r"Literal\[([^\]]*)\]")
 _OPTIONAL = re.compile(r"Optional\[(.*)\]")
 _TYPING = re.compile(r"\b(?:typing|t)\.")
-_GROUPS = ("proposal", "pairing", "rule", "dynamics", "prior", "schedule", "monitor")  # of conf/
-_PARTS = (*(group.title() for group in _GROUPS), "Model", "Kernel")
+_BASES = [kind.title() for kind in PACKAGES if kind != "data"]
 
 
 def _as(annotation: Any, value: Any, setting: str) -> Any:
@@ -248,11 +234,11 @@ def _as(annotation: Any, value: Any, setting: str) -> Any:
         return value
     if kind == "int":
         return whole_number(setting, value)
-    if kind in _PARTS and (value is None or isinstance(value, dict | list | str | int | float)):
+    if kind in _BASES and (value is None or isinstance(value, dict | list | str | int | float)):
         place, group = setting.replace(": ", "."), kind.lower()
-        if isinstance(value, str) and group in _GROUPS and value.isidentifier():
+        if isinstance(value, str) and group in OF_A_PART and value.isidentifier():
             raise UserError(f"{setting} = {value} is a name, not a part; write {group}@{place}={value}.")
-        raise UserError(no_part(setting, f"+{group}@{place}=NAME" if group in _GROUPS else ""))
+        raise UserError(no_part(setting, f"+{group}@{place}=NAME" if group in OF_A_PART else ""))
     plain = {
         "float": (is_number(value), "a number"),
         "bool": (isinstance(value, bool), "true or false"),

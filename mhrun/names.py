@@ -6,6 +6,8 @@ import re
 
 from mhrun.errors import UserError, cut
 
+SCALES = ("smoke", "quick", "long", "paper")
+"""The usual names of an experiment's scales; an experiment may have others."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 

@@ -7,11 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from mhrun.cli.checked import NAMED, SETTINGS
 from mhrun.cli.commands import COMMANDS, COMMON, OPTIONS
 from mhrun.cli.listing.key_tree import KeyTree, key_tree
 from mhrun.cli.listing.outline import Outline, method_parts, outline
 from mhrun.cli.places import experiments, outputs_of
 from mhrun.errors import UserError, nearest
+from mhrun.names import SCALES
 from mhrun.paths import CONF
 from mhrun.store.folder import runs
 from mhrun.store.projects import project
@@ -56,7 +58,6 @@ complete -c mhrun -n 'string match -qr "^(init|compare)\$" -- (commandline -opc)
 
 SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 
-_SCALES = ("smoke", "quick", "paper")
 _VALUES: dict[str, tuple[str, ...]] = {
     "device": ("cpu", "cuda"),
     "dtype": ("float64", "float32"),
@@ -81,8 +82,6 @@ _KEYS = (
     ),
 )
 _GROUPS = ("data", "methods", "model", "monitor", "runtime", "target")
-_CHECKED = ("rule", "proposal", "pairing", "dynamics", "method")
-_CHECK_KEYS = ("checks", "seed", "chains", "step_size", "n", "m", "effective")
 _TAKES_A_PATH = ("--project", "--config-dir", "-cd", "--trust")
 
 
@@ -227,7 +226,7 @@ def _values(line: _Line, head: Outline | None, key: str) -> Iterator[str]:
     if key == "experiment":
         yield from experiments(line.conf)
     elif key == "scale":
-        yield from head.scales if head else _SCALES
+        yield from head.scales if head else SCALES
     elif key in _VALUES:
         yield from _VALUES[key]
     elif (CONF / group).is_dir():
@@ -262,9 +261,9 @@ def _of_runs(line: _Line, current: str) -> Iterator[str]:
 def _of_check(line: _Line, current: str) -> Iterator[str]:
     key, has_value, _ = current.partition("=")
     if has_value:
-        yield from (f"{key}={name}" for name in (_files(line, key) if key in _CHECKED else ()))
+        yield from (f"{key}={name}" for name in (_files(line, key) if key in NAMED else ()))
     else:
-        yield from (f"{key}=" for key in (*_CHECKED, *_CHECK_KEYS))
+        yield from (f"{key}=" for key in (*NAMED, *SETTINGS))
 
 
 def _fixed(choices: Sequence[str], line: _Line, current: str) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from mhrun.build import TRUST
 from mhrun.cli.commands import COMMANDS, COMMON, OPTIONS
 from mhrun.errors import UserError, nearest
+from mhrun.names import SCALES
 from mhrun.paths import FOLDERS
 
 _KEPT = {name: set(OPTIONS[name]) - set(COMMON) for name in ("compare", "init")}  # that commands read
@@ -187,7 +188,7 @@ def _experiment(argument: str, folders: Sequence[Path]) -> str:
             f"{argument!r} is a command, which comes first: mhrun [--project FOLDER] {argument} ..."
         )
     hint = nearest(argument, [*COMMANDS, *paths])
-    if argument in ("smoke", "quick", "long", "paper"):
+    if argument in SCALES:
         hint = f" Did you mean 'scale={argument}'?"
     raise UserError(
         f"{argument!r} is not a command, an experiment or KEY=VALUE.{hint} mhrun list shows the experiments, "

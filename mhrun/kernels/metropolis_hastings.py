@@ -12,6 +12,7 @@ from torch import Tensor
 from mhrun.build import check_attributes
 from mhrun.errors import Refusal
 from mhrun.kernels.preconditioned import PreconditionedProposal, PreconditionedTrajectory
+from mhrun.kinds import PACKAGES
 from mhrun.parts import (
     ARRIVALS,
     DIFFERENCE,
@@ -38,7 +39,6 @@ from mhrun.types import (
 from mhrun.types.scale import Scale
 
 _DIVERGED = 1000.0  # loss of a trajectory's log-ratio above which it is said to diverge, as in Stan
-_PACKAGES = {"proposal": "proposals", "pairing": "pairing", "rule": "rules"}
 
 
 def decision(rule: Rule, contest: Contest, draws: Draws) -> Verdict:
@@ -135,7 +135,7 @@ class MetropolisHastings(Kernel):
             if not isinstance(part, base):
                 raise Refusal(
                     f"{type(part).__name__} of {type(part).__module__} is not a {kind}; those are in "
-                    f"mhrun.{_PACKAGES[kind]}, and a new one derives from mhrun.parts.{base.__name__}."
+                    f"mhrun.{PACKAGES[kind]}, and a new one derives from mhrun.parts.{base.__name__}."
                 )
             check_attributes(part)
         self.proposal = proposal

@@ -18,6 +18,7 @@ from mhrun.build import trusted_object
 from mhrun.cli.check.calibrate import calibrate, is_calibration
 from mhrun.cli.check.output import show_json, show_table
 from mhrun.cli.check.subject import subject_of
+from mhrun.cli.checked import CLASSES
 from mhrun.cli.configuration.composition import composed
 from mhrun.cli.configuration.hydra_errors import explained
 from mhrun.cli.configuration.resolvers import register_resolvers
@@ -29,7 +30,6 @@ _OF_SCHEDULES = (
     "depend on how steps are divided into blocks."
 )
 _OF_AN_EXPERIMENT = ("model", "data", "monitor", "target")  # which a part is checked without
-_KINDS = ("rule", "pairing", "proposal", "dynamics", "kernel")
 
 
 def check(overrides: Sequence[str], folders: Sequence[Path], *, as_json: bool = False) -> int:
@@ -124,12 +124,12 @@ def _of_a_name(name: str) -> tuple[str, list[str]]:
         part = trusted_object(name)
     except UserError as error:
         raise UserError(f"{error}{_checkable(name)}") from error
-    for kind in _KINDS:
+    for kind in CLASSES:
         if isinstance(part, type) and issubclass(part, getattr(parts, kind.title())):
             return kind, list(inspect.signature(part).parameters)
     if isinstance(part, type) and issubclass(part, Schedule):
         raise UserError(f"{name}: {_OF_SCHEDULES}")
-    bases = ", ".join(kind.title() for kind in _KINDS)
+    bases = ", ".join(kind.title() for kind in CLASSES)
     raise UserError(
         f"{name} is not a class of a part; a part derives from a base class of mhrun.parts: {bases}."
         f"{_checkable(name)}"
@@ -143,7 +143,7 @@ def _checkable(name: str) -> str:
     module_name = name.rpartition(".")[0]
     if (module := sys.modules.get(module_name)) is None:
         return ""
-    bases = tuple(getattr(parts, kind.title()) for kind in _KINDS)
+    bases = tuple(getattr(parts, kind.title()) for kind in CLASSES)
     classes = [
         key
         for key, value in vars(module).items()

@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mhrun.build import build
+from mhrun.cli.checked import PARTS
 from mhrun.cli.configuration.hydra_errors import cause
 from mhrun.cli.configuration.resolution import bounded
 from mhrun.errors import UserError, reason
@@ -56,14 +57,7 @@ def subject_of(config: DictConfig, name: str) -> Subject:
     kernel = make(settings["n"], settings["m"])  # a mistake is reported before any check runs
     size = None if step is None else float(step)
     # What is named first here decides the others, as in `_kernel`.
-    kind = next(
-        (
-            part
-            for part in ("kernel", "method", "dynamics", "rule", "pairing", "proposal")
-            if config.get(part)
-        ),
-        "kernel",
-    ).replace("method", "kernel")
+    kind = next((part for part in PARTS if config.get(part)), "kernel").replace("method", "kernel")
     chosen = str(OmegaConf.select(config, "method.target.surrogate", default="none"))
     surrogate = _surrogate(chosen, kernel, settings["n"])
     notes = (_UNUSED.format(chosen=chosen),) if surrogate != chosen else ()

@@ -12,10 +12,11 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
+from mhrun.cli.checked import NAMED, SETTINGS
 from mhrun.cli.configuration.composition import composed
 from mhrun.cli.configuration.settings import OF_A_METHOD, OF_A_REPORT
 from mhrun.cli.configuration.unread import references_of, taken_settings
-from mhrun.cli.configuration.unread_check_overrides import SETTINGS, listed, part_of
+from mhrun.cli.configuration.unread_check_overrides import listed, part_of
 from mhrun.cli.configuration.without_experiment import added, is_own
 from mhrun.cli.places import experiments
 from mhrun.errors import UserError, nearest, reason
@@ -331,7 +332,7 @@ def _of_a_part(key: str, overrides: Sequence[str], folders: Sequence[Path]) -> s
     )
     for override in overrides:
         part = override.partition("=")[0]
-        if part not in ("rule", "pairing", "proposal", "dynamics", "method"):
+        if part not in NAMED:
             continue
         try:
             node: Any = OmegaConf.to_container(composed([override], folders, "check"), resolve=False)

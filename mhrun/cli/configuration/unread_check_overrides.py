@@ -9,15 +9,12 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
+from mhrun.cli.checked import PARTS, SETTINGS, WHOLE
 from mhrun.cli.configuration.overrides import parsed
 from mhrun.cli.configuration.unread import hint, references_of
 from mhrun.errors import UserError, nearest
 from mhrun.paths import CONF
 
-SETTINGS = ("checks", "seed", "chains", "step_size", "n", "m", "effective")
-"""What the checks themselves read."""
-_PARTS = ("kernel", "method", "dynamics", "rule", "pairing", "proposal")
-_WHOLE = ("kernel", "method", "dynamics")  # the first of these that is given is checked alone
 _OF_A_METHOD = ("kernel", "target")  # what is read of a method
 
 
@@ -46,7 +43,7 @@ def check_class_overrides(name: str, kind: str, takes: Sequence[str], overrides:
         group, dot, setting = key.partition(".")
         if group == kind and not dot:
             raise UserError(f"{override}: {name} is the {kind} that is checked; leave out one of them.")
-        if group.partition("@")[0] in _PARTS and group != kind and kind in _WHOLE:
+        if group.partition("@")[0] in PARTS and group != kind and kind in WHOLE:
             raise UserError(
                 f"{override} sets '{group}', which nothing reads: only the {kind} {short} is checked."
             )
@@ -61,7 +58,7 @@ def check_class_overrides(name: str, kind: str, takes: Sequence[str], overrides:
                 f"{f', given bare: {takes[0]}=VALUE' if takes else ''}."
             )
         known = (*takes, *SETTINGS)
-        if override == f"{key}={value}" and key.isidentifier() and key not in (*known, *_PARTS, *_others()):
+        if override == f"{key}={value}" and key.isidentifier() and key not in (*known, *PARTS, *_others()):
             raise UserError(
                 f"There is no setting '{key}'.{nearest(key, known)} {its_settings}; check has {listed(SETTINGS)}."
             )
@@ -85,14 +82,14 @@ def check_overrides_read(overrides: Sequence[str], config: DictConfig, of_class:
     """
     unresolved: Any = OmegaConf.to_container(config, resolve=False)
     references = references_of(unresolved)
-    whole = next((part for part in _WHOLE if unresolved.get(part)), None)
-    read = {whole} if whole else set(_PARTS)
+    whole = next((part for part in WHOLE if unresolved.get(part)), None)
+    read = {whole} if whole else set(PARTS)
     for text, override in zip(overrides, parsed(overrides), strict=True):
         key = (override.package or override.key_or_group).replace("/", ".").removeprefix("_global_.")
         top, _, rest = key.partition(".")
         if override.is_delete() or top == "hydra" or top in SETTINGS or _refers(unresolved, key):
             continue
-        if top in _PARTS:
+        if top in PARTS:
             if top not in read:
                 raise UserError(
                     f"{text} sets '{top}', which nothing reads: of these parts only the {whole} is checked."
@@ -106,7 +103,7 @@ def check_overrides_read(overrides: Sequence[str], config: DictConfig, of_class:
             if top != "method" and "_target_" not in unresolved[top]:
                 raise UserError(f"{text} sets '{top}', which nothing reads; choose one with {top}=NAME.")
         elif top not in references or (top == "data" and rest):
-            part = whole or next((part for part in _PARTS if unresolved.get(part)), "rule")
+            part = whole or next((part for part in PARTS if unresolved.get(part)), "rule")
             settings = f"check has {listed(SETTINGS)}"
             raise UserError(
                 f"{text} sets '{key if top == 'data' else top}', which nothing reads.{hint(text, key, unresolved)} "
@@ -121,7 +118,7 @@ def check_overrides_read(overrides: Sequence[str], config: DictConfig, of_class:
 def part_of(overrides: Sequence[str]) -> str:
     """Return the group of the part that overrides choose, such as dynamics."""
     return next(
-        (part for part in _PARTS if any(override.startswith(f"{part}=") for override in overrides)), "rule"
+        (part for part in PARTS if any(override.startswith(f"{part}=") for override in overrides)), "rule"
     )
 
 
