@@ -11,9 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mhrun.cli.exit_status import OK
 from mhrun.cli.named_runs import found_run
 from mhrun.cli.places import outputs_of
 from mhrun.errors import UserError, cut
+from mhrun.messages import say
 from mhrun.store.folder import RunFolder, runs
 from mhrun.store.identity import differences
 
@@ -67,11 +69,11 @@ def compare_runs(arguments: Sequence[str]) -> int:
     else:
         print((page.parent / f"compare.{kind}").read_text(), end="")
     for note in comparison.notes:
-        print(f"mhrun: {note}", file=sys.stderr)
+        say(note)
     if kind == "table" and not options.explains:
         print("columns explained by --explain, and on the page")
     print(f"page    {page}", file=beside)
-    return 0
+    return OK
 
 
 def _reference_row(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from mhrun.cli.checked import NAMED, SETTINGS
 from mhrun.cli.commands import COMMANDS, COMMON, OPTIONS
+from mhrun.cli.exit_status import OK
 from mhrun.cli.listing.key_tree import KeyTree, key_tree
 from mhrun.cli.listing.outline import Outline, method_parts, outline
 from mhrun.cli.places import experiments, outputs_of
@@ -94,12 +95,12 @@ def completion(arguments: Sequence[str]) -> int:
     if arguments[:1] == ["--line"] and len(arguments) == 2:
         for candidate in candidates(arguments[1]):
             print(candidate if candidate[-1] in "=." else f"{candidate} ")
-        return 0
+        return OK
     if len(arguments) != 1 or arguments[0] not in SCRIPTS:
         hint = nearest(arguments[0], SCRIPTS) if len(arguments) == 1 else ""
         raise UserError(f"completion is for bash, zsh and fish: use mhrun completion bash.{hint}")
     print(SCRIPTS[arguments[0]], end="")
-    return 0
+    return OK
 
 
 def candidates(line: str) -> list[str]:

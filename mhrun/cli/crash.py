@@ -13,8 +13,6 @@ from mhrun.errors import Halt, halt_of, place_in, reason_of
 from mhrun.ownership import frames_of, is_own_file, user_frame
 from mhrun.paths import cache_dir
 
-BUG = 70
-"""Exit status of a bug in mhrun; EX_SOFTWARE of sysexits.h."""
 DEBUG = "MHRUN_DEBUG"
 """The environment variable that shows tracebacks."""
 _KEPT = 20  # number of detail files kept

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 
 from mhrun.cli.commands import COMMANDS
+from mhrun.cli.exit_status import OK
 from mhrun.cli.parsing import CommandLine, parse_command_line
+from mhrun.messages import say
 
-OK = 0
 _HELP = ("-h", "--help")
 
 
@@ -90,7 +90,7 @@ def _run(line: CommandLine) -> int:
     from mhrun.cli.configuration.overrides import given_twice
 
     for text in given_twice(line.rest):
-        print(f"mhrun: {text}", file=sys.stderr)
+        say(text)
     if line.show:
         return _show_configuration(line)
     if line.dry:
@@ -118,7 +118,7 @@ def _show_configuration(line: CommandLine) -> int:
         jobs, swept = sweep_jobs(overrides)
         overrides = jobs[0]
         chosen = " ".join(swept_only(overrides, swept))
-        print(f"mhrun: the first of {len(jobs)} jobs: {chosen}", file=sys.stderr)
+        say(f"the first of {len(jobs)} jobs: {chosen}")
     print(yaml.safe_dump(compose_config(overrides, line.folders, check=True), sort_keys=False), end="")
     return OK
 

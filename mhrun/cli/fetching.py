@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from mhrun.cli.exit_status import OK
 from mhrun.cli.places import folder_and_names
 
 
@@ -18,7 +19,7 @@ def fetch(arguments: Sequence[str]) -> int:
         print(f"data folder  {place}")
         for name, entry in CATALOGUE.items():
             print(f"{name:15}{state(name, place):9}{entry.title}")
-        return 0
+        return OK
     for name in names:
         print(f"{name}  {ensure(name, place, lambda line: print(line, file=sys.stderr))}")
-    return 0
+    return OK

@@ -9,11 +9,11 @@ import warnings
 from collections.abc import Sequence
 from typing import TextIO
 
-from mhrun.cli.crash import BUG, crash_of, printable, show_traceback
-from mhrun.cli.dispatch import OK, dispatch
+from mhrun.cli.crash import crash_of, printable, show_traceback
+from mhrun.cli.dispatch import dispatch
+from mhrun.cli.exit_status import BUG, FAILED, MISTAKE, OK, STOPPED
 from mhrun.errors import Interrupted, UserError, is_out_of_memory
-
-FAILED, MISTAKE, STOPPED = 1, 2, 130
+from mhrun.messages import say
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def _warned(
         _plain_warning(message, category, filename, lineno, file, line)
     elif str(message) not in _shown:
         _shown.add(str(message))
-        print(f"mhrun: {printable(' '.join(str(message).split()))}", file=sys.stderr)
+        say(printable(" ".join(str(message).split())))
 
 
 def _as_utf8(argument: str) -> str:
@@ -61,24 +61,22 @@ def run(arguments: Sequence[str]) -> int:
         return dispatch(list(arguments))
     except UserError as error:
         show_traceback(error)
-        print(f"mhrun: {printable(str(error))}", file=sys.stderr)
+        say(printable(str(error)))
         return MISTAKE
     except Interrupted as stop:
-        print(f"mhrun: {stop}. What is computed is kept; {stop.command} resumes it.", file=sys.stderr)
+        say(f"{stop}. What is computed is kept; {stop.command} resumes it.")
         return STOPPED
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             return _crashed(error)
-        print(
-            "mhrun: there is not enough memory; try fewer chains or a larger thin. Results are kept: the same command "
-            "resumes from there.",
-            file=sys.stderr,
+        say(
+            "there is not enough memory; try fewer chains or a larger thin. Results are kept: the same command resumes "
+            "from there."
         )
         return FAILED
     except KeyboardInterrupt:
-        print(
-            "mhrun: stopped. What a run has computed is kept, but for the last seconds; the same command resumes it.",
-            file=sys.stderr,
+        say(
+            "stopped. What a run has computed is kept, but for the last seconds; the same command resumes it."
         )
         return STOPPED
     except BrokenPipeError:  # the output was closed, as in `mhrun list | head`
@@ -99,7 +97,7 @@ def _crashed(error: BaseException) -> int:
     """Print the one line of an unexpected exception, and return the exit status."""
     show_traceback(error)
     crash = crash_of(error)
-    print(f"mhrun: {printable(crash.line)}", file=sys.stderr)
+    say(printable(crash.line))
     return MISTAKE if crash.of_user else BUG
 
 

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from mhrun.cli.configuration.compose import compose_config
 from mhrun.cli.configuration.overrides import sweep_jobs, swept_only
+from mhrun.cli.exit_status import FAILED, OK
 from mhrun.cli.report_functions import check_report
 from mhrun.data.memory import in_bytes
 from mhrun.durations import describe_duration
@@ -58,7 +59,7 @@ def plan(overrides: Sequence[str], folders: Sequence[Path], multirun: bool) -> i
         check_report(config)
         width = None if sys.stdout.isatty() else 120  # a pipe has no width
         _of_run(config, Console(width=width))
-        return 0
+        return OK
     jobs, swept = sweep_jobs(overrides)
     return _of_sweep([(job, swept_only(job, swept)) for job in jobs], folders)
 
@@ -144,7 +145,7 @@ def _of_sweep(jobs: Sequence[tuple[list[str], list[str]]], folders: Sequence[Pat
         f"in all  {len(jobs)} jobs, {existing} of them there already, {refused} refused; one after the other "
         f"{about((seconds[0], seconds[1]))}, reports not counted; at most {in_bytes(disk)} on disk"
     )
-    return 1 if refused else 0
+    return FAILED if refused else OK
 
 
 def _is_done(config: Mapping[str, Any], folder: RunFolder) -> bool:

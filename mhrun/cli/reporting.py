@@ -6,10 +6,12 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mhrun.cli.crash import BUG, crash_of, printable, show_traceback
+from mhrun.cli.crash import crash_of, printable, show_traceback
+from mhrun.cli.exit_status import BUG, FAILED, OK
 from mhrun.cli.named_runs import run_at
 from mhrun.cli.places import outputs_of
 from mhrun.errors import UserError, is_of_launcher, is_out_of_memory, nearest
+from mhrun.messages import say
 from mhrun.store.folder import RunFolder, runs, sweeps
 from mhrun.store.locks import held
 
@@ -76,11 +78,11 @@ class _Failures:
     """Prints a line for each report, or part of one, that fails, and keeps the exit status."""
 
     def __init__(self) -> None:
-        self.status = 0
+        self.status = OK
 
-    def add(self, line: str, status: int = 1) -> None:
+    def add(self, line: str, status: int = FAILED) -> None:
         self.status = max(self.status, status)
-        print(f"mhrun: {printable(line)}", file=sys.stderr, flush=True)
+        say(printable(line))
 
     def of(self, place: Path, make: Callable[[], None]) -> None:
         """Make a report; errors do not stop the others."""
@@ -97,7 +99,7 @@ class _Failures:
                 raise
             show_traceback(error)
             crash = crash_of(error)
-            self.add(f"{place}: {crash.line}", 1 if crash.of_user else BUG)
+            self.add(f"{place}: {crash.line}", FAILED if crash.of_user else BUG)
 
 
 def _of_run(folder: RunFolder, warn: Callable[[str], None]) -> bool:
@@ -119,5 +121,5 @@ def _of_run(folder: RunFolder, warn: Callable[[str], None]) -> bool:
 def _of_sweep(place: Path, warn: Callable[[str], None]) -> None:
     from mhrun.report.sweep.build import build_sweep_report
 
-    with held(place, "sweep", lambda line: print(f"mhrun: {line}", file=sys.stderr, flush=True)):
+    with held(place, "sweep", say):
         print(f"sweep   {build_sweep_report(place, warn)}", flush=True)

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from mhrun.cli.configuration.compose import compose_config
 from mhrun.cli.configuration.replaced import with_replaced_parts
+from mhrun.cli.exit_status import FAILED, OK
 from mhrun.cli.report_functions import check_report
 from mhrun.durations import describe_duration
+from mhrun.messages import say
 from mhrun.store.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ def run_once(overrides: Sequence[str], folders: Sequence[Path]) -> int:
     print(f"run     {folder.path}")
     if config["runtime"]["report"]:
         print(f"report  {folder.report / PAGE}")
-    return 0 if is_complete else 1
+    return OK if is_complete else FAILED
 
 
 def compute(
@@ -120,4 +122,4 @@ def _report(folder: RunFolder) -> None:
     print("report: metrics, claims, tables, figures ...", file=sys.stderr, flush=True)
     built = build_report(folder, lambda message: print(message, file=sys.stderr, flush=True), again=False)
     for line in built.failures:
-        print(f"mhrun: {line}", file=sys.stderr, flush=True)
+        say(line)

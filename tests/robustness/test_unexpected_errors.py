@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from mhrun.cli import main
-from mhrun.cli.crash import BUG
+from mhrun.cli.exit_status import BUG
 from mhrun.errors import UserError
 
 

@@ -11,6 +11,7 @@ from mhrun.cli.check.calibration_output import print_json, print_table
 from mhrun.cli.check.calibration_study import Setting, study_of
 from mhrun.cli.check.replications import calibration_of
 from mhrun.cli.configuration.overrides import parsed
+from mhrun.cli.exit_status import FAILED, OK
 from mhrun.errors import Refusal, UserError
 from mhrun.numbers import whole_number
 
@@ -30,6 +31,8 @@ def calibrate(overrides: Sequence[str], folders: Sequence[Path], *, as_json: boo
     Raises:
         UserError: invalid overrides, or a model that cannot be simulated.
     """
+    from mhrun.check.results import FAILS
+
     own = dict(map(_own_setting, filter(_is_own, overrides)))
     setting = Setting(
         overrides=tuple(override for override in overrides if not _is_own(override)),
@@ -47,7 +50,8 @@ def calibrate(overrides: Sequence[str], folders: Sequence[Path], *, as_json: boo
             raise UserError(f"{name}: {error}") from error
     seconds = time.perf_counter() - began
     (print_json if as_json else print_table)(study, calibrations, seconds)
-    return 1 if any(calibration.verdict.outcome == "fails" for calibration in calibrations.values()) else 0
+    has_failed = any(calibration.verdict.outcome == FAILS for calibration in calibrations.values())
+    return FAILED if has_failed else OK
 
 
 def _is_own(override: str) -> bool:

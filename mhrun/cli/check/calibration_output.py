@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from mhrun.check.calibration import MethodCalibration
     from mhrun.cli.check.calibration_study import Study
 
-
-STYLES = {
-    "holds": "green",
-    "fails": "bold red",
-    "no power": "bold red",
-    "measured": "yellow",
-    "does not apply": "dim",
-}
 _SHOWN = 12  # quantities whose histograms are printed, the least uniform first
+
+
+def coloured(outcome: str) -> str:
+    """Return the outcome of a check in its colour."""
+    from mhrun.check.results import FAILS, HOLDS, MEASURED, NO_POWER
+
+    colours = {HOLDS: "green", FAILS: "bold red", NO_POWER: "bold red", MEASURED: "yellow"}
+    return f"[{colours.get(outcome, 'dim')}]{outcome}[/]"
 
 
 def print_table(study: Study, calibrations: Mapping[str, MethodCalibration], seconds: float) -> None:
@@ -42,8 +42,7 @@ def print_table(study: Study, calibrations: Mapping[str, MethodCalibration], sec
 def _print_verdicts(console: Console, experiment: str, calibrations: Mapping[str, MethodCalibration]) -> None:
     table = _table(f"calibration of {experiment}", "method", "verdict", "what was found")
     for name, calibration in calibrations.items():
-        outcome = calibration.verdict.outcome
-        table.add_row(name, f"[{STYLES[outcome]}]{outcome}[/]", calibration.verdict.detail)
+        table.add_row(name, coloured(calibration.verdict.outcome), calibration.verdict.detail)
     console.print(table)
 
 
@@ -74,10 +73,10 @@ def _print_conclusion(
 ) -> None:
     """Print which methods fail, and which errors the study could not have seen."""
     from mhrun.check.calibration import unseen_width
-    from mhrun.check.results import FALSE_ALARMS
+    from mhrun.check.results import FAILS, FALSE_ALARMS, HOLDS
 
-    failed = [name for name, calibration in calibrations.items() if calibration.verdict.outcome == "fails"]
-    judged = sum(calibration.verdict.outcome in ("holds", "fails") for calibration in calibrations.values())
+    failed = [name for name, calibration in calibrations.items() if calibration.verdict.outcome == FAILS]
+    judged = sum(calibration.verdict.outcome in (HOLDS, FAILS) for calibration in calibrations.values())
     conclusion = "no method fails"
     if failed:
         conclusion = (
@@ -106,7 +105,7 @@ def _print_conclusion(
 def print_json(study: Study, calibrations: Mapping[str, MethodCalibration], seconds: float) -> None:
     """Print them as JSON."""
     from mhrun import __version__
-    from mhrun.check.results import FALSE_ALARMS
+    from mhrun.check.results import FAILS, FALSE_ALARMS
 
     content = {
         "checked": f"experiment={study.experiment}",
@@ -114,7 +113,7 @@ def print_json(study: Study, calibrations: Mapping[str, MethodCalibration], seco
         "seed": study.seed,
         "false_alarms": FALSE_ALARMS,
         "seconds": round(seconds, 1),
-        "fails": sum(calibration.verdict.outcome == "fails" for calibration in calibrations.values()),
+        "fails": sum(calibration.verdict.outcome == FAILS for calibration in calibrations.values()),
         "checks": [
             {
                 **calibration.verdict._asdict(),

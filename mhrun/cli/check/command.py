@@ -23,7 +23,9 @@ from mhrun.cli.configuration.composition import composed
 from mhrun.cli.configuration.hydra_errors import explained
 from mhrun.cli.configuration.resolvers import register_resolvers
 from mhrun.cli.configuration.unread_check_overrides import check_class_overrides, check_overrides_read, has
+from mhrun.cli.exit_status import FAILED, OK
 from mhrun.errors import Refusal, UserError
+from mhrun.messages import say
 
 _OF_SCHEDULES = (
     "a schedule of your own is checked as each run begins: shapes and signs of its values, and that they do not "
@@ -76,7 +78,7 @@ def check(overrides: Sequence[str], folders: Sequence[Path], *, as_json: bool = 
             print("\r\x1b[K", end="", file=sys.stderr)
     seconds = time.perf_counter() - began
     (show_json if as_json else show_table)(verdicts, subject, seconds)
-    return 1 if any(verdict.outcome in NOT_PASSED for verdict in verdicts) else 0
+    return FAILED if any(verdict.outcome in NOT_PASSED for verdict in verdicts) else OK
 
 
 def _composed(overrides: list[str], folders: Sequence[Path]) -> DictConfig:
@@ -103,10 +105,7 @@ def _composed(overrides: list[str], folders: Sequence[Path]) -> DictConfig:
         OmegaConf.set_struct(config, False)
         config[kind] = {"_target_": name, **arguments}
         if "m" in arguments and "m" not in settings:
-            print(
-                f"mhrun: {name} is checked with m = {config.m}; m=VALUE gives it another one.",
-                file=sys.stderr,
-            )
+            say(f"{name} is checked with m = {config.m}; m=VALUE gives it another one.")
     check_overrides_read(overrides, config, of_class)
     return config
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mhrun.cli.check.calibration_output import STYLES
+from mhrun.cli.check.calibration_output import coloured
 from mhrun.numbers import scientific
 
 if TYPE_CHECKING:
@@ -59,8 +59,7 @@ def _table(verdicts: Sequence[CheckResult]) -> Table:
     for heading in ("check", "verdict", "what was found"):
         table.add_column(heading)
     for verdict in verdicts:
-        style = STYLES[verdict.outcome]
-        table.add_row(verdict.check, f"[{style}]{verdict.outcome}[/]", verdict.detail.replace("[", r"\["))
+        table.add_row(verdict.check, coloured(verdict.outcome), verdict.detail.replace("[", r"\["))
     return table
 
 
@@ -133,7 +132,7 @@ def _unseen(verdicts: Sequence[CheckResult], subject: Subject) -> str:
 def show_json(verdicts: Sequence[CheckResult], subject: Subject, seconds: float) -> None:
     """Print the verdicts as JSON."""
     from mhrun import __version__
-    from mhrun.check.results import FALSE_ALARMS, NO_POWER
+    from mhrun.check.results import FAILS, FALSE_ALARMS, NO_POWER
 
     def finite(value: Any) -> Any:
         return None if isinstance(value, float) and value - value != 0 else value
@@ -144,7 +143,7 @@ def show_json(verdicts: Sequence[CheckResult], subject: Subject, seconds: float)
         "seed": subject.seed,
         "false_alarms": FALSE_ALARMS,
         "seconds": round(seconds, 1),
-        "fails": sum(verdict.outcome == "fails" for verdict in verdicts),
+        "fails": sum(verdict.outcome == FAILS for verdict in verdicts),
         "periods_not_judged": list(subject.unseen_periods),
         "notes": list(subject.notes),
         "no_power": sum(verdict.outcome == NO_POWER for verdict in verdicts),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import tempfile
 import time
 import warnings
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mhrun.cli.check.calibration_study import Setting, Study, study_of
 from mhrun.durations import describe_duration
+from mhrun.messages import say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -179,11 +179,9 @@ class _Sets:
         if not is_long or count == self._all:
             return
         self._last = now
-        print(
-            f"mhrun: {self._name}: {count} of {self._all} data sets, about {describe_duration(seconds_left)} left"
-            + (f", in {jobs} processes" if count == 1 and jobs > 1 else ""),
-            file=sys.stderr,
-            flush=True,
+        say(
+            f"{self._name}: {count} of {self._all} data sets, about {describe_duration(seconds_left)} left"
+            + (f", in {jobs} processes" if count == 1 and jobs > 1 else "")
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -25,6 +24,7 @@ from mhrun.cli.configuration.settings import check_known, check_settings
 from mhrun.cli.configuration.unread import check_read
 from mhrun.cli.configuration.without_experiment import NAME, is_own, own_overrides
 from mhrun.errors import UserError, nearest, reason
+from mhrun.messages import say
 from mhrun.names import checked_name
 from mhrun.numbers import is_number
 from mhrun.paths import EXPERIMENTS, claims_path
@@ -58,7 +58,7 @@ def compose_config(
         if (own := is_own(overrides)) and not is_complete:
             overrides, lines = with_default_method(overrides, folders)
             for line in lines if compare else ():
-                print(f"mhrun: {line}", file=sys.stderr)
+                say(line)
         config = composed(overrides, folders)
         _check_schedules(config, overrides)
         plain = resolved(config, NAME if own else config.hydra.runtime.choices.get("experiment"))

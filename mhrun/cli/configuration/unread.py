@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -21,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from mhrun.cli.configuration.overrides import parsed
 from mhrun.errors import UserError, nearest
+from mhrun.messages import say
 from mhrun.paths import CONF, EXPERIMENTS, user_folders
 
 # ${key}, ${key.more}, ${key[0]} and ${oc.select:key}; a name before a colon is a resolver
@@ -130,7 +130,7 @@ def _check_files(
 @cache
 def _warn(settings: str) -> None:
     """Print once that nothing reads some settings, however many jobs of a sweep have them."""
-    print(f"mhrun: the experiment sets {settings}, which nothing reads.", file=sys.stderr)
+    say(f"the experiment sets {settings}, which nothing reads.")
 
 
 def _is_named(key: str, code: str) -> bool:

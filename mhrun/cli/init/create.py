@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from mhrun.cli.exit_status import OK
 from mhrun.errors import UserError
 from mhrun.paths import STARTERS
 
@@ -43,7 +44,7 @@ def start_project(arguments: Sequence[str]) -> int:
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         print(f"wrote   {path}")
     print(f"run it  mhrun --project {shlex.quote(str(folder))} {'digits' if network else 'robust'}")
-    return 0
+    return OK
 
 
 def _write_digits(folder: Path) -> None:
@@ -98,4 +99,4 @@ def _start_from_table(arguments: Sequence[str], options: Mapping[str, str]) -> i
     print(f"run it  mhrun --project {shlex.quote(str(folder))} {project.name}")
     if project.reference is not None:
         print(f"judge   mhrun compare {project.name} --reference {project.name}:{project.reference}")
-    return 0
+    return OK

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from mhrun.cli.exit_status import OK
 from mhrun.cli.listing.outline import Outline, outline, paper, seconds_at_paper_scale
 from mhrun.cli.listing.run_status import NO_LIMIT, columns, status_of
 from mhrun.cli.places import experiments, outputs_of
@@ -48,7 +49,7 @@ def show_list(arguments: Sequence[str], folders: Sequence[Path]) -> int:
             show_experiment(
                 name, paths.get(name), [run for run in run_folders if run.experiment == name], folders
             )
-        return 0
+        return OK
     heads = {name: outline(path) for name, path in paths.items()}
     table = _Table(heads, paths, run_folders)
     if table.recorded:
@@ -64,7 +65,7 @@ def show_list(arguments: Sequence[str], folders: Sequence[Path]) -> int:
             print(table.row(name))
         print()
     print(_END + _END_RECORDED if table.recorded else _END, end="")
-    return 0
+    return OK
 
 
 def _by_paper(heads: dict[str, Outline], paths: dict[str, Path]) -> Iterable[tuple[str, list[str]]]:

@@ -17,12 +17,14 @@ from mhrun.cli.configuration.hydra_errors import explained
 from mhrun.cli.configuration.hydra_settings import is_of_hydra
 from mhrun.cli.configuration.overrides import parsed, sweep_jobs
 from mhrun.cli.configuration.without_experiment import is_own
-from mhrun.cli.crash import BUG, show_traceback
+from mhrun.cli.crash import show_traceback
+from mhrun.cli.exit_status import BUG, FAILED, OK
 from mhrun.cli.report_functions import check_report
 from mhrun.cli.sweep.launch import launched
 from mhrun.cli.sweep.planned import checked, planned
-from mhrun.cli.sweep.records import clear, failure, file_of, record, say
+from mhrun.cli.sweep.records import clear, failure, file_of, record
 from mhrun.errors import UserError, writable
+from mhrun.messages import say
 from mhrun.store.files import explain, write_json
 from mhrun.store.locks import held
 from mhrun.store.sweep import jobs_of_sweep
@@ -125,7 +127,7 @@ def _summarised(place: Path, count: int, *, with_reports: bool) -> int:
             print(f"       {job.error}  (log: {job.log})", file=sys.stderr)
     if any(job.is_bug for job in failed):
         return BUG
-    return 1 if failed or lost_parts else 0
+    return FAILED if failed or lost_parts else OK
 
 
 def _show(place: Path) -> None:

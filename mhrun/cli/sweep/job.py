@@ -17,9 +17,10 @@ from mhrun.cli.configuration.file_settings import check_runtime_of_files
 from mhrun.cli.configuration.replaced import with_replaced_parts
 from mhrun.cli.configuration.resolvers import register_resolvers
 from mhrun.cli.running import compute
-from mhrun.cli.sweep.records import failure, file_of, record, say
+from mhrun.cli.sweep.records import failure, file_of, record
 from mhrun.cores import CORES, usable_cores
 from mhrun.errors import Interrupted, is_of_launcher
+from mhrun.messages import say
 from mhrun.store.files import read_json, write_text
 from mhrun.store.sweep import DONE
 

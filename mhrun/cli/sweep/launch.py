@@ -19,8 +19,9 @@ from mhrun.cli.configuration.overrides import parsed
 from mhrun.cli.configuration.resolvers import register_resolvers
 from mhrun.cli.sweep.job import job_name, run_job
 from mhrun.cli.sweep.planned import PlannedJob
-from mhrun.cli.sweep.records import file_of, launcher_log, record, say
+from mhrun.cli.sweep.records import file_of, launcher_log, record
 from mhrun.errors import reason_of
+from mhrun.messages import say
 from mhrun.paths import CONF
 from mhrun.store.files import write_text
 

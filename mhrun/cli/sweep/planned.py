@@ -13,8 +13,8 @@ from hydra.errors import HydraException
 from mhrun.cli.configuration.compose import compose_config, with_default_method
 from mhrun.cli.configuration.overrides import swept_only
 from mhrun.cli.configuration.without_experiment import added, is_own
-from mhrun.cli.sweep.records import say
 from mhrun.errors import UserError, is_of_launcher, reason_of
+from mhrun.messages import say
 from mhrun.paths import CONF
 
 _CHECK_SECONDS = 3.0  # for the settings of all jobs; those of a job take some 0.03 s

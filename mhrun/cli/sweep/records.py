@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -57,8 +56,3 @@ def failure(error: BaseException, log: Path) -> dict[str, Any]:
         return {"error": writable(reason(error)), "log": str(log)}
     crash = crash_of(error)
     return {"error": writable(crash.line), "bug": not crash.of_user, "log": str(log)}
-
-
-def say(line: str) -> None:
-    """Print a line on the sweep."""
-    print(f"mhrun: {line}", file=sys.stderr, flush=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
 from mhrun.durations import TimeLeft, describe_duration
 from mhrun.engine.watcher import Silent
+from mhrun.messages import say
 
 _EVERY = 10.0  # seconds
 _LONG = 300.0  # seconds left, of which a run that keeps nothing warns
@@ -49,4 +49,4 @@ class Progress(Silent):
         self._print(message)
 
     def _print(self, line: str) -> None:
-        print(f"mhrun: {line}", file=sys.stderr, flush=True)
+        say(line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,6 +32,7 @@ from mhrun.engine.settings import Settings
 from mhrun.engine.starts import starts_of
 from mhrun.engine.watcher import Silent
 from mhrun.errors import UserError
+from mhrun.messages import say
 from mhrun.models.parameters import parameters_of
 from mhrun.monitors import Monitor
 from mhrun.numbers import whole_number
@@ -284,4 +284,4 @@ def _chosen(kernel: Kernel | None, surrogate: str, with_surrogate: Callable[...,
 
 
 def _print(line: str) -> None:
-    print(f"mhrun: {line.removeprefix('sample: ')}", file=sys.stderr)
+    say(line.removeprefix("sample: "))
