@@ -59,11 +59,10 @@ def describe_kind(found: Samples, kind: str) -> str:
 def samples(kernel: Kernel, plan: Plan) -> Samples:
     """Return the stationary distribution of a kernel under these schedules."""
     at = plan.at_collected_steps()
-    # Without an acceptance test it is the noise that sets the temperature of draws.
-    by_noise = kernel.of_a_chain.dynamics is not None and not kernel.optimises
+    by_noise = by_noise_alone(kernel)
     temperature = float((at.noise_temperature if by_noise else at.temperature).min())
     stationary: dict[str, Any] = kernel.stationary or {"distribution": None, "m": None}
-    if plan.varies_temperature:  # draws at several temperatures
+    if varies_temperature(kernel, plan):
         stationary = {**stationary, "distribution": None}
     return Samples(
         stationary["distribution"],
@@ -73,6 +72,16 @@ def samples(kernel: Kernel, plan: Plan) -> Samples:
         kernel.optimises,
         any(user_parts(kernel)),
     )
+
+
+def by_noise_alone(kernel: Kernel) -> bool:
+    """Return whether a kernel has no acceptance test, so that its noise sets the temperature of draws."""
+    return kernel.of_a_chain.dynamics is not None and not kernel.optimises
+
+
+def varies_temperature(kernel: Kernel, plan: Plan) -> bool:
+    """Return whether a chain's draws are at several temperatures."""
+    return plan.varies_noise_temperature if by_noise_alone(kernel) else plan.varies_temperature
 
 
 def user_parts(part: Any) -> Iterator[Any]:

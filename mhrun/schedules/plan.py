@@ -261,15 +261,26 @@ class Plan:
     @cached_property
     def varies_temperature(self) -> bool:
         """Whether the temperature of a chain differs between some of the collected steps."""
-        name = next((name for name, s in self.schedules.items() if "temperature" in s.quantities), None)
-        if name is None:
+        return self._varies("temperature")
+
+    @cached_property
+    def varies_noise_temperature(self) -> bool:
+        """Likewise of the noise temperature, which is that of the target where no schedule sets it."""
+        return self._varies("temperature", "noise_temperature")
+
+    def _varies(self, *names: str) -> bool:
+        """Return whether the last of these temperatures differs between some of the collected steps."""
+        owners = {name: s for name, s in self.schedules.items() if set(names) & set(s.quantities)}
+        if not owners:
             return False
-        schedule, memory = self.schedules[name], _memory_of(self.start(), name)
-        collected = self._counted_steps
+        memory, collected = self.start(), self._counted_steps
         before: Tensor | None = None
         for first in range(int(collected[0]), self.total + 1, _CHUNK):
             count = min(_CHUNK, self.total - first + 1)
-            values = schedule.values(memory, first, count)["temperature"]
+            quantities: dict[str, Tensor] = {}
+            for name, schedule in owners.items():
+                quantities |= schedule.values(_memory_of(memory, name), first, count)
+            values = _temperatures(quantities)[len(names) - 1]
             rows = collected[(collected >= first) & (collected < first + count)] - first
             if len(values) > 1:  # else one row for all steps
                 values = values[torch.from_numpy(rows)]

@@ -12,7 +12,15 @@ from mhrun.dynamics.adam import Adam
 from mhrun.dynamics.sgld import SGLD
 from mhrun.kernels import MetropolisHastings, ReplicaExchange, Unadjusted
 from mhrun.kernels.adaptive_backward import AdaptiveBackward
-from mhrun.kernels.stationary import APPROXIMATE, EXACT, OPTIMISER, Samples, samples, user_parts
+from mhrun.kernels.stationary import (
+    APPROXIMATE,
+    EXACT,
+    OPTIMISER,
+    Samples,
+    samples,
+    user_parts,
+    varies_temperature,
+)
 from mhrun.pairing.full import Full
 from mhrun.paths import CONF, ROOT
 from mhrun.proposals.langevin import LangevinProposal
@@ -101,6 +109,11 @@ def test_draws_of_a_dynamics_are_at_the_temperature_of_its_noise():
     ):
         found = samples(Unadjusted(SGLD(), 10), Plan(schedules, 2, 0, 1000))
         assert (found.temperature, found.kind) == (temperature, kind)
+    for at, changes in (([500], True), ([200], False)):  # while draws are kept, and in burn-in
+        switched = {"step_size": Fixed(step_size=0.1), "noise": Switched(at, noise_temperature=[0.0, 1.0])}
+        assert varies_temperature(Unadjusted(SGLD(), 10), Plan(switched, 2, 200, 800)) == changes
+    cycles = {"step_size": Cosine(0.1, 2)}  # none while draws are collected
+    assert not varies_temperature(Unadjusted(SGLD(), 10), Plan(cycles, 2, 0, 1000))
     noise = {"step_size": Fixed(step_size=0.1), "noise": Fixed(noise_temperature=0.5)}
     tested = samples(MetropolisHastings(LangevinProposal(), Full(), Metropolis()), Plan(noise, 2, 0, 1000))
     assert (tested.temperature, tested.kind) == (1.0, EXACT)

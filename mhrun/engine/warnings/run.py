@@ -27,6 +27,7 @@ from mhrun.engine.warnings.noise import (
 from mhrun.errors import raised_in, reason_of
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.preconditioned import PreconditionedDynamics
+from mhrun.kernels.stationary import varies_temperature
 from mhrun.models.parameters import parameters_of
 from mhrun.numbers import rounded
 from mhrun.target import Target
@@ -129,11 +130,11 @@ def run_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
 
 def _temperature_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line if chains that should sample one distribution have different temperatures."""
-    if method.plan.varies_temperature and not method.kernel.optimises:
+    if varies_temperature(method.kernel, method.plan) and not method.kernel.optimises:
+        last = rounded(summary["samples"]["temperature"])
         yield (
-            f"{method.name}: its temperature changes while draws are kept, and is "
-            f"{rounded(min(summary['temperature']))} at the last step: draws are of no one target. Let it reach its "
-            "last value in burn-in."
+            f"{method.name}: its temperature changes while draws are kept, and is {last} at the last step: draws are "
+            "of no one target. Let it reach its last value in burn-in."
         )
     temperatures = summary["temperature"][:: method.kernel.rungs]
     low, high = min(temperatures), max(temperatures)
