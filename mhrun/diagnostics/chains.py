@@ -19,7 +19,8 @@ import scipy  # which imports its subpackages on first use
 from mhrun.cores import usable_cores
 
 Array = npt.NDArray[np.floating]
-Draws = npt.NDArray[np.float64]
+ChainDraws = npt.NDArray[np.float64]
+"""Draws of chains (C, S), or (C, S, D) of several coordinates."""
 T = TypeVar("T")
 _REMEMBERED = 1024
 _LAGS = 512  # autocovariances that are computed first
@@ -93,7 +94,7 @@ def few_points(draws: npt.NDArray[np.float64], ess: float) -> int | None:
     return most if most < min(ess, draws[..., 0].size) / 2 else None
 
 
-def valid_of_each(draws: Draws, valid: npt.NDArray[np.bool_]) -> Draws:
+def valid_of_each(draws: ChainDraws, valid: npt.NDArray[np.bool_]) -> ChainDraws:
     """Return the valid draws of each chain, as many as the chain with the fewest has.
 
     Args:
@@ -109,7 +110,7 @@ def valid_of_each(draws: Draws, valid: npt.NDArray[np.bool_]) -> Draws:
     return np.stack([chain[kept][:least] for chain, kept in zip(draws, valid, strict=True)])
 
 
-def diagnoses(draws: Draws) -> list[Diagnosis]:
+def diagnoses(draws: ChainDraws) -> list[Diagnosis]:
     """Return the diagnosis of each coordinate of draws (C, S, D)."""
     columns = (draws[..., d] for d in range(draws.shape[-1]))
     if draws[..., 0].size < _PARALLEL:
@@ -174,7 +175,7 @@ class _Quantity:
         """ESS of the normal scores of the draws."""
         return self._once("bulk", lambda: _ess(_scores(_split(self.draws))))
 
-    def quantiles(self) -> Draws:
+    def quantiles(self) -> ChainDraws:
         """Those at 5 %, 50 % and 95 %."""
         return self._once("quantiles", lambda: np.quantile(self.draws, (_TAILS[0], 0.5, _TAILS[1])))
 
@@ -212,26 +213,26 @@ class _Quantity:
         return max(_rhat(_scores(thinned)), _rhat(_scores(np.abs(thinned - np.median(thinned)))))
 
 
-def _scale(draws: Draws) -> float:
+def _scale(draws: ChainDraws) -> float:
     """Return a divisor for draws whose squares would over- or underflow: the largest absolute value; else 1."""
     largest = float(np.abs(draws).max())
     return 1.0 if _SQUARABLE[0] < largest < _SQUARABLE[1] else largest
 
 
-def _alternates(draws: Draws) -> bool:
+def _alternates(draws: ChainDraws) -> bool:
     """Return whether neighbouring draws are negatively correlated: a thinned chain has a worse mean then."""
     gaps = draws / _scale(draws)
     gaps = gaps - gaps.mean(axis=1, keepdims=True)
     return bool((gaps[:, 1:] * gaps[:, :-1]).sum() < 0)
 
 
-def _split(draws: npt.NDArray[Any]) -> Draws:
+def _split(draws: npt.NDArray[Any]) -> ChainDraws:
     """Return the halves of chains (C, S) as chains (2 C, S // 2); the middle draw of an odd number is left out."""
     half = draws.shape[1] // 2
     return np.vstack((draws[:, :half], draws[:, -half:])).astype(np.float64, copy=False)
 
 
-def _scores(draws: Draws) -> Draws:
+def _scores(draws: ChainDraws) -> ChainDraws:
     """Return the normal scores of the ranks of draws among all of them, equal ones sharing their mean rank."""
     flat = draws.ravel()
     order = flat.argsort()
@@ -251,7 +252,7 @@ def _scores(draws: Draws) -> Draws:
     return restored.reshape(draws.shape)
 
 
-def _rhat(draws: Draws) -> float:
+def _rhat(draws: ChainDraws) -> float:
     """Return the ratio of the pooled standard deviation of chains (C, S) and that within them."""
     size = draws.shape[1]
     within = draws.var(axis=1, ddof=1).mean()
@@ -260,7 +261,7 @@ def _rhat(draws: Draws) -> float:
         return float(np.sqrt((between / within + size - 1) / size))
 
 
-def _ess(draws: Draws) -> float:
+def _ess(draws: ChainDraws) -> float:
     """Return the effective sample size of chains (C, S) (Vehtari et al. 2021, equation 13)."""
     chains, size = draws.shape
     if draws.min() == draws.max():
@@ -278,7 +279,7 @@ def _ess(draws: Draws) -> float:
     return draws.size / max(time, 1 / float(np.log10(draws.size)))
 
 
-def _autocovariance(draws: Draws, lags: int) -> Draws:
+def _autocovariance(draws: ChainDraws, lags: int) -> ChainDraws:
     """Return the autocovariances (K,), divisor S, of draws (C, S) at lags 0..K-1, K <= S, averaged over chains.
 
     Exact to rounding: a block of at least K draws meets itself and the block behind it, by Fourier transforms that fit
@@ -301,7 +302,7 @@ def _autocovariance(draws: Draws, lags: int) -> Draws:
             same_block += np.einsum("bf,bf->f", waves[:batch].conj(), waves[:batch]).real
             next_block += np.einsum("bf,bf->f", waves[:-1].conj(), waves[1:])
     next_block[1::2] *= -1
-    products: Draws = scipy.fft.irfft(same_block + next_block, 2 * block)[:lags]
+    products: ChainDraws = scipy.fft.irfft(same_block + next_block, 2 * block)[:lags]
     return products / (chains * size)
 
 

@@ -9,11 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mhrun.diagnostics.chains import Diagnosis, diagnoses, rhat
+from mhrun.diagnostics.chains import ChainDraws, Diagnosis, diagnoses, rhat
 from mhrun.report.efficiency import columns_of, valid_draws
 from mhrun.report.run import Run
-
-Draws = npt.NDArray[np.float64]
 
 SHOWN = 12  # coordinates of a method that are summarised: those of small parameters, and those with the largest R-hat
 _MOST_SMALL = 10  # numbers of all small parameters
@@ -53,7 +51,7 @@ class Summarised(NamedTuple):
         )
 
 
-def draws_of(run: Run, method: str, about: Summarised) -> Draws:
+def draws_of(run: Run, method: str, about: Summarised) -> ChainDraws:
     """Return the draws (C, S, coordinates) of the coordinates that are shown; the method must have some."""
     draws = valid_draws(run, method)
     assert not isinstance(draws, str), draws
@@ -66,7 +64,7 @@ def coordinates_of(run: Run) -> dict[str, Summarised]:
     These are the coordinates of small parameters beside large ones (an intercept and a spread beside the effects of
     groups), and then those with the largest R-hat, those of each method in turn.
     """
-    ranked: dict[tuple[str, ...], list[Draws]] = {}
+    ranked: dict[tuple[str, ...], list[ChainDraws]] = {}
     for method in run.methods:
         rough = _rough(run, method)
         if len(rough) > SHOWN:
@@ -98,7 +96,7 @@ def small_parameters(names: Sequence[str]) -> list[int]:
     return sorted(small)
 
 
-def _rough(run: Run, method: str) -> Draws:
+def _rough(run: Run, method: str) -> ChainDraws:
     """Return R-hat of the coordinates that are read, from a part of the draws; empty if all of them are shown."""
     if len(run.target_of(method).model.names) <= SHOWN:
         return np.empty(0)
@@ -126,7 +124,7 @@ def _summarised(run: Run, method: str, chosen: Mapping[tuple[str, ...], npt.NDAr
     return Summarised(coordinates, len(names), indices, "")
 
 
-def _coordinate(index: int, name: str, draws: Draws, diagnosis: Diagnosis) -> Coordinate:
+def _coordinate(index: int, name: str, draws: ChainDraws, diagnosis: Diagnosis) -> Coordinate:
     mean, sd = float(draws.mean()), float(draws.std(ddof=1)) if draws.size > 1 else float("nan")
     return Coordinate(
         index,

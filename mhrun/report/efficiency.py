@@ -14,6 +14,7 @@ from mhrun.diagnostics.chains import (
     ESS,
     LEAST_DRAWS,
     RHAT,
+    ChainDraws,
     diagnosed_coordinates,
     few_points,
     is_apart,
@@ -44,7 +45,6 @@ __all__ = [
     "worth",
 ]
 
-Draws = npt.NDArray[np.float64]
 
 _ELEMENTS = 4e7  # numbers of one method that a report diagnoses at most, which takes some ten seconds
 _MILLION = 1e6
@@ -53,7 +53,7 @@ _NAMED = 4  # methods that a warning names; the rest are counted
 _RIVALS = 2  # methods that a finding names beside the best
 
 
-def valid_draws(run: Run, method: str, most: float = np.inf, *, many: bool = False) -> Draws | str:
+def valid_draws(run: Run, method: str, most: float = np.inf, *, many: bool = False) -> ChainDraws | str:
     """Return the valid draws (C, S, D) of a method, or a line on why there are none.
 
     Chains with more valid draws than another are cut to its length. Of chains with different temperatures, those with
@@ -76,7 +76,7 @@ def valid_draws(run: Run, method: str, most: float = np.inf, *, many: bool = Fal
     return draws if np.isfinite(draws).all() else _NOT_FINITE
 
 
-def predicted(run: Run, method: str, draws: Draws, data: Dataset | None = None) -> Predictions:
+def predicted(run: Run, method: str, draws: ChainDraws, data: Dataset | None = None) -> Predictions:
     """Return what a network predicts at its valid draws, see `predictions`.
 
     Args:
@@ -96,7 +96,7 @@ def predicted(run: Run, method: str, draws: Draws, data: Dataset | None = None) 
     return predictions(target.model, target.data if data is None else data, weights[:, : draws.shape[1]])
 
 
-def _valid(run: Run, method: str) -> Draws | str:
+def _valid(run: Run, method: str) -> ChainDraws | str:
     """Return all coordinates of the valid draws of the coldest chains, or a line on why there are none."""
     if run.methods[method]["thin"] is None:
         return "no draws were kept (thin=null)."
@@ -174,7 +174,7 @@ def passes(n_lik: Any, n_grad: Any, separate: float) -> Any:
     return n_lik + separate * n_grad
 
 
-def efficiency(run: Run, method: str, draws: Draws | None, share: float = 1.0) -> dict[str, Any]:
+def efficiency(run: Run, method: str, draws: ChainDraws | None, share: float = 1.0) -> dict[str, Any]:
     """Return worth and cost of a method, None where it has no draws: see `worth` and `costs`.
 
     Args:
@@ -222,7 +222,7 @@ def diagnosed(run: Run) -> dict[str, dict[str, Any]]:
     return records
 
 
-def _of_parameters(run: Run, method: str, draws: Draws) -> dict[str, Any]:
+def _of_parameters(run: Run, method: str, draws: ChainDraws) -> dict[str, Any]:
     """Return `efficiency`, and what neither R-hat nor ESS show.
 
     As ``heavy_tail`` the name and the index of one, and as ``few_points`` how many of the draws are distinct, see
@@ -240,7 +240,7 @@ def _of_parameters(run: Run, method: str, draws: Draws) -> dict[str, Any]:
     return record
 
 
-def _of_network(run: Run, method: str, draws: Draws) -> dict[str, Any]:
+def _of_network(run: Run, method: str, draws: ChainDraws) -> dict[str, Any]:
     """Return `efficiency` of the predictions of a network, or of its weights without them."""
     try:
         found, what = predicted(run, method, draws), "predictions"

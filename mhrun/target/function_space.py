@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from mhrun.data import Dataset
-from mhrun.diagnostics.chains import some_coordinates
+from mhrun.diagnostics.chains import ChainDraws, some_coordinates
 from mhrun.errors import UserError
 from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
@@ -32,13 +32,11 @@ _HELD = 1 << 22  # numbers that are held at once
 _SEEN = 1e-3  # range of a probability below which it is left out
 _ROUNDING = 1e-9  # the same of an output, relative to its size
 
-Draws = npt.NDArray[np.float64]
-
 
 class Predictions(NamedTuple):
     """What a network predicts at some data."""
 
-    values: Draws  # (C, S, K)
+    values: ChainDraws  # (C, S, K)
     names: list[str]  # of each of the K numbers
     are_probabilities: bool  # or outputs of a module with a likelihood of the user's
 
@@ -73,7 +71,7 @@ def that_vary(*several: Predictions) -> npt.NDArray[np.intp]:
     return np.flatnonzero(varies if varies.any() else finite)
 
 
-def predictions(model: Model, data: Dataset, draws: Draws) -> Predictions:
+def predictions(model: Model, data: Dataset, draws: ChainDraws) -> Predictions:
     """Return what a network predicts at some data.
 
     Args:
@@ -109,13 +107,13 @@ class _TooCostly(UserError):
     """Predictions take too long."""
 
 
-def _predictions(model: Model, data: Dataset, draws: Draws, dtype: torch.dtype) -> Predictions:
+def _predictions(model: Model, data: Dataset, draws: ChainDraws, dtype: torch.dtype) -> Predictions:
     chosen = some_coordinates(data.n, DATA)
     rows: Rows = {name: field[chosen][None] for name, field in data.to(torch.device("cpu")).fields.items()}
     is_classifier = predicts_classes(model)
     per_datum = model.values_per_datum(rows) if isinstance(model, ModuleModel) else 64
 
-    def predicted(points: Draws) -> Tensor:
+    def predicted(points: ChainDraws) -> Tensor:
         """Return predictions (B, m, ...) at points (B, P)."""
         theta = torch.from_numpy(points.astype(np.float64)).to(dtype)
         if not isinstance(model, ModuleModel):

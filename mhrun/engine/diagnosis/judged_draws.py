@@ -9,6 +9,7 @@ import numpy as np
 
 from mhrun.diagnostics.chains import (
     LEAST_DRAWS,
+    ChainDraws,
     diagnosed_coordinates,
     some_coordinates,
     valid_of_each,
@@ -20,7 +21,7 @@ from mhrun.models.parameters import constant_coordinates
 from mhrun.store.draws import validity
 from mhrun.store.netcdf import flat_draws
 from mhrun.target import Target
-from mhrun.target.function_space import Draws, is_network, predictions, that_vary
+from mhrun.target.function_space import is_network, predictions, that_vary
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 class JudgedDraws(NamedTuple):
     """Some coordinates of draws, or of a network its predictions."""
 
-    values: Draws  # (C, S, D)
+    values: ChainDraws  # (C, S, D)
     names: Sequence[str]  # D
     notes: list[str]  # why they cannot be judged, or not by predictions
 
@@ -58,7 +59,7 @@ def judged_draws(method: Method, trace: xr.DataTree) -> JudgedDraws | None:
     return found._replace(notes=notes + found.notes)
 
 
-def _judged(target: Target, draws: Draws, by_predictions: bool) -> JudgedDraws:
+def _judged(target: Target, draws: ChainDraws, by_predictions: bool) -> JudgedDraws:
     """Return what draws are judged by, some coordinates or predictions of a network.
 
     It has a note if a network is judged by its weights.

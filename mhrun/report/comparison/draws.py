@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mhrun.diagnostics.chains import LEAST_DRAWS
+from mhrun.diagnostics.chains import LEAST_DRAWS, ChainDraws
 from mhrun.errors import UserError
 from mhrun.report.comparison.rows import Row, undamaged
-from mhrun.report.efficiency import Draws, costs, named, predicted, valid_draws
+from mhrun.report.efficiency import costs, named, predicted, valid_draws
 from mhrun.report.tables import shown
 from mhrun.target.function_space import Predictions, that_vary
 
@@ -19,7 +19,7 @@ from mhrun.target.function_space import Predictions, that_vary
 class ComparedDraws(NamedTuple):
     """The draws of each method, with their coordinate names and notes."""
 
-    by_name: Mapping[str, Draws | str]  # (C, S, coordinates), or a line on why there are none
+    by_name: Mapping[str, ChainDraws | str]  # (C, S, coordinates), or a line on why there are none
     counts: Mapping[str, int]  # of valid draws of a chain, of which these are the first
     shares: Mapping[str, float]  # of them that are compared
     coordinates: Sequence[str] | None  # names of predictions; None: they are parameters
@@ -27,7 +27,7 @@ class ComparedDraws(NamedTuple):
     notes: Sequence[str]
 
     @property
-    def found(self) -> dict[str, Draws]:
+    def found(self) -> dict[str, ChainDraws]:
         """The draws of the methods that have them."""
         return {name: draws for name, draws in self.by_name.items() if not isinstance(draws, str)}
 
@@ -47,7 +47,7 @@ def compared_draws(rows: Sequence[Row], reference: Row | None, evaluations: floa
     """
     notes = list[str]()
     everything = [*rows, *([reference] if reference else [])]
-    by_name: dict[str, Draws | str] = {}
+    by_name: dict[str, ChainDraws | str] = {}
     for row in everything:
         if row.name not in by_name:
             by_name[row.name] = undamaged(row, partial(valid_draws, row.run, row.method))
@@ -86,8 +86,8 @@ def _share(row: Row, evaluations: float) -> float:
 
 
 def _predicted(
-    rows: Sequence[Row], all_draws: Mapping[str, Draws | str]
-) -> tuple[dict[str, Draws], list[str] | None, str]:
+    rows: Sequence[Row], all_draws: Mapping[str, ChainDraws | str]
+) -> tuple[dict[str, ChainDraws], list[str] | None, str]:
     """Return predictions of the networks that have draws, a name for each, and a line on what is compared.
 
     Nothing and None if those of one of them cannot be computed: then weights are compared.
@@ -108,7 +108,7 @@ def _predicted(
     return values, [names[place] for place in kept], line
 
 
-def _first(draws: Draws | str, share: float, evaluations: float) -> Draws | str:
+def _first(draws: ChainDraws | str, share: float, evaluations: float) -> ChainDraws | str:
     """Return the first draws of each chain, this share of them; a line if there are too few."""
     if isinstance(draws, str):
         return draws

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from mhrun.diagnostics.chains import some_coordinates, valid_of_each
+from mhrun.diagnostics.chains import ChainDraws, some_coordinates, valid_of_each
 from mhrun.diagnostics.ladders import rung
 from mhrun.errors import UserError
 from mhrun.models.axes import Axis
@@ -19,8 +19,6 @@ from mhrun.report.comparison.trace_labels import with_common_labels
 from mhrun.report.efficiency import passes
 from mhrun.store.draws import stopped_chains, validity
 from mhrun.store.netcdf import SEPARATE, THIN_STATS, WARMUP
-
-Draws = npt.NDArray[np.float64]
 
 # Relative differences of draws of a constant, as the diagonal of a correlation matrix, by the bytes of a number
 _ROUNDING = {4: 2.0**-20, 8: 2.0**-36}
@@ -153,7 +151,7 @@ class Aligned(NamedTuple):
     """Draws of the coordinates that are compared."""
 
     names: list[str]  # of the D coordinates
-    draws: dict[Any, Draws]  # trace -> valid draws (C, S, D)
+    draws: dict[Any, ChainDraws]  # trace -> valid draws (C, S, D)
     warnings: list[str]
 
 
@@ -179,7 +177,7 @@ def aligned(found: Mapping[Any, UserTrace]) -> Aligned:
     warnings += [line for of_traces in labelled.values() for line in of_traces.warnings]
     names = [name for variable in shared for name in _names(variable, variables[variable][first_key])]
     chosen = some_coordinates(len(names))
-    columns: dict[Any, list[Draws]] = {key: [] for key in found}
+    columns: dict[Any, list[ChainDraws]] = {key: [] for key in found}
     rounding: list[float] = []
     start = 0
     for variable in shared:

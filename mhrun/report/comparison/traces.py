@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
-from mhrun.diagnostics.chains import LEAST_DRAWS, worth
+from mhrun.diagnostics.chains import LEAST_DRAWS, ChainDraws, worth
 from mhrun.diagnostics.distances import Shifts, energy_distance, shifts
 from mhrun.errors import UserError, nearest
 from mhrun.numbers import is_number
@@ -23,8 +22,6 @@ from mhrun.report.convergence import single_chain_warnings
 from mhrun.report.efficiency import named
 from mhrun.report.tables import shown
 from mhrun.store.netcdf import KIND, LAYERS, N_DATA, TEMPER, TEMPERATURE
-
-Draws = npt.NDArray[np.float64]
 
 _WORTH = ("rhat", "ess", "ess_tail")
 _VERDICT = ("verdict", "why")
@@ -146,7 +143,7 @@ def _named_traces(traces: Any, reference: Any) -> tuple[dict[Any, Any], Any]:
     return {**given, REFERENCE: reference}, REFERENCE
 
 
-def _unusable(draws: Draws) -> str:
+def _unusable(draws: ChainDraws) -> str:
     """Return why draws (C, S, D) cannot be compared; empty if they can."""
     chains, steps = draws.shape[:2]
     if steps < LEAST_DRAWS <= chains:
@@ -159,7 +156,7 @@ def _unusable(draws: Draws) -> str:
 def _against(
     reference: str,
     found: Mapping[str, UserTrace],
-    draws: Mapping[str, Draws],
+    draws: Mapping[str, ChainDraws],
     names: Sequence[str],
     worths: Mapping[str, Mapping[str, float]],
     tolerance: float | None,
