@@ -22,8 +22,8 @@ from mhrun.report.efficiency import (
 )
 from mhrun.report.marks import FAULTY, SHORT, marked, notes
 from mhrun.report.metrics import from_json
+from mhrun.report.report_warnings import report_warnings
 from mhrun.report.run import Run
-from mhrun.report.run_warnings import run_warnings
 from mhrun.report.tables import quoted, shown
 from mhrun.store.folder import RunFolder
 
@@ -155,10 +155,10 @@ def summarised(
     frame, explained = methods_table(run, metrics, diagnostics)
     return Summary(
         title=str(run.config.get("title") or run.config["experiment"]),
-        scale=scale_of(run),
+        scale=scale_in_words(run),
         finding=finding or default_finding(run, diagnostics),
         status=evidence_of(run.config, judged),
-        warnings=run_warnings(run, diagnostics),
+        warnings=report_warnings(run, diagnostics),
         methods=frame,
         explained=explained,
         flags={run.label(m): flags_of(results, diagnostics.get(m, {})) for m, results in run.methods.items()},
@@ -227,7 +227,7 @@ def marked_methods(found: Summary) -> pd.DataFrame:
     return found.methods.rename(index=lambda label: marked(label, found.flags.get(label, ())))
 
 
-def scale_of(run: Run) -> str:
+def scale_in_words(run: Run) -> str:
     """Return the scale of a run, its chains and its steps in one line."""
     parts = [f"{run.config['scale']} scale"]
     counts = {(summary["chains"], summary["steps"]) for summary in run.methods.values()}

@@ -28,8 +28,8 @@ from mhrun.report.claims.judge import Judged
 from mhrun.report.claims.verdicts import NOT_AT_SCALE, NOT_REPRODUCED, REPRODUCED
 from mhrun.report.efficiency import costs, diagnosed, efficiency, named, unconverged, valid_draws
 from mhrun.report.marks import SHORT
+from mhrun.report.report_warnings import report_warnings
 from mhrun.report.run import Run
-from mhrun.report.run_warnings import run_warnings
 from mhrun.report.summary import _approximate, default_finding, methods_table
 from mhrun.store.folder import RunFolder
 
@@ -194,24 +194,24 @@ def test_warnings_name_the_worst_methods_first_and_count_the_rest():
     diagnostics = {name: about(10.0 * (i + 1), 1.1 + i) for i, name in enumerate("abcdef")}
     diagnostics |= {"g": about(math.nan, math.nan), "h": about(401.0, 1.009)}
     run = FakeRun(*diagnostics, h={"diverging": 7, "warnings": ["h: 7 steps left the numbers."]})
-    lines = run_warnings(run, diagnostics)
+    lines = report_warnings(run, diagnostics)
     assert lines[0].startswith("R-hat above 1.01: F (6.100), E (5.100), D (4.100), C (3.100) and 2 more.")
     assert lines[1].startswith("ESS below 400: A (10), B (20), C (30), D (40) and 2 more.")
     assert lines[2].startswith("ESS and R-hat are undefined: G.")
     assert lines[3].startswith("Divergent steps: H (7).")
     assert lines[4] == "h: 7 steps left the numbers."
-    assert run_warnings(FakeRun("a"), {"a": about(500.0)}) == []
-    (line,) = run_warnings(FakeRun("a"), {"a": about(500.0) | {"ess_tail": 90.0}})
+    assert report_warnings(FakeRun("a"), {"a": about(500.0)}) == []
+    (line,) = report_warnings(FakeRun("a"), {"a": about(500.0) | {"ess_tail": 90.0}})
     assert line.startswith("Tail ESS below 400: A (90). Standard deviations and the 5 % and 95 % quantiles")
-    (line,) = run_warnings(FakeRun("a"), {"a": about(50.0) | {"ess_tail": 90.0}})
+    (line,) = report_warnings(FakeRun("a"), {"a": about(50.0) | {"ess_tail": 90.0}})
     assert line.startswith("ESS below 400: A (50).")
     diagnostics = {m: about(500.0) | {"heavy_tail": ("v", 1.1)} for m in "ab"}
-    (line,) = run_warnings(FakeRun("a", "b"), diagnostics)
+    (line,) = report_warnings(FakeRun("a", "b"), diagnostics)
     assert line.startswith(
         "The tail of v is heavy: A (1.100), B (1.100), with its index in brackets; from 0.5 on there"
     )
     for method in ({"chains": 1}, {"chains": 3, "rungs": 3}):  # one ladder is one chain
-        (line,) = run_warnings(FakeRun("a", a=method), {"a": about(500.0)})
+        (line,) = report_warnings(FakeRun("a", a=method), {"a": about(500.0)})
         assert line.startswith("One chain: A. R-hat compares its halves")
 
 

@@ -70,7 +70,7 @@ def test_no_section_is_about_a_warning_that_is_gone():
     assert {
         "engine/warnings/run.py",
         "engine/warnings/draws.py",
-        "report/run_warnings.py",
+        "report/report_warnings.py",
         "engine/pilot/result.py",
     } <= set(MODULES)
 

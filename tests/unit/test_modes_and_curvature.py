@@ -11,7 +11,7 @@ import mhrun
 from mhrun.data import Dataset
 from mhrun.engine.curvature import below_mode, hessian, largest_curvature, spectrum
 from mhrun.engine.diagnosis.gradient_noise import root_of_covariance
-from mhrun.engine.pilot.all_data import on_all_data, without_absent
+from mhrun.engine.pilot.all_data import moved_to_all_data, without_absent
 from mhrun.engine.pilot.modes import CurvedModes, Mode, find_curved_modes, find_modes
 from mhrun.engine.surface import Surface
 from mhrun.models.function import FunctionModel
@@ -61,7 +61,7 @@ def test_chains_of_many_data_begin_at_the_mode_of_all_of_them(monkeypatch, tempe
     modes = find_modes(surface, torch.tensor([[0.0], [5.0], [-7.0]], dtype=torch.float64))
     curvature = hessian(surface, modes.theta[0])
     before, spent = (float(modes.theta[0]) - x.mean()) * n**0.5, surface.n_grad
-    on_all = on_all_data(surface, CurvedModes(modes, curvature, True))
+    on_all = moved_to_all_data(surface, CurvedModes(modes, curvature, True))
     after = (on_all.theta - x.mean()) * n**0.5
     assert abs(before) > 5
     assert after.abs().max() < 0.01 if moved else after[0] == pytest.approx(before)
@@ -162,7 +162,7 @@ def test_modes_that_are_apart_stay_apart_on_all_data(monkeypatch):
     surface = Surface(target, 1.0, seed=1)
     modes = find_modes(surface, torch.tensor([[-0.8], [1.2], [-1.5]], dtype=torch.float64))
     curvature = hessian(surface, modes.theta[modes.best])
-    found = on_all_data(surface, CurvedModes(modes, curvature, True)).theta
+    found = moved_to_all_data(surface, CurvedModes(modes, curvature, True)).theta
     assert found[:, 0].abs().numpy() == pytest.approx(np.sqrt(x.mean()), abs=0.2 * n**-0.5)
     assert found[:, 0].sign().tolist() == [-1, 1, -1]
 
@@ -184,7 +184,7 @@ def test_modes_of_several_coordinates_move_together(monkeypatch):
         return (target.gradients.full(points, torch.ones(6, dtype=torch.float64)) @ root).norm(dim=1)
 
     assert distance(modes.theta).min() > 1
-    found = on_all_data(surface, CurvedModes(modes, curvature, True)).theta
+    found = moved_to_all_data(surface, CurvedModes(modes, curvature, True)).theta
     assert distance(found).max() < 0.5
     assert (found - found[0]).abs().max() < 1e-3
 
@@ -195,7 +195,7 @@ def test_modes_of_all_data_stay_where_they_are():
     points = torch.tensor([[9.0], [-9.0]], dtype=torch.float64)
     curvature = torch.tensor([[3.0]], dtype=torch.float64)
     modes = Mode(points, 0, 0.0, torch.zeros(1), [0.0, 0.0])
-    assert on_all_data(surface, CurvedModes(modes, curvature, True)).theta.tolist() == [[9.0], [-9.0]]
+    assert moved_to_all_data(surface, CurvedModes(modes, curvature, True)).theta.tolist() == [[9.0], [-9.0]]
     assert surface.n_grad == 0
 
 
@@ -239,7 +239,7 @@ def test_the_curvature_is_that_of_all_data_where_a_part_has_hardly_any_of_a_cate
     surface = Surface(target, 1.0, seed=1)
     part = find_curved_modes(surface, torch.zeros(2, 2, dtype=torch.float64))
     before = surface.n_grad
-    theta, of, found = on_all_data(surface, part)
+    theta, of, found = moved_to_all_data(surface, part)
     p = 1 / (1 + np.exp(-float(theta[0] @ torch.ones(2, dtype=torch.float64))))
     if ones == 30:
         assert of.size == n
@@ -266,7 +266,7 @@ def test_a_rare_value_whose_gradient_is_0_at_the_mode_of_a_part_shows_at_other_p
     surface = Surface(target, 1.0, seed=2)
     part = find_curved_modes(surface, torch.zeros(2, 2, dtype=torch.float64))
     assert float(part.curvature[1, 1]) == pytest.approx(1 / 25, rel=1e-3)  # the part has none
-    _, of, found = on_all_data(surface, part)
+    _, of, found = moved_to_all_data(surface, part)
     assert float(found.curvature[1, 1]) == pytest.approx(8 / 4 + 1 / 25, rel=1e-3)
     points = torch.tensor([[0.0, 0.0], [0.5, -1.0]], dtype=torch.float64)
     root = root_of_covariance(of, points)
@@ -321,4 +321,4 @@ def test_the_curvature_of_a_part_is_checked_at_any_temperature(monkeypatch, temp
     target = Target(FunctionModel(log_lik, torch.zeros(2)), Dataset.of({"d": dummy}))
     surface = Surface(target, temperature, seed=2)
     part = find_curved_modes(surface, torch.zeros(2, 2, dtype=torch.float64))
-    assert on_all_data(surface, part).surface.is_whole
+    assert moved_to_all_data(surface, part).surface.is_whole

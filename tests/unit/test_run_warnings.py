@@ -20,8 +20,8 @@ from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.models.poisson_regression import PoissonRegression
 from mhrun.pairing.growing import Growing
 from mhrun.report.efficiency import valid_draws
+from mhrun.report.report_warnings import report_warnings
 from mhrun.report.run import Run
-from mhrun.report.run_warnings import run_warnings
 from mhrun.rules.metropolis import Metropolis
 from mhrun.rules.mh_minibatch import MHMinibatch
 from mhrun.schedules.fixed import Fixed
@@ -348,7 +348,7 @@ def test_a_report_has_one_line_for_all_methods_with_a_warning(tmp_path):
     words += tuple(f"schedule@methods.{m}.schedules.step_size=fixed" for m in methods)
     words += ("+step_size=0.001",)
     run = Run(run_experiment(config(tmp_path, *words), Silent()))
-    lines = run_warnings(run, {})
+    lines = report_warnings(run, {})
     (line,) = [line for line in lines if "Acceptance" in line]
     assert line.startswith("Acceptance is high: ")
     assert all(run.label(m) in line for m in methods)
@@ -358,7 +358,7 @@ def test_a_report_has_one_line_for_all_methods_with_a_warning(tmp_path):
     run.methods["mint"] |= {"samples": run.methods["mint"]["samples"] | {"temperature": 0.5}}
     for m in methods:
         run.methods[m] |= {"fit_warnings": ["the model is wrong"]}
-    lines = run_warnings(
+    lines = report_warnings(
         run,
         {"mint": {"rhat": 1.5, "ess": 9.0, "judged": "weights"}, "tempered_mcmc": {"why": "3 valid draws."}},
     )

@@ -13,7 +13,7 @@ from mhrun.diagnostics.chains import RHAT, diagnoses, is_apart
 from mhrun.engine.diagnosis.judged_draws import JudgedDraws, judged_draws
 from mhrun.engine.longer import reason_to_begin_anew
 from mhrun.engine.method import Method
-from mhrun.engine.warnings.run import stopped_chains
+from mhrun.engine.warnings.run import stopped_count
 from mhrun.errors import UserError
 from mhrun.numbers import is_number, rounded, whole_number
 from mhrun.store.longer import can_go_on
@@ -33,7 +33,7 @@ class Until(NamedTuple):
 
     def more(self, method: Method, summary: Mapping[str, Any], folder: Path) -> More | None:
         """Return how the call in a folder goes on; None if its steps do, or no others are allowed or would help."""
-        if stopped_chains(method, summary) or not can_go_on(folder):
+        if stopped_count(method, summary) or not can_go_on(folder):
             return None
         with open_trace(folder) as trace:
             found = precision_of(judged_draws(method, trace))

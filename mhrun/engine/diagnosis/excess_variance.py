@@ -37,11 +37,11 @@ class Excess(NamedTuple):
 
 def excess_variance(method: Method, theta: Tensor) -> float | None:
     """Return the largest `excess_of_noise`, in the coordinates in which the method's dynamics moves."""
-    excess = excess_of_noise(method, theta, scale_of(method.kernel.of_a_chain))
+    excess = excess_of_noise(method, theta, scale_of_dynamics(method.kernel.of_a_chain))
     return None if excess is None else excess.largest
 
 
-def scale_of(kernel: Kernel) -> Scale | None:
+def scale_of_dynamics(kernel: Kernel) -> Scale | None:
     """Return the scale of the coordinates in which a dynamics moves, if it has one."""
     return kernel.dynamics.scale if isinstance(kernel.dynamics, PreconditionedDynamics) else None
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mhrun.diagnostics.chains import diagnosis
-from mhrun.engine.diagnosis.excess_variance import excess_of_noise, scale_of
+from mhrun.engine.diagnosis.excess_variance import excess_of_noise, scale_of_dynamics
 from mhrun.engine.diagnosis.sampled_gradients import SampledGradients
 from mhrun.engine.method import Method
 from mhrun.kernels import Unadjusted
@@ -124,7 +124,7 @@ def mean_bias(method: Method, sampled: SampledGradients) -> MeanBias | None:
         return None
     draws, height, grad, temperature, size = sampled
     points = draws.reshape(-1, target.dim).to(device=target.device, dtype=method.dtype)
-    scale = scale_of(kernel)
+    scale = scale_of_dynamics(kernel)
     excess = excess_of_noise(method, points[:: len(points) // len(draws)], scale)
     of_noise = 0.0 if excess is None else excess.mean
     gains = Gains(

@@ -66,10 +66,10 @@ def sampled_gradients(method: Method, folder: Path) -> SampledGradients | None:
     temperature = float(temperatures.min())
     points = draws.reshape(-1, target.dim).to(device=target.device, dtype=method.dtype)
     size = float(step_size.mean(0)[cold].median())
-    return SampledGradients(draws, *on_all_data(target, points, temperature), temperature, size)
+    return SampledGradients(draws, *posterior_at(target, points, temperature), temperature, size)
 
 
-def on_all_data(target: Target, points: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def posterior_at(target: Target, points: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Return the log posterior in the units of its gradient (P,), and that (P, D), at points (P, D); float64."""
     heights, grads = [], []
     for some in points.split(max(1, _AT_ONCE // target.n)):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from mhrun.engine.diagnosis.excess_variance import scale_of
+from mhrun.engine.diagnosis.excess_variance import scale_of_dynamics
 from mhrun.engine.diagnosis.kept_draws import cold_draws
 from mhrun.engine.method import Method
 
@@ -31,7 +31,7 @@ def width_of_draws(method: Method, folder: Path) -> float | None:
         None for another kernel than a dynamics with a scale, on a ladder, for an optimiser, and if few draws were kept.
     """
     kernel = method.kernel
-    scale = scale_of(kernel)
+    scale = scale_of_dynamics(kernel)
     if scale is None or kernel.rungs > 1 or kernel.optimises or method.shape.thin is None:
         return None
     temperatures = method.plan.at_collected_steps().noise_temperature

@@ -61,7 +61,7 @@ class OnAllData(NamedTuple):
     found: CurvedModes  # of the surface
 
 
-def on_all_data(surface: Surface, found: CurvedModes) -> OnAllData:
+def moved_to_all_data(surface: Surface, found: CurvedModes) -> OnAllData:
     """Return modes of a part of the data, moved to those of all data.
 
     By Newton steps, which take a pass over the data each. Where these, or gradients at two random points, show that the

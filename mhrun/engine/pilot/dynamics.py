@@ -17,7 +17,7 @@ from mhrun.engine.diagnosis.gradient_noise import (
     root_of_covariance,
 )
 from mhrun.engine.diagnosis.mean_bias import Gains, MeanBias, largest_bias
-from mhrun.engine.diagnosis.sampled_gradients import on_all_data
+from mhrun.engine.diagnosis.sampled_gradients import posterior_at
 from mhrun.engine.method import Method
 from mhrun.engine.pilot.effective_draws import expected_draws, in_words
 from mhrun.engine.pilot.start import ScaledStart
@@ -277,7 +277,7 @@ def _judged(
         return None
     draws = draws[:, :: max(1, math.ceil(draws[..., 0].numel() / _JUDGED))]
     points = draws.reshape(-1, draws.shape[-1]).to(start.theta)
-    height, grad = on_all_data(method.target, points, temperature)
+    height, grad = posterior_at(method.target, points, temperature)
     surface.n_grad += len(points) * method.target.n
     noise = 0.0 if dynamics.corrects_noise else rates.of_noise / 2
     gains = Gains(dynamics.bias.means, noise, dynamics.bias.thermostat)

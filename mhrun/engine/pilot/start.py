@@ -11,7 +11,7 @@ from torch import Tensor
 from mhrun.engine.curvature import spectrum, standardised
 from mhrun.engine.limits import most_scaled
 from mhrun.engine.method import Method
-from mhrun.engine.pilot.all_data import on_all_data, without_absent
+from mhrun.engine.pilot.all_data import moved_to_all_data, without_absent
 from mhrun.engine.pilot.heavy_tails import HeavyTail, heavy_tail
 from mhrun.engine.pilot.impropriety import direction_in_words, flat_direction
 from mhrun.engine.pilot.low_modes import Moved, without_low_modes
@@ -110,7 +110,7 @@ def _with_scale(
     if follows and kind != "none" and not found.proper:
         unit = torch.eye(dim) if kind == "dense" else torch.ones(dim)
         return ScaledStart(theta, Scale(torch.zeros(dim), unit))
-    begins, surface, (modes, curvature, proper) = on_all_data(surface, found)
+    begins, surface, (modes, curvature, proper) = moved_to_all_data(surface, found)
     assert curvature is not None
     eigenvalues, vectors = spectrum(curvature, proper=proper)
     root = torch.linalg.cholesky(vectors @ torch.diag(1 / eigenvalues) @ vectors.T)

@@ -81,7 +81,7 @@ def run_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
             "its minibatches save little; a lower step size or a higher temperature needs fewer data."
         )
     # A non-finite log-ratio is a rejection in an acceptance test, and the end of a chain without one.
-    diverging, stopped = np.asarray(totals["sum_diverging"]), stopped_chains(method, summary)
+    diverging, stopped = np.asarray(totals["sum_diverging"]), stopped_count(method, summary)
     if stopped:
         dynamics = method.kernel.of_a_chain.dynamics
         slower = f", or {dynamics.stable_remedy}" if dynamics is not None and dynamics.stable_remedy else ""
@@ -318,7 +318,7 @@ def _logit(rate: Any) -> Any:
         return np.log(rate) - np.log1p(-rate)
 
 
-def stopped_chains(method: Method, summary: Mapping[str, Any]) -> int:
+def stopped_count(method: Method, summary: Mapping[str, Any]) -> int:
     """Return how many chains without an acceptance test became non-finite and stopped."""
     return 0 if method.kernel.decides else int((np.asarray(summary["totals"]["sum_diverging"]) > 0).sum())
 

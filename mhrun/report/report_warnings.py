@@ -16,7 +16,7 @@ from mhrun.report.efficiency import (
 from mhrun.report.run import Run
 
 
-def run_warnings(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def report_warnings(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return warnings about the draws of a run, one line each: R-hat, ESS, divergences, engine warnings.
 
     Optimisers get no R-hat or ESS: their steps are not draws.
