@@ -55,9 +55,7 @@ def cost(run: Run, method: str) -> Cost:
                 burnt[name] = float(trace["warmup_sample_stats"][name].to_numpy()[..., -1].mean())
     after = {name: values - burnt.get(name, 0.0) for name, values in spent.items()}
     separate = summary["separate_gradients"]
-    preparation = pilot_passes(summary.get("pilot") or {}, separate) + float(
-        summary.get("reference_n_grad", 0)
-    )
+    preparation = pilot_passes(summary.get("pilot"), separate) + float(summary.get("reference_n_grad", 0))
     setup = preparation / chains + passes(burnt.get("n_lik", 0.0), burnt.get("n_grad", 0.0), separate)
     evaluations = passes(after["n_lik"], after["n_grad"], separate)
     return Cost(evaluations, after["wall_s"] / chains, setup)

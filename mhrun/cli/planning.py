@@ -217,7 +217,7 @@ def _set_up(methods: Sequence[Method], folder: Path) -> tuple[list[Method], dict
     for method in methods:
         before = time.perf_counter()
         filled = piloted(method, None, lambda line: None)
-        count = pilot_passes(filled.pilot or {}, method.kernel.separate_gradients())
+        count = pilot_passes(filled.pilot, method.kernel.separate_gradients())
         if (surrogate := method.target.surrogate) is not None:
             surrogate.pack()  # finds its mode
             count += surrogate.n_grad

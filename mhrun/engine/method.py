@@ -26,6 +26,7 @@ from mhrun.random import MANY, Draws, Streams, derive_key
 from mhrun.schedules import Plan
 from mhrun.store.identity import method_digest
 from mhrun.store.netcdf import FIELDS, KIND, LAYERS, N_DATA, PILOT_FOUND, SEPARATE, TEMPER, TEMPERATURE, Shape
+from mhrun.store.pilot_facts import PilotFacts
 from mhrun.store.sharing import ANY_STEPS_DIGEST, DIGEST
 from mhrun.target import Target
 from mhrun.target.fields import fields_read
@@ -69,7 +70,7 @@ class Method:
     starts: Starts | None = None
     monitor: Monitor | None = None
     precondition: str | None = None
-    pilot: Mapping[str, Any] | None = None
+    pilot: PilotFacts | None = None
 
     def check(self) -> None:
         """Check that the parts are compatible.

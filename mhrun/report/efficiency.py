@@ -27,6 +27,7 @@ from mhrun.errors import UserError
 from mhrun.kernels.stationary import OPTIMISER
 from mhrun.report.run import Run
 from mhrun.report.tables import quoted, shown
+from mhrun.store.pilot_facts import PilotFacts
 from mhrun.target.function_space import Predictions, predictions, that_vary
 
 __all__ = [
@@ -137,7 +138,7 @@ def costs(run: Run, method: str) -> dict[str, float]:
     """
     summary = run.methods[method]
     counts, separate = summary["after_burn_in"], summary["separate_gradients"]
-    pilot = summary.get("pilot") or {}
+    pilot: PilotFacts = summary.get("pilot") or PilotFacts()
     n_lik = summary["likelihood_evals"] - pilot.get("n_lik", 0) - counts["n_lik"]
     n_grad = summary["gradient_evals"] - pilot.get("n_grad", 0) - counts["n_grad"]
     setup = (
@@ -152,14 +153,15 @@ def costs(run: Run, method: str) -> dict[str, float]:
     }
 
 
-def pilot_passes(pilot: Mapping[str, Any], separate: float) -> float:
+def pilot_passes(pilot: PilotFacts | None, separate: float) -> float:
     """Return the evaluations of a pilot: a method that evaluates points with their gradients has both from one pass.
 
     Args:
-        pilot: what it found; empty if there was none.
+        pilot: what it found; None if there was none.
         separate: see `passes`.
     """
-    counts = [float(pilot.get(name, 0)) for name in ("n_lik", "n_grad")]
+    pilot = pilot or {}
+    counts = float(pilot.get("n_lik", 0)), float(pilot.get("n_grad", 0))
     return sum(counts) if separate == 1 else max(counts)
 
 

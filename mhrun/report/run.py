@@ -25,6 +25,7 @@ from mhrun.store.draws import places_of_draws, steps_of_draws, validity
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import parts_of
 from mhrun.store.netcdf import TRACE, flat_draws, open_trace, parameter_names
+from mhrun.store.pilot_facts import PilotFacts
 from mhrun.store.sources import changed_files
 from mhrun.store.targets import Targets
 from mhrun.target import Target
@@ -105,7 +106,7 @@ class Run:
 
     def expected_error(self, method: str) -> str:
         """How far off sds are by the settings that the pilot chose, in words; empty if unknown."""
-        pilot = self.methods[method].get("pilot") or {}
+        pilot: PilotFacts = self.methods[method].get("pilot") or PilotFacts()
         error, bias = pilot.get("variance_error"), pilot.get("variance_bias") or 0.0
         if not error:
             return ""

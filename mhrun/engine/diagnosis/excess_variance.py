@@ -25,7 +25,6 @@ from mhrun.target.function_space import is_network
 from mhrun.types.scale import Scale
 
 _WIDEST = 20_000  # parameters up to which it is estimated
-WHOLE = "whole"  # in what a pilot found: whether a part of the data has hardly any of what matters
 
 
 class Excess(NamedTuple):
@@ -88,7 +87,7 @@ def excess_of_noise(method: Method, theta: Tensor, scale: Scale | None) -> Exces
         points = theta[:1] if target.surrogate is None else theta[:POINTS]
         # Other data than those from which a pilot chose the step size.
         surface = Surface(target, float(np.median(temperature)), derive_key(method.seed, "excess"))
-        if (method.pilot or {}).get(WHOLE):
+        if method.pilot is not None and method.pilot.get("whole"):
             surface = surface.of_all_data()
         root = root_of_covariance(surface, points, scale)
         average = float(root.square().sum()) / target.dim

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from mhrun.kernels import MetropolisHastings
 from mhrun.kernels.acceptance import efficient_acceptance, is_assumed, noise_widening
 from mhrun.parts import Rule
 from mhrun.schedules.tuned import Tuned
+from mhrun.store.pilot_facts import PilotFacts
 from mhrun.types.scale import Scale
 
 LIMIT = 60  # windows, at most
@@ -46,7 +47,7 @@ class Tuning(NamedTuple):
     draws: (
         Tensor | None
     )  # (C, S, D), float64, of the last half of the steps, if the proposal follows trajectories
-    facts: dict[str, Any]
+    facts: PilotFacts
 
 
 def tune(
@@ -83,7 +84,7 @@ def tune(
     best = efficient_acceptance(kernel, method.target.dim)
     aim = wanted_rate if wanted_rate is not None else best.best if best is not None else 0.3
     chains = PilotChains(method, kernel, theta, temperature, key, length)
-    facts: dict[str, Any] = {"aim": aim}
+    facts: PilotFacts = {"aim": aim}
     measured = _first_found(chains, aim)
     count = None
     if length is not None:
@@ -165,7 +166,7 @@ def _whole_steps(
 
 def _open_size(
     chains: PilotChains, base: MetropolisHastings, scale: Scale | None, measured: _Step
-) -> tuple[int, PilotChains, _Step, dict[str, Any]]:
+) -> tuple[int, PilotChains, _Step, PilotFacts]:
     """Return the minibatch size, the chains and step size at it, and the error that the noise makes, if it is known."""
     method, rule, keeps_batch = chains.method, base.rule, base.pairing.keeps_batch
     widens = not (rule.corrects_noise or rule.wants_terms or rule.exact or keeps_batch)
@@ -187,7 +188,7 @@ def _open_size(
         m = size
     sd = math.sqrt(measured.noise)
     reason = f"{measured.why}, and noise of the log-ratio with sd {sd:.2g} at m = {m:,}"
-    error: dict[str, Any] = {}
+    error: PilotFacts = {}
     if widens and sd:
         reason += _wider(sd)
         error["variance_error"] = (1 + noise_widening(sd)) ** 2 - 1

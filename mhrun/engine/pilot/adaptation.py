@@ -147,8 +147,9 @@ def is_fitting(covariance: Tensor, draws: int) -> bool:
 
 def with_evaluations_of(tuning: Tuning, before: Tuning) -> Tuning:
     """Return a tuning with the evaluations of an earlier one added."""
-    counts = {name: tuning.facts[name] + before.facts[name] for name in ("n_lik", "n_grad")}
-    return tuning._replace(facts=tuning.facts | counts)
+    now, then = tuning.facts, before.facts
+    n_lik, n_grad = now["n_lik"] + then["n_lik"], now["n_grad"] + then["n_grad"]
+    return tuning._replace(facts={**now, "n_lik": n_lik, "n_grad": n_grad})
 
 
 def reach(tuning: Tuning) -> float:

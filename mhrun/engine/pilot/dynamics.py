@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from mhrun.errors import UserError
 from mhrun.kernels import Unadjusted
 from mhrun.models.parameters import coordinate_names
 from mhrun.random import Draws, Purpose, Streams, derive_key
+from mhrun.store.pilot_facts import PilotFacts
 from mhrun.target import Target
 from mhrun.types.scale import Scale
 
@@ -50,7 +51,7 @@ class DynamicsStep(NamedTuple):
 
     step_size: Tensor  # (1,), or of each chain (C,)
     m: int | None  # the minibatch size, if it was open
-    facts: dict[str, Any]  # what is expected of them
+    facts: PilotFacts  # what is expected of them
 
 
 def step_of_dynamics(
@@ -135,7 +136,7 @@ def step_of_dynamics(
     return DynamicsStep(step, m, facts)
 
 
-def _facts_of_variance(step: float, rates: _ErrorRates, bias: float, of_thermostat: float) -> dict[str, Any]:
+def _facts_of_variance(step: float, rates: _ErrorRates, bias: float, of_thermostat: float) -> PilotFacts:
     """Return by how much the variance is expected to be off at a step size, in numbers and words.
 
     Args:

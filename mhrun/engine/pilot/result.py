@@ -17,6 +17,7 @@ from mhrun.engine.method import Method
 from mhrun.numbers import in_figures
 from mhrun.store.blocks import load_block
 from mhrun.store.files import write_whole
+from mhrun.store.pilot_facts import PilotFacts
 from mhrun.store.sharing import PILOT
 from mhrun.types.scale import Scale
 
@@ -48,7 +49,7 @@ class PilotResult(NamedTuple):
     acceptance: float | None  # the rate that the step size has, and is tuned to
     m: int | None  # the minibatch size, if it was open
     leapfrog_steps: int | None  # of a trajectory, if their number was open
-    facts: dict[str, Any]  # user-facing: what was chosen, why, and what it cost
+    facts: PilotFacts  # user-facing: what was chosen, why, and what it cost
 
 
 def filled(method: Method, result: PilotResult) -> Method:
@@ -70,7 +71,7 @@ def filled(method: Method, result: PilotResult) -> Method:
     )
 
 
-def line(name: str, facts: dict[str, Any]) -> str:
+def line(name: str, facts: PilotFacts) -> str:
     """Return what a pilot found as one line."""
     size = f"{facts['step_size']:.3g}{' as given' if facts.get('given') else ''}"
     if facts.get("scheduled"):
@@ -84,9 +85,9 @@ def line(name: str, facts: dict[str, Any]) -> str:
         origin = " from draws" if "rounds" in facts else ""
         words.append(f"precondition={facts['scale']}{origin} (condition number {facts['condition']:.3g})")
     cost = " and ".join(
-        f"{in_figures(facts[key], 2)} {word}"
-        for key, word in (("n_lik", "likelihoods"), ("n_grad", "gradients"))
-        if facts.get(key)
+        f"{in_figures(count, 2)} {word}"
+        for count, word in ((facts.get("n_lik"), "likelihoods"), (facts.get("n_grad"), "gradients"))
+        if count
     )
     doubt = _DOUBTS.get(facts.get("doubt") or "", "")
     if facts.get("control_variate") and facts.get("doubt") in ("flat", "skewed"):
@@ -126,7 +127,7 @@ def pilot_warnings(method: Method, visits: float | None) -> Iterator[str]:
         yield f"{name}: {without_variance(**facts['heavy'])}"
 
 
-def _lower_aim(facts: Mapping[str, Any]) -> str:
+def _lower_aim(facts: PilotFacts) -> str:
     """Return what else to do where too few moves are accepted at any step size."""
     return (
         "; if shorter steps are not accepted more often, aim lower (acceptance)"

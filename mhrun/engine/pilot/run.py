@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
 from mhrun.durations import describe_duration
 from mhrun.engine.defaults import gradients_of
-from mhrun.engine.diagnosis.excess_variance import WHOLE
 from mhrun.engine.execution.threads import limited
 from mhrun.engine.method import Method
 from mhrun.engine.model_checks.properties import check_model
@@ -31,6 +30,7 @@ from mhrun.errors import UserError
 from mhrun.kernels import MetropolisHastings, ZigZag
 from mhrun.models.parameters import coordinate_names, numbers_of
 from mhrun.random import derive_key
+from mhrun.store.pilot_facts import PilotFacts
 from mhrun.target.function_space import is_network
 from mhrun.types.scale import Scale
 
@@ -117,12 +117,10 @@ def pilot(method: Method) -> PilotResult:
     )
 
 
-def _begun(
-    method: Method, surface: Surface, temperature: Tensor, key: int
-) -> tuple[ScaledStart, dict[str, Any]]:
+def _begun(method: Method, surface: Surface, temperature: Tensor, key: int) -> tuple[ScaledStart, PilotFacts]:
     """Return where chains begin, with a scale that draws have judged if it is in doubt, and what is known of it."""
     theta = method.first_points()
-    facts: dict[str, Any] = {"n_grad": 0}
+    facts: PilotFacts = {"n_grad": 0}
     try:
         start = scaled_start(method, surface, theta, temperature, key)
     except UserError as error:
@@ -135,21 +133,27 @@ def _begun(
         facts["flat_along"] = start.flat_along
     if start.other is not None:
         at = numbers_of(method.target.model, start.other.theta)
-        facts["other_mode"] = {"at": at, **start.other._asdict()}
+        theta_of_it, share, begun = start.other
+        facts["other_mode"] = {"at": at, "theta": theta_of_it, "share": share, "begun": begun}
     if start.heavy is not None:
         direction = direction_in_words(start.heavy.direction, coordinate_names(method.target.model))
         facts["heavy"] = {"direction": direction, "power": start.heavy.power}
     if start.moved is not None:
-        facts["moved"] = start.moved._asdict()
+        ascents, of, nats = start.moved
+        facts["moved"] = {"ascents": ascents, "of": of, "nats": nats}
     if start.doubt is not None and is_network(method.target.model):
         # Draws would change nothing: weights have no scale that fits all modes.
         start = start._replace(doubt=NETWORK)
     elif start.doubt is not None and allows_trajectories(method, start.doubt):
         start, rounds, facts["n_grad"] = judged_start(method, start, temperature, key)
-        facts |= {"rounds": rounds} if rounds else {}
-    facts |= {} if start.condition is None else {"condition": start.condition}
-    facts |= {WHOLE: True} if start.whole else {}
-    return start, facts | {"doubt": start.doubt}
+        if rounds:
+            facts["rounds"] = rounds
+    if start.condition is not None:
+        facts["condition"] = start.condition
+    if start.whole:
+        facts["whole"] = True
+    facts["doubt"] = start.doubt
+    return start, facts
 
 
 class _Choice(NamedTuple):
@@ -158,7 +162,7 @@ class _Choice(NamedTuple):
     step_size: Tensor  # (C,), or (1,) for all chains
     theta: Tensor  # (C, D), where the chains are
     scale: Scale | None
-    facts: dict[str, Any]
+    facts: PilotFacts
     m: int | None = None
     acceptance: float | None = None
     leapfrog_steps: int | None = None
@@ -179,7 +183,7 @@ def _tuned(
 ) -> _Choice:
     """Return the settings of a kernel with an acceptance test; trajectories may change the scale."""
     scale, is_open_length = start.scale, leapfrog_is_open(kernel)
-    adapted_facts: dict[str, Any] = {}
+    adapted_facts: PilotFacts = {}
     if scale is not None and kernel.proposal.follows:
         known = start.curvature is not None
         # A given step size may be too short, or too long, for draws that a scale is taken from.
