@@ -61,8 +61,8 @@ def valid_draws(run: Run, method: str, most: float = np.inf, *, many: bool = Fal
     the lowest are returned.
 
     Args:
-        run: whose.
-        method: which.
+        run: the run.
+        method: its name.
         most: numbers to be returned at most, as long as one coordinate is: fewer coordinates where draws are many.
         many: whether more than 64 coordinates are returned, see `diagnosed_coordinates`.
     """
@@ -81,10 +81,10 @@ def predicted(run: Run, method: str, draws: ChainDraws, data: Dataset | None = N
     """Return what a network predicts at its valid draws, see `predictions`.
 
     Args:
-        run: whose.
-        method: which; of a network.
+        run: the run.
+        method: its name; a network's.
         draws: the first of its valid draws, or all (C, S, some coordinates).
-        data: at which; the method's own if None.
+        data: the inputs; those of the method if None.
 
     Raises:
         UserError: the data or the module are not there, have changed since the run or are not trusted, or the network
@@ -180,8 +180,8 @@ def efficiency(run: Run, method: str, draws: ChainDraws | None, share: float = 1
     """Return worth and cost of a method, None where it has no draws: see `worth` and `costs`.
 
     Args:
-        run: whose.
-        method: which.
+        run: the run.
+        method: its name.
         draws: valid draws of the method.
         share: of all its draws that these are, which cost that share of its evaluations and seconds.
     """

@@ -56,9 +56,9 @@ class MetricTable(dict[str, Metric]):
         """Return ``function(run, method)``, a mapping from metrics to values, of each method of a run.
 
         Args:
-            run: whose.
+            run: the run.
             function: computes the metrics of one method.
-            methods: which; those that the run does not have are left out. None: all of the run.
+            methods: names; those that the run does not have are left out. None: all of the run.
         """
         table = cls()
         for method in run.methods if methods is None else methods:

@@ -136,7 +136,7 @@ def points(
     """Draw numbers with so many of their standard errors; those that have none, or an unknown one, without.
 
     Args:
-        axis: where.
+        axis: the axes that are drawn on.
         x: their places on the other axis.
         numbers: to be drawn.
         errors: standard errors to either side.

@@ -14,7 +14,7 @@ def minibatch_size(method: Method, kernel: MetropolisHastings, noise: float, mos
     """Return the least minibatch whose noise has at most this standard deviation, rounded up to three figures.
 
     Args:
-        method: whose.
+        method: the method.
         kernel: with the minibatch at which the noise was measured.
         noise: the variance of a log-ratio's noise there.
         most: standard deviation that the noise may have.
