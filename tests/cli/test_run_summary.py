@@ -87,6 +87,7 @@ def test_a_method_whose_draws_are_too_wide_is_not_the_best():
         ({"excess_variance": 3.0, "unsettled_rhat": 1.4}, ""),  # chains have yet to get there
         ({"excess_variance": 3.0, "variance_ratio": 8.0}, "variances up to 8 times as large"),
         ({"variance_ratio": 8.0, "outside": 0.123}, "12 % where the density is 0"),
+        ({"narrow_ratio": 0.3}, "variances as low as 0.3 times the right ones"),
         ({"mean_bias": {"size": -0.5, "name": "a"}}, "a mean off by about 0.5 standard deviations"),
         ({"mean_bias": {"size": 9e4, "name": "a"}}, "a mean off by more than 2 standard deviations"),
     ],

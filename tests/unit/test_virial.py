@@ -11,7 +11,7 @@ import torch
 
 import mhrun
 from mhrun.engine.diagnosis.sampled_gradients import SampledGradients
-from mhrun.engine.diagnosis.virial import variance_ratio
+from mhrun.engine.diagnosis.virial import least_variance_ratio, variance_ratio
 
 COVARIANCES = {
     "one": np.array([[4.0]]),
@@ -51,6 +51,59 @@ def test_draws_of_the_posterior_are_not_too_wide(name):
             assert variance_ratio(sampled(rng, covariance, np.full(len(covariance), width))) is None
 
 
+@pytest.mark.parametrize("temperature", [1.0, 20.0])
+@pytest.mark.parametrize("name", COVARIANCES)
+def test_the_least_ratio_is_that_of_the_variances(rng, name, temperature):
+    covariance = COVARIANCES[name]
+    widths = np.ones(len(covariance))
+    widths[-1] = 0.3  # of the widest direction
+    ratio = least_variance_ratio(sampled(rng, covariance, widths, temperature))
+    assert ratio == pytest.approx(0.3, abs=0.15)  # 400 draws: a standard error of 0.04
+
+
+@pytest.mark.parametrize("name", COVARIANCES)
+def test_draws_of_the_posterior_are_not_too_narrow(name):
+    """Nor are those that a thermostat makes a sixth too narrow: of 600 cases one in 10^4 would be a normal deviate
+    beyond 4.5 below 0.82, where 0.7 and three errors are 4.5 errors away; products are skewed to the other side."""
+    covariance = COVARIANCES[name]
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        for width in (1.0, 0.82):
+            found = sampled(rng, covariance, np.full(len(covariance), width))
+            assert least_variance_ratio(found) is None
+
+
+def test_chains_that_are_apart_are_not_too_narrow(rng):
+    """Each has been at one place only."""
+    theta = torch.from_numpy(
+        rng.normal(size=(4, 100, 1)) * 0.1 + np.array([-1.0, -0.5, 0.5, 1.0])[:, None, None]
+    )
+    found = SampledGradients(theta, torch.zeros(400), -theta.reshape(-1, 1), 1.0, 0.1)
+    assert least_variance_ratio(found) is None
+
+
+def test_cycles_that_begin_at_a_mode_and_are_short_are_warned_of(rng):
+    """The eight steps of a sampling stage are a third of the time in which a chain forgets the mode."""
+    x = rng.normal(size=(500, 2))
+    data = {"x": x, "y": np.where(rng.random(500) < 1 / (1 + np.exp(-x @ [1.0, -0.5])), 1, -1)}
+    settings = {"warmup": 0, "steps": 20_000, "seed": 1, "progress": False}
+
+    def lines(cycles):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            mhrun.sample(
+                mhrun.Logistic(2, prior_variance=25.0),
+                data,
+                mhrun.Unadjusted(mhrun.SGLD(), m=500),
+                step_size=mhrun.Cosine(0.012, cycles=cycles),
+                **settings,
+            )
+        return [str(one.message) for one in found if "too narrow" in str(one.message)]
+
+    assert ["make cycles longer" in line for line in lines(500)] == [True]
+    assert lines(10) == []
+
+
 @pytest.mark.parametrize("dim", [3, 10, 20, 40])
 def test_one_coordinate_among_many_is_found(rng, dim):
     """Not an average of it and others; and no direction is too wide because it was chosen for its width."""
@@ -87,6 +140,7 @@ def test_heavy_tails_are_no_reason(rng):
         grad = torch.from_numpy((-4 * theta / (3 + theta**2)).reshape(-1, 1))
         found = SampledGradients(torch.from_numpy(theta), torch.zeros(400), grad, 1.0, 0.1)
         assert variance_ratio(found) is None
+        assert least_variance_ratio(found) is None
 
 
 @pytest.mark.parametrize("leaves", [1, 9])
@@ -103,6 +157,7 @@ def test_a_funnel_is_no_reason(leaves, draws):
         flat = torch.from_numpy(grad.reshape(-1, leaves + 1))
         found = SampledGradients(theta, torch.zeros(len(flat)), flat, 1.0, 0.1)
         assert variance_ratio(found) is None
+        assert least_variance_ratio(found) is None
 
 
 def test_what_has_no_ratio_has_none():
@@ -114,7 +169,7 @@ def test_what_has_no_ratio_has_none():
     assert variance_ratio(diverged) is None
 
 
-def of_sgld(step_size, **settings):
+def of_sgld(step_size, kernel=None, **settings):
     x = 1 + torch.randn(1000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     call = {"start": [1.0], "step_size": step_size, "steps": 3000, "warmup": 200, "seed": 1} | settings
     with warnings.catch_warnings(record=True) as found:
@@ -122,7 +177,7 @@ def of_sgld(step_size, **settings):
         mhrun.sample(
             lambda theta, rows: -0.5 * (rows - theta[0]) ** 2,
             x,
-            mhrun.Unadjusted(mhrun.SGLD(), m=1000),
+            kernel or mhrun.Unadjusted(mhrun.SGLD(), m=1000),
             **call,
         )
     return [str(one.message) for one in found]
@@ -136,6 +191,15 @@ def test_steps_that_are_too_long_are_warned_of():
     )
     assert 1.6 < float(line.partition("is about ")[2].split()[0]) < 2.6
     assert not any("too wide" in line for line in of_sgld(1e-4))
+
+
+def test_the_coldest_rung_of_a_ladder_is_judged():
+    moves = mhrun.Unadjusted(mhrun.SGLD(), m=1000)
+    ladder = mhrun.ReplicaExchange(moves, mhrun.Full(), mhrun.Metropolis(), rungs=2, every=50)
+    lines = {step: of_sgld(step, ladder, temperature=[1.0, 4.0], steps=6000) for step in (1e-3, 1e-4)}
+    (line,) = [line for line in lines[1e-3] if "draws are too wide" in line]
+    assert 1.6 < float(line.partition("is about ")[2].split()[0]) < 2.6
+    assert not any("too wide" in line or "too narrow" in line for line in lines[1e-4])
 
 
 def test_a_few_data_that_decide_are_seen_by_the_pilot():

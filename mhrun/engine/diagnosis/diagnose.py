@@ -14,7 +14,7 @@ from mhrun.engine.diagnosis.mean_bias import mean_bias
 from mhrun.engine.diagnosis.mixing import UNSETTLED, rhat_of_unsettled
 from mhrun.engine.diagnosis.outside import OUTSIDE, share_outside
 from mhrun.engine.diagnosis.sampled_gradients import sampled_gradients
-from mhrun.engine.diagnosis.virial import variance_ratio
+from mhrun.engine.diagnosis.virial import least_variance_ratio, variance_ratio
 from mhrun.engine.diagnosis.visits import VISITS, visits
 from mhrun.engine.diagnosis.width import WIDTH, width_of_draws
 from mhrun.engine.method import Method
@@ -72,10 +72,11 @@ class Diagnosis:
         """Return the facts that are from the draws in a folder."""
         method = self._method
         sampled = self._tried("gradients at the draws", lambda: sampled_gradients(method, folder))
-        bias = ratio = None
+        bias = ratio = least = None
         if sampled is not None:
             bias = self._tried("the bias of means", lambda: mean_bias(method, sampled))
             ratio = self._tried("the width by gradients", lambda: variance_ratio(sampled))
+            least = self._tried("the width by gradients", lambda: least_variance_ratio(sampled))
         return _known(
             **{
                 VISITS: self._tried("visits of another mode", lambda: visits(method, folder)),
@@ -88,6 +89,7 @@ class Diagnosis:
             },
             mean_bias=None if bias is None else bias._asdict(),
             variance_ratio=ratio,
+            narrow_ratio=least,
         )
 
     def _tried(self, what: str, estimate: Callable[[], T]) -> T | None:

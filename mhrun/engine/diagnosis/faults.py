@@ -25,6 +25,8 @@ def fault_of(found: Mapping[str, Any]) -> str:
     excess = 0.0 if found.get(UNSETTLED) else found.get("excess_variance") or 0.0
     if ratio := max(found.get("variance_ratio") or 0.0, 1 + excess if excess > EXCESS else 0.0):
         return f"variances up to {rounded(ratio)} times as large"
+    if least := found.get("narrow_ratio"):
+        return f"variances as low as {rounded(max(least, 0.0))} times the right ones"
     size = abs(float((found.get("mean_bias") or {}).get("size") or 0.0))
     if size > FIRST_ORDER:
         return f"a mean off by more than {FIRST_ORDER:g} standard deviations"

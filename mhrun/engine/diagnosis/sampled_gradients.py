@@ -25,7 +25,7 @@ _CHAINS = 20  # whose draws are looked at, at most
 
 
 class SampledGradients(NamedTuple):
-    """Draws at the lowest temperature, and the log posterior there."""
+    """Draws at the lowest temperature, of a ladder those of its coldest rung, and the log posterior there."""
 
     draws: Tensor  # (C, S, D)
     height: Tensor  # (C S,), the log posterior in the units of its gradient
@@ -42,12 +42,11 @@ def sampled_gradients(method: Method, folder: Path) -> SampledGradients | None:
         folder: with its trace.
 
     Returns:
-        None for another kernel than a dynamics (a ladder has draws of several rungs), an optimiser, a network, data
-        that differ by chain, draws that were not kept or that are few, and data so many that evaluating them at 100
-        draws would take long.
+        None for another kernel than a dynamics or a ladder of one, an optimiser, a network, data that differ by chain,
+        draws that were not kept or that are few, and data so many that evaluating them at 100 draws would take long.
     """
     kernel, target = method.kernel, method.target
-    if kernel.dynamics is None or kernel.optimises or kernel.rungs > 1:
+    if kernel.of_a_chain.dynamics is None or kernel.optimises:
         return None
     if is_network(target.model) or target.has_buffers or target.dim > _WIDEST or target.data.differs_by_chain:
         return None

@@ -1,4 +1,4 @@
-"""Whether the draws of a dynamics are as wide as the posterior is, by its gradients at them."""
+"""Whether the draws of a dynamics are as wide as the posterior, by its gradients at them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from mhrun.diagnostics.chains import SETTLED, diagnosis, some_coordinates
 from mhrun.engine.diagnosis.sampled_gradients import SampledGradients
 
 TOLERATED = 1.25  # times the variance: a pilot's step makes it 1.1
+NARROW = 0.7  # likewise: a thermostat whose momenta are often redrawn makes it 0.8
 _ERRORS = 3.0  # standard errors beyond that
+_PRECISE = (
+    0.1  # the largest error of a ratio that is too small: that of 100 draws of a narrow normal distribution
+)
 _ROTATED = 50  # parameters up to which principal directions are looked at
 _LOOKED_AT = 50  # coordinates whose R-hat is
 _DIVERGED, _FINITE = 1e3, 1e6  # a ratio that counts whatever its error, and the largest that is returned
@@ -30,13 +34,36 @@ def variance_ratio(sampled: SampledGradients) -> float | None:
     mean of all draws; where chains are apart (R-hat above 1.1) that of the chain, as chains that have hardly left
     scattered starting points are not too wide.
     """
+    products = _products(sampled)
+    ratios = [ratio for each in products if (ratio := _beyond_error(each)) is not None]
+    return min(max(ratios), _FINITE) if ratios else None
+
+
+def least_variance_ratio(sampled: SampledGradients) -> float | None:
+    """Return by what factor the draws are too narrow, in the direction where it is least; None if none is beyond error.
+
+    Draws that begin anew at a mode, as in cycles that explore without noise, are narrow if they are taken before the
+    chain has left it: R-hat and ESS look right, as all chains do the same. See `variance_ratio`. None for chains that
+    are apart, which have not been everywhere yet.
+    """
+    if _are_apart(sampled.draws):
+        return None
+    ratios = [ratio for each in _products(sampled) if (ratio := _below_error(each)) is not None]
+    return min(ratios) if ratios else None
+
+
+def _products(sampled: SampledGradients) -> list[Tensor]:
+    """Return (u . (theta - a)) (u . grad U) / T of each draw along some directions, each (C, S, K).
+
+    None of them if draws or gradients are not finite, or a coordinate is constant.
+    """
     draws = sampled.draws
     flat = draws.reshape(-1, draws.shape[-1])
     if not bool(flat.isfinite().all()) or not bool(sampled.grad.isfinite().all()):
-        return None
+        return []
     spread = flat.std(0)
     if not bool((spread > 0).all()):
-        return None
+        return []
     away = (draws - (draws.mean(1, keepdim=True) if _are_apart(draws) else flat.mean(0))) / spread
     grad = (-sampled.grad * spread / sampled.temperature).reshape(draws.shape)  # of U / T
     products = [away * grad]
@@ -49,8 +76,7 @@ def variance_ratio(sampled: SampledGradients) -> float | None:
             for part, vectors in zip(halves, reversed(directions), strict=True)
         ]
         products.append(torch.cat(rotated, 1))
-    ratios = [ratio for each in products if (ratio := _beyond_error(each)) is not None]
-    return min(max(ratios), _FINITE) if ratios else None
+    return products
 
 
 def _are_apart(draws: Tensor) -> bool:
@@ -70,9 +96,24 @@ def _beyond_error(products: Tensor) -> float | None:
         return ratio
     if not ratio > TOLERATED:
         return None
+    return ratio if ratio - TOLERATED > _ERRORS * _error(series) else None
+
+
+def _below_error(products: Tensor) -> float | None:
+    """Return the least mean of products (C, S, D) if it is known well and below 0.7 beyond its error; else None."""
+    ratios = products.mean((0, 1))
+    least = int(ratios.argmin())
+    ratio = float(ratios[least])
+    if not ratio < NARROW:
+        return None
+    error = _error(products[..., least])
+    return ratio if error < _PRECISE and NARROW - ratio > _ERRORS * error else None
+
+
+def _error(series: Tensor) -> float:
+    """Return the standard error of the mean of a series (C, S)."""
     ess = min(diagnosis(series.numpy()).ess, series.numel())
-    is_beyond = ratio - TOLERATED > _ERRORS * float(series.std()) / math.sqrt(max(ess, 1.0))
-    return ratio if is_beyond else None
+    return float(series.std()) / math.sqrt(max(ess, 1.0))
 
 
 def _principal(away: Tensor) -> Tensor:

@@ -190,6 +190,23 @@ def _width_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
         )
 
 
+def narrow_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if gradients at the draws of a dynamics show that they are too narrow."""
+    ratio = summary.get("narrow_ratio")
+    if ratio is None:
+        return
+    remedy = "Run longer."
+    if method.plan.collected is not None:
+        remedy = (
+            "Cycles begin at a mode, and draws are taken before chains have left it: make cycles longer (fewer cycles, "
+            "or more steps), or give exploration less of them (explore) or noise (exploring=1)."
+        )
+    yield (
+        f"{method.name}: draws are too narrow: by the gradients of the log posterior at them, their variance is about "
+        f"{rounded(max(ratio, 0.0))} times that of the posterior in the direction where it is least. {remedy}"
+    )
+
+
 def _scale_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line if the draws of a dynamics are far wider than the scale that its pilot found."""
     width = summary.get(WIDTH)

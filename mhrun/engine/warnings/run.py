@@ -22,12 +22,13 @@ from mhrun.engine.warnings.noise import (
     exchange_noise_warnings,
     kinetic_warnings,
     mean_warnings,
+    narrow_warnings,
     noise_warnings,
 )
 from mhrun.errors import raised_in, reason_of
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.preconditioned import PreconditionedDynamics
-from mhrun.kernels.stationary import varies_temperature
+from mhrun.kernels.stationary import samples, varies_temperature
 from mhrun.models.parameters import parameters_of
 from mhrun.numbers import rounded
 from mhrun.target import Target
@@ -120,6 +121,7 @@ def run_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     yield from _nan_warnings(method, summary)
     yield from _tuning_warnings(method, summary)
     yield from noise_warnings(method, summary)
+    yield from narrow_warnings(method, summary)
     yield from excess_warnings(method, summary)
     yield from mean_warnings(method, summary)
     yield from kinetic_warnings(method, summary)
@@ -131,7 +133,7 @@ def run_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
 def _temperature_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line if chains that should sample one distribution have different temperatures."""
     if varies_temperature(method.kernel, method.plan) and not method.kernel.optimises:
-        last = rounded(summary["samples"]["temperature"])
+        last = rounded(samples(method.kernel, method.plan).temperature)
         yield (
             f"{method.name}: its temperature changes while draws are kept, and is {last} at the last step: draws are "
             "of no one target. Let it reach its last value in burn-in."
