@@ -14,6 +14,7 @@ from mhrun.engine.diagnosis.mean_bias import mean_bias
 from mhrun.engine.diagnosis.mixing import UNSETTLED, rhat_of_unsettled
 from mhrun.engine.diagnosis.outside import OUTSIDE, share_outside
 from mhrun.engine.diagnosis.sampled_gradients import sampled_gradients
+from mhrun.engine.diagnosis.term_noise import TERM_NOISE, TermNoise, term_noise
 from mhrun.engine.diagnosis.virial import least_variance_ratio, variance_ratio
 from mhrun.engine.diagnosis.visits import VISITS, visits
 from mhrun.engine.diagnosis.width import WIDTH, width_of_draws
@@ -81,6 +82,7 @@ class Diagnosis:
             **{
                 VISITS: self._tried("visits of another mode", lambda: visits(method, folder)),
                 WIDTH: self._tried("the width of the draws", lambda: width_of_draws(method, folder)),
+                TERM_NOISE: noise if (noise := self._noise(folder)) is None else noise._asdict(),
                 EXCHANGE_NOISE: self._tried("the noise of exchanges", lambda: exchange_noise(method, folder)),
                 UNSETTLED: self._tried("R-hat", lambda: rhat_of_unsettled(method, folder)),
                 OUTSIDE: self._tried(
@@ -91,6 +93,9 @@ class Diagnosis:
             variance_ratio=ratio,
             narrow_ratio=least,
         )
+
+    def _noise(self, folder: Path) -> TermNoise | None:
+        return self._tried("the noise of decisions", lambda: term_noise(self._method, folder))
 
     def _tried(self, what: str, estimate: Callable[[], T]) -> T | None:
         """Return an estimate, or None if it fails."""

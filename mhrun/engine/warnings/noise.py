@@ -11,6 +11,7 @@ from mhrun.diagnostics.chains import EXCESS, FIRST_ORDER, SHIFT
 from mhrun.engine.diagnosis.batch_sizes import batch_sizes
 from mhrun.engine.diagnosis.exchange_noise import EXCHANGE_NOISE, has_minibatches, is_noisy
 from mhrun.engine.diagnosis.mixing import UNSETTLED
+from mhrun.engine.diagnosis.term_noise import TERM_NOISE
 from mhrun.engine.diagnosis.width import WIDE, WIDTH
 from mhrun.engine.method import Method
 from mhrun.kernels import ReplicaExchange, Unadjusted
@@ -26,6 +27,10 @@ from mhrun.types.capabilities import bound_kinds_of
 _MOST_SHOWN = 1000  # per cent that a standard deviation is too large, above which the number says nothing
 _OF_KEPT = 1.0  # noise of a log-ratio of points that keep their minibatches above which a run warns
 _DIVERGED = 1000  # times the variance of the posterior, above which a number says nothing
+_HIDDEN, _TIMES_HIDDEN = (
+    0.5,
+    1.5,
+)  # sd of noise that minibatches hide, and by how many times it is more than they show
 _ERROR = 0.01  # mean error of the acceptance probability above which a run warns
 
 
@@ -263,6 +268,21 @@ def kinetic_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str
             f"{method.name}: the kinetic temperature of its momenta is {rounded(kinetic)} times that of the noise it "
             "adds, by minibatch noise of the gradients or by too large a step, and draws are of a higher temperature. "
             "Lower the step size, or raise m."
+        )
+
+
+def term_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if a test decides with more noise than its minibatches show."""
+    found = summary.get(TERM_NOISE)
+    if found is None:
+        return
+    on_all, shown = found["on_all_data"], found["by_minibatches"]
+    if on_all > _HIDDEN and on_all > _TIMES_HIDDEN * shown:
+        exact = ", ".join(_exact_methods(method.target))
+        yield (
+            f"{method.name}: decisions have more noise than their minibatches show: its sd is {rounded(on_all)} by all "
+            f"data and {rounded(shown)} by the minibatches, in which a few data that matter are rare, as those of a "
+            f"rare category. Draws follow another distribution; raise m, or choose an exact method ({exact})."
         )
 
 

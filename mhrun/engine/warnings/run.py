@@ -24,6 +24,7 @@ from mhrun.engine.warnings.noise import (
     mean_warnings,
     narrow_warnings,
     noise_warnings,
+    term_warnings,
 )
 from mhrun.errors import raised_in, reason_of
 from mhrun.kernels.acceptance import efficient_acceptance
@@ -126,6 +127,7 @@ def run_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     yield from mean_warnings(method, summary)
     yield from kinetic_warnings(method, summary)
     yield from decision_warnings(method, summary)
+    yield from term_warnings(method, summary)
     if not stopped:
         yield from _validity_warnings(method, summary)
 

@@ -1,0 +1,88 @@
+"""Noise of tests that grow their minibatches, on all data: by its minibatches a test may not know it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from mhrun.engine.diagnosis.kept_draws import some_draws
+from mhrun.engine.method import Method
+from mhrun.kernels import MetropolisHastings
+from mhrun.parts import SUPPLY
+from mhrun.random import Draws, Streams, derive_key
+from mhrun.target.function_space import is_network
+from mhrun.types import Controls
+
+TERM_NOISE = "term_noise"  # in a summary
+_MOST, _FEWEST = 100, 20  # decisions that are looked at
+_ROWS = 20_000_000  # data that these may read, at most
+
+
+class TermNoise(NamedTuple):
+    """The standard deviation of the log-ratio over minibatches, where a test decides on a part of the data."""
+
+    on_all_data: float
+    by_minibatches: float  # as the test estimates it
+
+
+@torch.no_grad()
+def term_noise(method: Method, folder: Path) -> TermNoise | None:
+    """Return the noise of some decisions of a test, by the terms of all data and as the test estimates it.
+
+    The terms d_i = log p(x_i | candidate) - log p(x_i | origin) have a variance S^2 over all data, and the log-ratio of
+    a minibatch of b (n/T)^2 S^2 (1/b - 1/n). A test that chooses b by the variance of a minibatch has never seen rare
+    data that are not in it, such as those of a rare category: it decides early, and neither its own estimate nor R-hat
+    shows it.
+
+    Args:
+        method: whose steps have ended.
+        folder: with its trace.
+
+    Returns:
+        Root mean squares over the decisions at some draws that read a part of the data. None for other tests than those
+        that grow their minibatches, for proposals with gradients, for networks, if few draws were kept, if nearly all
+        decisions read all data, and of so many data that all cannot be evaluated at 20 draws.
+    """
+    kernel, target = method.kernel, method.target
+    if (
+        not isinstance(kernel, MetropolisHastings)
+        or kernel.pairing.offers != SUPPLY
+        or kernel.proposal.gradients
+    ):
+        return None
+    if is_network(target.model) or target.data.differs_by_chain or method.shape.thin is None:
+        return None
+    count = min(_MOST, _ROWS // target.n)
+    if count < _FEWEST:
+        return None
+    at = method.plan.at_collected_steps()
+    cold = np.flatnonzero(at.temperature == at.temperature.min())[:count]
+    draws = some_draws(method, folder, cold, count, fewest=_FEWEST)
+    if draws is None:
+        return None
+    points = draws.reshape(-1, target.dim).to(device=target.device, dtype=method.dtype)
+    each = draws.shape[1]
+    controls = Controls(
+        *(
+            torch.as_tensor(values[cold], dtype=torch.float64, device=target.device).repeat_interleave(each)
+            for values in (at.step_size[-1].numpy(), at.temperature, at.noise_temperature)
+        )
+    )
+    streams = Draws(Streams(derive_key(method.seed, "term noise"), len(points), target.device), 1)
+    origin = kernel.pairing.start(target, points, streams)
+    candidates = kernel.proposal.sample(origin, controls, streams)
+    _, contest = kernel.contest(target, origin, candidates, controls, streams)
+    verdict = kernel.rule.decide(contest, streams)
+    size = verdict.batch_size.double()
+    on_part = (size < target.n) & verdict.log_ratio_var.isfinite()
+    if int(on_part.sum()) < _FEWEST // 2:
+        return None
+    _, variance = target.differences.full_moments(points[on_part], candidates[on_part])
+    exact = contest.scale[on_part].double() ** 2 * variance * (1 / size[on_part] - 1 / target.n)
+    exact = exact[exact.isfinite()]
+    if not len(exact):
+        return None
+    return TermNoise(float(exact.mean().sqrt()), float(verdict.log_ratio_var[on_part].double().mean().sqrt()))
