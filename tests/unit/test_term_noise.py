@@ -9,7 +9,7 @@ import pytest
 
 import mhrun
 from mhrun.engine.diagnosis import diagnose
-from mhrun.engine.diagnosis.term_noise import TermNoise, term_noise
+from mhrun.engine.diagnosis.term_noise import term_noise
 from mhrun.rules.mh_minibatch import MHMinibatch
 from mhrun.target.differences import Differences
 
@@ -95,7 +95,3 @@ def test_other_tests_have_no_such_noise(found, kernel):
         progress=False,
     )
     assert found["noise"] is None
-
-
-def test_its_type_is_two_numbers():
-    assert TermNoise(2.0, 1.0)._asdict() == {"on_all_data": 2.0, "by_minibatches": 1.0}
