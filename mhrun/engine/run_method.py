@@ -80,7 +80,7 @@ def run_method(
             attributes = {**attributes, **target_attributes(method), STEP_SIZE: facts["step_size"]}
             attributes |= {name: facts[name] for name in (KINETIC,) if name in facts}
             attributes |= _of_ladder(method, writer.totals, facts["temperature"])
-            writer.finish(attributes, facts | setup, lambda: diagnosis.of_draws(folder))
+            writer.finish(attributes, facts | setup, lambda: diagnosis.of_draws(folder, position.state))
     watcher.end(method.name)
     summary = done(folder)
     assert summary is not None

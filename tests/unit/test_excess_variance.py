@@ -7,10 +7,11 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from scipy import optimize
 
 import mhrun
 from mhrun.data import Dataset
-from mhrun.engine.diagnosis.excess_variance import excess_variance
+from mhrun.engine.diagnosis.excess_variance import excess_of_noise, scale_of_dynamics
 from mhrun.engine.method import Method
 from mhrun.errors import Refusal
 from mhrun.kernels import Unadjusted
@@ -19,6 +20,7 @@ from mhrun.models.gaussian_location import GaussianLocation
 from mhrun.parts import Bias
 from mhrun.schedules.fixed import Fixed
 from mhrun.schedules.plan import Plan
+from mhrun.store.blocks import done
 from mhrun.store.netcdf import Shape, flat_draws
 from mhrun.target import Target
 from mhrun.types.scale import Scale
@@ -34,7 +36,13 @@ def excess(kernel, step_size=2e-4, temperature=1.0, replacement=False, n=N, chai
     shape = Shape(chains, target.model.names, 10, 90, 1)
     schedules = {"step_size": Fixed(step_size=step_size), "temperature": Fixed(temperature=temperature)}
     method = Method("one", kernel, target, Plan(schedules, chains, 10, 90), shape, 0)
-    return excess_variance(method, torch.zeros(chains, 2, dtype=torch.float64))
+    return largest_excess(method, torch.zeros(chains, 2, dtype=torch.float64))
+
+
+def largest_excess(method, points):
+    """Return the largest excess from gradients at points."""
+    excess = excess_of_noise(method, points, scale_of_dynamics(method.kernel.of_a_chain))
+    return None if excess is None else excess.largest
 
 
 @pytest.mark.parametrize("replacement", [False, True])
@@ -104,7 +112,7 @@ def test_a_module_without_hidden_units_is_warned_of_and_a_network_is_not():
         target = Target(model, data)
         shape = Shape(3, target.model.names, 10, 90, 1)
         method = Method("one", Unadjusted(mhrun.SGLD(), 2), target, Plan(schedules, 3, 10, 90), shape, 0)
-        return excess_variance(method, torch.zeros(3, target.dim))
+        return largest_excess(method, torch.zeros(3, target.dim))
 
     # At theta = 0 both probabilities are 1/2: the gradient of a datum is +-(x, 1) / 2 of the right class, and its
     # negative of the other, so that the largest eigenvalue is twice that of the covariance of these.
@@ -166,3 +174,35 @@ def test_the_warning_has_the_size_that_draws_have(dynamics, step_size):
     size = float(line.split("variances up to ")[1].split(" times")[0])
     assert size == pytest.approx(ratio, rel=0.15)
     assert size == pytest.approx(1 + 0.5 * dynamics.bias.noise * step_size * n**2 / m * (1 - m / n), rel=0.15)
+
+
+def test_with_control_variates_it_is_the_mean_over_draws_and_of_all_data(tmp_path):
+    """25 of 30,000 rows decide on the coefficient: the noise is 0 at the mode, and a part of the data may have none."""
+    n, m, step_size = 30_000, 300, 0.02
+    rng = np.random.default_rng(3)
+    x = rng.permutation(np.arange(n) < 25).astype(float)[:, None]
+    y = np.where(rng.random(n) < 0.3, 1.0, -1.0)
+    trace = mhrun.sample(
+        mhrun.Logistic(1, prior_variance=4.0),
+        {"x": x, "y": y},
+        mhrun.Unadjusted(mhrun.SGLD(), m=m),
+        surrogate="taylor1",
+        step_size=step_size,
+        steps=4_000,
+        warmup=400,
+        seed=6,
+        folder=tmp_path,
+        progress=False,
+    )
+    theta = flat_draws(trace["posterior"])[:, 2_000:].reshape(-1)
+
+    def gradients(theta):  # of data with x = 1, at several points
+        labels = y[x[:, 0] == 1]
+        return labels / (1 + np.exp(labels * np.atleast_1d(theta)[:, None]))
+
+    mode = optimize.brentq(lambda theta: float(gradients(theta).sum()) - theta / 4, -5, 5)
+    error = gradients(theta) - gradients(mode)
+    noise = (error**2).sum(1).mean() / n - ((error.sum(1) / n) ** 2).mean()
+    expected = 0.5 * step_size * noise * n**2 / m * (1 - m / n)
+    summary = done(tmp_path)
+    assert summary["excess_variance"] == pytest.approx(expected, rel=0.25)

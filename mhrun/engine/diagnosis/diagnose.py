@@ -57,20 +57,13 @@ class Diagnosis:
 
     def of_state(self, state: State, last: Controls) -> dict[str, Any]:
         """Return the facts that are from the last state, with the controls of the last step (1, C)."""
-        method = self._method
-        return _known(
-            excess_variance=self._tried(
-                "the effect of minibatch noise", lambda: excess_variance(method, state.evaluation.theta)
-            ),
-            **{
-                KINETIC: self._tried(
-                    "the kinetic temperature", lambda: kinetic_temperature(method, state, last)
-                )
-            },
+        kinetic = self._tried(
+            "the kinetic temperature", lambda: kinetic_temperature(self._method, state, last)
         )
+        return _known(**{KINETIC: kinetic})
 
-    def of_draws(self, folder: Path) -> dict[str, Any]:
-        """Return the facts that are from the draws in a folder."""
+    def of_draws(self, folder: Path, state: State) -> dict[str, Any]:
+        """Return the facts that are from the draws in a folder, or from the last state if it keeps none."""
         method = self._method
         sampled = self._tried("gradients at the draws", lambda: sampled_gradients(method, folder))
         bias = ratio = least = None
@@ -89,6 +82,10 @@ class Diagnosis:
                     "the support of the posterior", lambda: share_outside(method, folder, sampled)
                 ),
             },
+            excess_variance=self._tried(
+                "the effect of minibatch noise",
+                lambda: excess_variance(method, folder, state.evaluation.theta),
+            ),
             mean_bias=None if bias is None else bias._asdict(),
             variance_ratio=ratio,
             narrow_ratio=least,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -10,11 +11,12 @@ import torch
 from torch import Tensor
 
 from mhrun.engine.diagnosis.gradient_noise import (
-    POINTS,
     largest_eigenvalue,
     of_minibatch,
     root_of_covariance,
+    rows_of,
 )
+from mhrun.engine.diagnosis.kept_draws import cold_draws
 from mhrun.engine.method import Method
 from mhrun.engine.surface import Surface
 from mhrun.kernels import Unadjusted
@@ -25,6 +27,9 @@ from mhrun.target.function_space import is_network
 from mhrun.types.scale import Scale
 
 _WIDEST = 20_000  # parameters up to which it is estimated
+_DRAWS = 128  # where gradients of single data are evaluated
+# Numbers of gradients of all data and of products of their covariance, at most, and the share of the evaluations.
+_NUMBERS, _PRODUCTS, _SHARE = 1 << 25, 1 << 33, 0.2
 
 
 class Excess(NamedTuple):
@@ -34,9 +39,26 @@ class Excess(NamedTuple):
     mean: float  # over directions
 
 
-def excess_variance(method: Method, theta: Tensor) -> float | None:
-    """Return the largest `excess_of_noise`, in the coordinates in which the method's dynamics moves."""
-    excess = excess_of_noise(method, theta, scale_of_dynamics(method.kernel.of_a_chain))
+def excess_variance(method: Method, folder: Path, theta: Tensor) -> float | None:
+    """Return the largest `excess_of_noise`, in the coordinates in which the method's dynamics moves.
+
+    At draws of the second half, of the coldest rungs of ladders, as a surrogate has noise at some points only, and the
+    gradients of rare data are large at some only.
+
+    Args:
+        method: whose steps have ended.
+        folder: with its trace.
+        theta: the last points of its chains (C, D), for a method that keeps no draws.
+    """
+    draws = cold_draws(method, folder, 2 * _DRAWS, fewest=1)
+    if draws is None:
+        temperature = method.plan.at_collected_steps().noise_temperature
+        points = theta[torch.from_numpy(temperature == temperature.min()).to(theta.device)]
+    else:
+        points = draws[:, draws.shape[1] // 2 :].flatten(0, 1).to(device=theta.device, dtype=theta.dtype)
+    excess = excess_of_noise(
+        method, points[:: -(-len(points) // _DRAWS)], scale_of_dynamics(method.kernel.of_a_chain)
+    )
     return None if excess is None else excess.largest
 
 
@@ -45,7 +67,7 @@ def scale_of_dynamics(kernel: Kernel) -> Scale | None:
     return kernel.dynamics.scale if isinstance(kernel.dynamics, PreconditionedDynamics) else None
 
 
-def excess_of_noise(method: Method, theta: Tensor, scale: Scale | None) -> Excess | None:
+def excess_of_noise(method: Method, points: Tensor, scale: Scale | None) -> Excess | None:
     """Return by how much gradient noise makes the variance of draws too large.
 
     Gradient noise of covariance V adds c e V / 2 to the temperature, with e the step size and c the `bias.noise` of the
@@ -54,13 +76,13 @@ def excess_of_noise(method: Method, theta: Tensor, scale: Scale | None) -> Exces
 
     Args:
         method: whose steps have ended.
-        theta: the last points of its chains (C, D).
+        points: where gradients are evaluated (P, D).
         scale: of the coordinates in which its dynamics moves.
 
     Returns:
         The mean over the kept steps and the median over the chains; over the coldest rungs of ladders, as if these
-        exchanged nothing. None if the method has no such noise, if its
-        dynamics corrects for it by itself or declares nothing, for a network, and for data that differ by chain.
+        exchanged nothing. None if the method has no such noise, if its dynamics corrects for it by itself or declares
+        nothing, for a network, and for data that differ by chain.
     """
     kernel, target = method.kernel.of_a_chain, method.target
     # What a width of weights means is in no such number, and a datum alone has no gradient with BatchNorm.
@@ -78,21 +100,38 @@ def excess_of_noise(method: Method, theta: Tensor, scale: Scale | None) -> Exces
         return None
     if method.kernel.rungs > 1:
         cold = temperature == temperature.min()
-        step_size, temperature, theta = step_size[:, cold], temperature[cold], theta[cold]
+        step_size, temperature = step_size[:, cold], temperature[cold]
     isotropic = target.gradient_noise - (dynamics.known_noise or 0.0)
     squares = torch.ones(1) if scale is None else torch.linalg.eigvalsh(scale.metric)
     noise = Excess(isotropic * float(squares.max()), isotropic * float(squares.mean()))
     m = target.n if kernel.m is None else kernel.m
     if target.n > 1 and (share := of_minibatch(target, m)) > 0:
-        points = theta[:1] if target.surrogate is None else theta[:POINTS]
-        # Other data than those from which a pilot chose the step size.
-        surface = Surface(target, float(np.median(temperature)), derive_key(method.seed, "excess"))
-        if method.pilot is not None and method.pilot.get("whole"):
-            surface = surface.of_all_data()
-        root = root_of_covariance(surface, points, scale)
+        root = _root(method, points, scale, float(np.median(temperature)))
         average = float(root.square().sum()) / target.dim
         noise = Excess(noise.largest + share * largest_eigenvalue(root), noise.mean + share * average)
     if not 0 < noise.largest < math.inf:
         return None
     rate = 0.5 * dynamics.bias.noise * float(np.median(step_size.mean(0).numpy() / temperature))
     return Excess(rate * noise.largest, rate * max(0.0, noise.mean))
+
+
+def _root(method: Method, points: Tensor, scale: Scale | None, temperature: float) -> Tensor:
+    """Return the `root_of_covariance`, of all data if these are not many: a part may have none of those that matter.
+
+    Each datum is then evaluated at as many of the points as there is time for.
+    """
+    target = method.target
+    # Other data than those from which a pilot chose the step size.
+    surface = Surface(target, temperature, derive_key(method.seed, "excess"))
+    if target.n * len(points) <= rows_of(target.dim):  # all data at all points
+        return root_of_covariance(surface, points, scale)
+    evaluated = method.shape.total * method.shape.chains * method.kernel.reads(target)
+    most = min(_NUMBERS / target.dim, _PRODUCTS / target.dim**2, _SHARE * evaluated)
+    times = min(len(points), int(most // target.n))
+    if times == 0 and method.pilot is not None and method.pilot.get("whole"):
+        times = 1
+    if times == 0:
+        return root_of_covariance(surface, points, scale)
+    surface = surface.of_all_data()
+    roots = [root_of_covariance(surface, points.roll(shift, 0), scale) for shift in range(times)]
+    return torch.cat(roots) / times**0.5

@@ -27,11 +27,15 @@ def root_of_covariance(surface: Surface, points: Tensor, scale: Scale | None = N
     """
     if surface.is_whole:
         return _root_on_all_data(surface, points, scale)
-    room = min(_MOST, max(_FEWEST, _NUMBERS // points.shape[1]))
-    single = surface.single_gradients(points, max(room, 2 * len(points))).cpu()
+    single = surface.single_gradients(points, max(rows_of(points.shape[1]), 2 * len(points))).cpu()
     single = single if scale is None else scale.pull(single)
     freedom = max(1, single.shape[1] - 1) * len(points)
     return ((single - single.mean(1, keepdim=True)) / freedom**0.5).flatten(0, 1)
+
+
+def rows_of(dim: int) -> int:
+    """Return the number of gradients that are evaluated, of parts of the data."""
+    return min(_MOST, max(_FEWEST, _NUMBERS // dim))
 
 
 def _root_on_all_data(surface: Surface, points: Tensor, scale: Scale | None) -> Tensor:
