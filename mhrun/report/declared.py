@@ -135,9 +135,9 @@ _OF_METHODS = {
     "rhat": "R-hat of the coordinate where it is largest",
     "draws_temperature": "Temperature at the last step; 1 is the posterior",
     "data_per_step": "Mean number of data that a step reads",
-    "per_million": "Effective sample size for each million evaluations; – for methods that are too short to judge",
-    "per_second": "Effective sample size for each second of wall time of all chains after burn-in, which depends on "
-    "what else the machine does; – likewise",
+    "ess_per_million": "Effective sample size for each million evaluations; – for methods that are too short to judge",
+    "ess_per_second": "Effective sample size for each second of wall time of all chains after burn-in, which depends "
+    "on what else the machine does; – likewise",
 }
 
 
@@ -150,8 +150,8 @@ _HEADINGS = {
     "rhat": "R-hat",
     "draws_temperature": "T",
     "data_per_step": "data per step",
-    "per_million": "ESS per 10^6",
-    "per_second": "ESS per s",
+    "ess_per_million": "ESS per 10^6",
+    "ess_per_second": "ESS per s",
 }
 
 

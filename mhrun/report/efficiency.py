@@ -193,15 +193,15 @@ def efficiency(run: Run, method: str, draws: ChainDraws | None, share: float = 1
         "rhat": None,
         "ess": None,
         "ess_tail": None,
-        "per_million": None,
-        "per_second": None,
+        "ess_per_million": None,
+        "ess_per_second": None,
         "acceptance": summary["accept_rate"] if summary["n_accept_tests"] else None,
-        "data": summary["minibatch_size_mean"],
+        "data_per_step": summary["minibatch_size_mean"],
     } | cost
     if draws is not None:
         record |= {"draws": draws.shape[1]} | worth(draws)
-        record["per_million"] = _over(record["ess"] * _MILLION, cost["evaluations"])
-        record["per_second"] = _over(record["ess"], cost["seconds"])
+        record["ess_per_million"] = _over(record["ess"] * _MILLION, cost["evaluations"])
+        record["ess_per_second"] = _over(record["ess"], cost["seconds"])
     return record
 
 
@@ -251,7 +251,7 @@ def _of_network(run: Run, method: str, draws: ChainDraws) -> dict[str, Any]:
         judged, what = draws, "weights"
     record = efficiency(run, method, judged) | {"draws": draws.shape[1], "judged": what}
     if judged.shape[1] < draws.shape[1]:  # the effective sample size is of some of the draws: a lower bound
-        record |= {"per_million": None, "per_second": None}
+        record |= {"ess_per_million": None, "ess_per_second": None}
     return record
 
 

@@ -55,12 +55,12 @@ COLUMNS = {
         "set-up",
         "Log-likelihoods and gradients before the draws, not in evaluations: search for a mode, pilot and burn-in",
     ),
-    "per_million": (
+    "ess_per_million": (
         "ESS per 10^6",
         "Effective sample size for each million evaluations; – for methods that are too short to judge, or whose draws "
         "are of another distribution",
     ),
-    "per_second": (
+    "ess_per_second": (
         "ESS per s",
         "Effective sample size for each second of wall time of all chains after burn-in: it depends on the machine "
         "and on what else it does, evaluations do not; – likewise",
@@ -263,7 +263,7 @@ def methods_table(
             row[TEMPERATURE[0]] = None if row[TARGET[0]] == OPTIMISER else run.samples(method).temperature
         row |= {heading: diagnosis.get(key) for key, (heading, _) in COLUMNS.items()}
         if flags_of(run.methods[method], diagnosis):
-            row |= dict.fromkeys(COLUMNS[key][0] for key in ("per_million", "per_second"))
+            row |= dict.fromkeys(COLUMNS[key][0] for key in ("ess_per_million", "ess_per_second"))
         if measure is not None:
             explained[measure.heading] = measure.caption
             row[measure.heading] = metrics.get(f"{method}.{measure.metric}")
@@ -294,7 +294,7 @@ def _fastest(
     run: Run, diagnostics: Mapping[str, Mapping[str, Any]], compared: Sequence[str], best: str
 ) -> str:
     """Return a sentence on the method with the most effective draws per second, if another has clearly fewer."""
-    rates = {m: diagnostics[m].get("per_second") for m in compared}
+    rates = {m: diagnostics[m].get("ess_per_second") for m in compared}
     speeds = {m: rate for m, rate in rates.items() if rate is not None and not math.isnan(rate)}
     if best not in speeds or speeds[fastest := max(speeds, key=speeds.__getitem__)] < _CLEARLY * speeds[best]:
         return ""
@@ -329,7 +329,9 @@ def _best_of(run: Run, diagnostics: Mapping[str, Mapping[str, Any]], sizes: Mapp
     converged = [m for m, rhat in rhats.items() if not is_apart(rhat)]
     if rhats and not converged:
         return _none_converged(run, rhats)
-    rates = {m: diagnostics[m]["per_million"] for m in sizes if _is_there(diagnostics[m]["per_million"])}
+    rates = {
+        m: diagnostics[m]["ess_per_million"] for m in sizes if _is_there(diagnostics[m]["ess_per_million"])
+    }
     if rated := [m for m in converged or sizes if m in rates]:
         return _most_efficient(run, diagnostics, rated, rates, rhats)
     best = max(sizes, key=lambda m: sizes[m])

@@ -72,8 +72,8 @@ def test_runs_are_compared_by_what_their_traces_say(there, capsys):
     assert mint["ess"] == pytest.approx(min(sizes))
     assert mint["rhat"] == pytest.approx(max(float(array_stats.rhat(theta[..., d])) for d in range(2)))
     assert mint["evaluations"] == 4 * 300 * 200  # after burn-in, two points on 100 data
-    assert mint["per_million"] == pytest.approx(min(sizes) / 0.24)
-    assert mint["per_second"] == pytest.approx(min(sizes) / mint["seconds"])
+    assert mint["ess_per_million"] == pytest.approx(min(sizes) / 0.24)
+    assert mint["ess_per_second"] == pytest.approx(min(sizes) / mint["seconds"])
     assert mint["acceptance"] == one.summary()["methods"]["mint"]["accept_rate"]
     sghmc = found["methods"][names[1]]
     assert sghmc["acceptance"] is None
@@ -170,7 +170,7 @@ def test_the_same_run_in_two_folders_is_two_runs(there, tmp_path, capsys):
     assert run(["compare", f"{one.path}:mint", "--reference", f"{copy}:mint", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["reference"] == f"{copy}: mint"
-    assert found["methods"][f"{one.path}: mint"]["mean"]["value"] == 0.0
+    assert found["methods"][f"{one.path}: mint"]["mean_off"]["value"] == 0.0
 
 
 def test_each_compared_run_is_described(there, capsys):

@@ -44,10 +44,10 @@ def test_the_method_with_the_least_evaluations_sets_the_cost(folder, capsys):
     assert rows[least]["draws"] == 300
     draws = valid_draws(whole, other)[:, :150]
     assert rows[other]["ess"] == pytest.approx(worth(draws)["ess"])
-    assert rows[other]["per_million"] == pytest.approx(1e6 * rows[other]["ess"] / totals[least])
+    assert rows[other]["ess_per_million"] == pytest.approx(1e6 * rows[other]["ess"] / totals[least])
     seconds = costs(whole, other)["seconds"]
     assert rows[other]["seconds"] == pytest.approx(seconds / 2)
-    assert rows[other]["per_second"] == pytest.approx(rows[other]["ess"] / (seconds / 2))
+    assert rows[other]["ess_per_second"] == pytest.approx(rows[other]["ess"] / (seconds / 2))
     assert "Each method with the first draws that" in err
     assert f"All draws of {least}, which cost no more." in err
 

@@ -148,7 +148,7 @@ def test_the_sentence_has_the_set_up_where_it_is_most_of_the_cost():
 
 
 def about(ess, rhat=1.0, rate=1.0, draws=100):
-    return {"ess": ess, "rhat": rhat, "per_million": rate, "draws": draws, "evaluations": 1e6}
+    return {"ess": ess, "rhat": rhat, "ess_per_million": rate, "draws": draws, "evaluations": 1e6}
 
 
 # --- Parts ----------------------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def test_the_table_has_the_measure_that_the_experiment_declares(tmp_path, monkey
     assert list(frame.index) == ["A", "B"]
     assert frame["distance"]["A"] == Estimate(0.1, 0.02)
     assert explained["distance"] == "From the target"
-    assert "wall time" in summary.COLUMNS["per_second"][1]  # other work on the machine lengthens it
+    assert "wall time" in summary.COLUMNS["ess_per_second"][1]  # other work on the machine lengthens it
     (tmp_path / "there" / "a.yaml").write_text("measure: {metric: tv, floors: x}")
     declared._declarations.cache_clear()
     with pytest.raises(UserError, match=r"there is no key 'floors'. Did you mean 'floor'"):

@@ -58,7 +58,7 @@ def test_a_sweep_with_a_job_that_fails(tmp_path, capsys, every_format):
     # lam means T = n^(1 - lam), of 10,000 data; minibatches are equal, and no method converged in so few steps.
     assert table["draws_temperature"].tolist() == pytest.approx([10_000**0.8, 10_000**0.7])
     assert re.search(r"<th[^>]*>T</th>", (sweep / "index.html").read_text())
-    assert not {"data_per_step", "per_million", "per_second"} & set(table)
+    assert not {"data_per_step", "ess_per_million", "ess_per_second"} & set(table)
     for name in ("sweep.png", "sweep.pdf", "sweep.md", "sweep.tex", "index.html"):
         assert (sweep / name).stat().st_size > 100
     assert "must be below tau" in (sweep / "index.html").read_text()

@@ -417,8 +417,10 @@ def test_python_and_the_command_line_compare_alike(tmp_path, monkeypatch, capsys
     found = mhrun.compare(traces, second).loc[first]
     for key in ("verdict", "target", "rhat", "ess", "ess_tail", "evaluations", "draws", "chains"):
         assert found[key] == printed[key], key
-    for key, column in (("mean", "mean_off"), ("spread", "sd_ratio"), ("energy", "energy_distance")):
-        assert found[column] == pytest.approx(printed[key]["value"])
+    for key in ("mean_off", "sd_ratio", "energy_distance"):
+        assert found[key] == pytest.approx(printed[key]["value"])
+        se = printed[key]["se"]
+        assert found[f"{key}_se"] == pytest.approx(np.nan if se is None else se, nan_ok=True)
 
 
 def test_chains_that_stopped_have_no_part_in_means():

@@ -33,7 +33,7 @@ from mhrun.report.comparison.rows import Row, unlike
     ],
 )
 def test_the_finding_names_the_most_efficient_method_that_converged(rows, sentence):
-    rows = {name: {"rhat": rhat, "per_million": rate} for name, (rhat, rate) in rows.items()}
+    rows = {name: {"rhat": rhat, "ess_per_million": rate} for name, (rhat, rate) in rows.items()}
     assert finding(Comparison(rows, {}, [], None)) == sentence
 
 
@@ -114,7 +114,7 @@ def test_settings_of_the_computation_make_no_other_target():
 
 
 def test_the_efficiency_of_a_method_that_is_too_short_is_left_out_of_the_table():
-    row = {"per_million": 5.0, "per_second": 2.0}
+    row = {"ess_per_million": 5.0, "ess_per_second": 2.0}
     rows = {"a": row | {"rhat": 1.0, "ess": 500.0}, "b": row | {"rhat": 1.02, "ess": 500.0}}
     frame = table(Comparison(rows | {"c": row | {"rhat": 1.0, "ess": 100.0}}, {}, [], None))
     assert [x is None for x in frame["ESS per second"]] == [False, True, True]
@@ -123,9 +123,9 @@ def test_the_efficiency_of_a_method_that_is_too_short_is_left_out_of_the_table()
 
 def test_the_finding_begins_with_the_verdicts():
     rows = {
-        "a": {"rhat": 1.0, "per_million": 5.0, "verdict": "reference"},
-        "b": {"rhat": 1.0, "per_million": 4.0, "verdict": "agrees"},
-        "c": {"rhat": 1.2, "per_million": 4.0, "verdict": "cannot tell"},
+        "a": {"rhat": 1.0, "ess_per_million": 5.0, "verdict": "reference"},
+        "b": {"rhat": 1.0, "ess_per_million": 4.0, "verdict": "agrees"},
+        "c": {"rhat": 1.2, "ess_per_million": 4.0, "verdict": "cannot tell"},
     }
     sentence = finding(Comparison(rows, {}, [], "a"))
     assert sentence.startswith(
@@ -136,10 +136,10 @@ def test_the_finding_begins_with_the_verdicts():
 def test_the_most_efficient_method_is_compared_with_those_that_are_right():
     row = {"rhat": 1.0, "ess": 900.0, "target": "exact"}
     rows = {
-        "a": row | {"per_million": 100.0, "verdict": "reference"},
-        "b": row | {"per_million": 50.0, "verdict": "differs", "target": "approximate"},
-        "c": row | {"per_million": 400.0, "verdict": "differs (short run)", "target": "approximate"},
-        "d": row | {"per_million": 20.0, "verdict": "agrees", "target": "approximate"},
+        "a": row | {"ess_per_million": 100.0, "verdict": "reference"},
+        "b": row | {"ess_per_million": 50.0, "verdict": "differs", "target": "approximate"},
+        "c": row | {"ess_per_million": 400.0, "verdict": "differs (short run)", "target": "approximate"},
+        "d": row | {"ess_per_million": 20.0, "verdict": "agrees", "target": "approximate"},
     }
     sentence = finding(Comparison(rows, {}, [], "a"))
     assert "1 method (c) differs from a in a short run" in sentence
@@ -158,14 +158,14 @@ def test_the_most_efficient_method_is_compared_with_those_that_are_right():
 def test_a_method_that_is_exact_by_declaration_is_compared_as_an_exact_one():
     common = {"rhat": 1.0, "ess": 900, "evaluations": 1e6}
     rows = {
-        "a": {"target": "exact (declared)", "per_million": 100, **common},
-        "b": {"target": "approximate", "per_million": 500, **common},
+        "a": {"target": "exact (declared)", "ess_per_million": 100, **common},
+        "b": {"target": "approximate", "ess_per_million": 500, **common},
     }
     assert finding(Comparison(rows, {}, [], None)).endswith(
         "the only exact (declared) method that converged."
     )
     assert "Take a as the reference: it is exact (declared), and its R-hat" in better(rows, "b")
-    rows["c"] = {"target": "exact", "per_million": 50, **common, "rhat": 1.005}
+    rows["c"] = {"target": "exact", "ess_per_million": 50, **common, "rhat": 1.005}
     assert "Take c as the reference: it is exact, and its R-hat" in better(rows, "b")
 
 

@@ -263,7 +263,7 @@ def test_reports_and_comparisons_judge_networks_by_predictions(tmp_path, monkeyp
     seen = [own.values[..., that_vary(*samples)] for own in samples]
     assert found.rows["sghmc"]["rhat"] == pytest.approx(worth(seen[1])["rhat"], nan_ok=True)
     gap = np.abs(seen[1].mean((0, 1)) - seen[0].mean((0, 1))) / seen[0].std((0, 1))
-    assert abs(found.rows["sghmc"]["mean"].value) == pytest.approx(gap.max(), rel=0.05)
+    assert abs(found.rows["sghmc"]["mean_off"].value) == pytest.approx(gap.max(), rel=0.05)
 
     of_each(monkeypatch, run, rows)
     thinned(monkeypatch, rows)
@@ -291,7 +291,7 @@ def of_each(monkeypatch, run, rows):
 
 def thinned(monkeypatch, rows):
     """Of some of the draws there is no rate, which would be too low."""
-    assert compare(rows, rows[0]).rows["sghmc"]["per_million"] is not None
+    assert compare(rows, rows[0]).rows["sghmc"]["ess_per_million"] is not None
     with monkeypatch.context() as patch:
         patch.setattr("mhrun.target.function_space._ENOUGH", 2)
         model, draws = rows[0].run.target.model, rows[0].run.draws("sghmc")
@@ -303,5 +303,5 @@ def thinned(monkeypatch, rows):
             "report": diagnosed(rows[0].run)["sghmc"],
         }
         for record in records.values():
-            assert record["per_million"] is None
+            assert record["ess_per_million"] is None
             assert record["draws"] == draws.shape[1]

@@ -100,7 +100,7 @@ def _records(rows: Sequence[Row], draws: ComparedDraws) -> dict[str, dict[str, A
         record = undamaged(row, partial(efficiency, row.run, row.method, draws.found.get(name), share))
         record["target"] = row.run.describe_kind(row.method)
         if name in draws.thinned:  # the effective sample size is that of some of the draws: a lower bound
-            record |= {"per_million": None, "per_second": None}
+            record |= {"ess_per_million": None, "ess_per_second": None}
         if (count := draws.counts.get(name)) is not None:
             record["draws"] = int(share * count + 1e-9)
         records[name] = record
@@ -193,7 +193,7 @@ def _distances(
     shift: Shifts, draws: npt.NDArray[np.float64], reference: npt.NDArray[np.float64]
 ) -> dict[str, Any]:
     mean, spread = shift.worst()
-    return {"mean": mean, "spread": spread, "energy": energy_distance(draws, reference)}
+    return {"mean_off": mean, "sd_ratio": spread, "energy_distance": energy_distance(draws, reference)}
 
 
 def _description(run: Run, first: Run | None) -> dict[str, Any]:

@@ -26,11 +26,11 @@ def figure(found: Comparison) -> Figure | str:
     1.01, or ESS below 400: the method is too short to judge.
     """
     quantities = [
-        ("per_million", "effective draws\nper million evaluations"),
-        ("per_second", "effective draws\nper second"),
+        ("ess_per_million", "effective draws\nper million evaluations"),
+        ("ess_per_second", "effective draws\nper second"),
     ]
     if found.reference:
-        quantities.append(("energy", f"energy distance from\n{_label(found, found.reference)}"))
+        quantities.append(("energy_distance", f"energy distance from\n{_label(found, found.reference)}"))
     names = list(found.rows)
     quantities = [q for q in quantities if any(is_finite(found.rows[name].get(q[0])) for name in names)]
     if not quantities:
@@ -57,7 +57,11 @@ def figure(found: Comparison) -> Figure | str:
             axis.margins(x=0.15)
         for place, value in zip(places, numbers, strict=True):
             if not np.isfinite(value):
-                text = "reference" if key == "energy" and names[-1 - int(place)] == found.reference else "–"
+                text = (
+                    "reference"
+                    if key == "energy_distance" and names[-1 - int(place)] == found.reference
+                    else "–"
+                )
                 axis.text(0.02, place, text, transform=axis.get_yaxis_transform(), va="center", fontsize=8)
         axis.set(xscale="log", xlabel=label, ylim=(-0.7, len(names) - 0.3))
         _few_ticks(axis.xaxis)

@@ -31,16 +31,16 @@ COLUMNS = {
     "rhat": "R-hat",
     "ess": "ESS",
     "ess_tail": "tail ESS",
-    "per_million": "ESS per 10^6 evaluations",
-    "per_second": "ESS per second",
+    "ess_per_million": "ESS per 10^6 evaluations",
+    "ess_per_second": "ESS per second",
     "acceptance": "acceptance",
-    "data": "data per step",
+    "data_per_step": "data per step",
     "evaluations": "evaluations",
     "setup": "set-up",
     "seconds": "seconds",
 }
 """Headings of the table."""
-_WORTH = ("rhat", "ess", "ess_tail", "per_million", "per_second")
+_WORTH = ("rhat", "ess", "ess_tail", "ess_per_million", "ess_per_second")
 EXPLAINED = {
     "chains": "Chains of the method",
     "draws": "Valid draws of each chain after burn-in",
@@ -48,30 +48,30 @@ EXPLAINED = {
     "as of one chain, or of a coordinate that never moves",
     "ess": "Bulk effective sample size, all chains together, of the coordinate where it is least",
     "ess_tail": "Effective sample size for the 5 % and 95 % quantiles, of the coordinate where it is least",
-    "per_million": "Effective sample size for each million evaluations after burn-in; – for methods that are too short "
-    "to judge: R-hat above 1.01 or ESS below 400",
-    "per_second": "Effective sample size for each second of wall time of all chains after burn-in, which depends on "
-    "what else the machine does; – likewise",
+    "ess_per_million": "Effective sample size for each million evaluations after burn-in; – for methods that are too "
+    "short to judge: R-hat above 1.01 or ESS below 400",
+    "ess_per_second": "Effective sample size for each second of wall time of all chains after burn-in, which depends "
+    "on what else the machine does; – likewise",
     "acceptance": "Share of the proposals that are accepted after burn-in",
-    "data": "Mean number of data that a step reads",
+    "data_per_step": "Mean number of data that a step reads",
     "evaluations": "Log-likelihoods of one datum at one point, or its gradient, or both from one pass; all chains "
     "together, after burn-in",
     "setup": "Log-likelihoods and gradients before the draws: search for a mode, pilot and burn-in",
     "seconds": "Seconds of all chains after burn-in, on the machine of the run",
     "verdict": "Whether means and standard deviations agree with the reference's",
     "target": TARGET[1],
-    "mean": "Mean of the coordinate that is furthest off, in standard deviations of the reference; +- is the standard "
-    "error of that coordinate alone, and by chance the worst of 100 coordinates is 2.7 of these off",
-    "spread": "Standard deviation of the coordinate that is furthest off, over the reference's: 1 where they agree",
-    "energy": "Energy distance of all coordinates together: 0 where distributions agree, free of bias, and so below 0 "
-    "by chance; where they agree, +- is up to 1.5 times too large",
+    "mean_off": "Mean of the coordinate that is furthest off, in standard deviations of the reference; +- is the "
+    "standard error of that coordinate alone, and by chance the worst of 100 coordinates is 2.7 of these off",
+    "sd_ratio": "Standard deviation of the coordinate that is furthest off, over the reference's: 1 where they agree",
+    "energy_distance": "Energy distance of all coordinates together: 0 where distributions agree, free of bias, and so "
+    "below 0 by chance; where they agree, +- is up to 1.5 times too large",
 }
 DISTANCES = {
     "verdict": "verdict",
     "target": "target",
-    "mean": "mean off by (sd)",
-    "spread": "sd (ratio)",
-    "energy": "energy distance",
+    "mean_off": "mean off by (sd)",
+    "sd_ratio": "sd (ratio)",
+    "energy_distance": "energy distance",
 }
 
 
@@ -106,7 +106,7 @@ def table(found: Comparison) -> pd.DataFrame:
 
 def _shown_value(row: Mapping[str, Any], key: str) -> Any:
     """Return a value of a row, None for the efficiency of a method that is too short to judge."""
-    return None if key in ("per_million", "per_second") and unconverged(row) else row.get(key)
+    return None if key in ("ess_per_million", "ess_per_second") and unconverged(row) else row.get(key)
 
 
 def parts(frame: pd.DataFrame, rule: str = "") -> list[TableOnPage]:
@@ -165,9 +165,9 @@ def _capital(text: str) -> str:
 
 def _most_efficient(comparison: Comparison) -> str:
     rates = {
-        name: number_of(row["per_million"])
+        name: number_of(row["ess_per_million"])
         for name, row in comparison.rows.items()
-        if is_finite(row.get("per_million"))
+        if is_finite(row.get("ess_per_million"))
     }
     all_rhats = {name: number_of(row.get("rhat")) for name, row in comparison.rows.items()}
     rated = {

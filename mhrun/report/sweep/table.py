@@ -153,8 +153,8 @@ def _rows(job: Job) -> Iterator[dict[str, Any]]:
             "rhat": diagnosis.get("rhat"),
             "draws_temperature": (results.get("samples") or {}).get("temperature"),
             "data_per_step": results.get("minibatch_size_mean"),
-            "per_million": None if flags else diagnosis.get("per_million"),
-            "per_second": None if flags else diagnosis.get("per_second"),
+            "ess_per_million": None if flags else diagnosis.get("ess_per_million"),
+            "ess_per_second": None if flags else diagnosis.get("ess_per_second"),
         }
         row |= {key: value for key, value in built_in.items() if row.get(key) is None}
         row |= {"run": job.folder.digest, **{flag: flag in flags for flag in MARKS}}

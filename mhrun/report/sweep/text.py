@@ -17,7 +17,7 @@ from mhrun.report.tables import quoted, shown
 
 _METHODS = 3  # whose range a sentence gives
 _WARNINGS = 4  # methods that a line of warnings names
-BESIDES = ("draws_temperature", "data_per_step", "per_million", "per_second")
+BESIDES = ("draws_temperature", "data_per_step", "ess_per_million", "ess_per_second")
 """Columns of a sweep's table that its figure does not draw."""
 SEED, SEEDS = "seed", "seeds"
 """The setting that a sweep's table is averaged over, and the column with the number of its values."""
