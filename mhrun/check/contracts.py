@@ -17,6 +17,7 @@ from mhrun.parts import ARRIVALS, Kernel
 from mhrun.random import Draws, Streams, derive_key
 from mhrun.target import Target
 from mhrun.types import BOUND_KINDS, INFO_DEFAULTS, INFO_DTYPES, Controls, Evaluation, State
+from mhrun.types.state import aux_fault
 
 _COUNTED = 120  # steps whose evaluations are counted: passes over all data may come every 100
 _ABSURD = (1e-200, 1e8, 1e200)
@@ -57,7 +58,7 @@ def costs(subject: Subject) -> Iterator[CheckResult]:
     model.values = model.gradients = 0
     trajectory = subject.follow(kernel, target, theta, _COUNTED, step, temperature, first_step=2, state=state)
     yield _shapes(
-        trajectory, len(theta), _changed(first.aux, state.aux) or _changed(first.aux, trajectory.state.aux)
+        trajectory, len(theta), aux_fault(first.aux, state.aux) or aux_fault(first.aux, trajectory.state.aux)
     )
     claimed, gradients = (int(trajectory.stat(name).sum()) for name in ("n_lik", "n_grad"))
     separate = kernel.separate_gradients()
@@ -97,21 +98,6 @@ def _miscounted(
         "separate_gradients(), the share of gradients from passes that give no log-likelihood, is "
         f"{separate:.3g}{remedy}"
     )
-
-
-def _changed(first: dict[str, Tensor], later: dict[str, Tensor]) -> str:
-    """Return how the names, shapes or types of auxiliary variables differ from those of the start, or nothing."""
-    must = "names and shapes of auxiliary variables are those that start returns"
-    if gained := sorted(set(later) - set(first)):
-        return f"a step adds aux['{gained[0]}']: {must}"
-    if lost := sorted(set(first) - set(later)):
-        return f"a step drops aux['{lost[0]}']: {must}"
-    for name, value in later.items():
-        was = first[name]
-        if (value.shape, value.dtype) != (was.shape, was.dtype):
-            forms = [f"{tuple(one.shape)}, {str(one.dtype).removeprefix('torch.')}" for one in (was, value)]
-            return f"aux['{name}'] is {forms[0]} at the start and {forms[1]} after a step: {must}"
-    return ""
 
 
 def _shapes(trajectory: ChainPaths, chains: int, changed: str) -> CheckResult:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from mhrun.data.advice import list_setting
 from mhrun.data.columns import (
@@ -28,7 +29,7 @@ from mhrun.data.design import TableDesign, check_column
 from mhrun.data.memory import check_memory
 from mhrun.data.missing_values import checked_values, without_values
 from mhrun.data.outcome import Outcome, outcome_in
-from mhrun.data.table_facts import describe_missing
+from mhrun.data.table_facts import describe_missing, listed_counts, missing_counts
 from mhrun.data.table_file import COPIES, read_table, texts_of_missing
 from mhrun.data.table_roles import check_lists, check_plain_name, check_roles
 from mhrun.errors import Refusal, UserError
@@ -197,9 +198,8 @@ class Table:
         frame = read_table(path, self.separator, self.missing_values)
         frame.columns = list(map(str, frame.columns))  # names of Parquet columns may be numbers
         chosen = self._columns(list(frame.columns))
-        table = self._complete_rows(
-            frame[[*chosen, *self.categorical, *self._numbers, *self.groups]], chosen, path
-        )
+        used = frame[[*chosen, *self.categorical, *self._numbers, *self.groups]]
+        table = self._complete_rows(used, chosen, path)
         train = self._for_training(len(table))
         kept = train if self.part == "train" else ~train
         if not kept.any() or not train.any():
@@ -214,7 +214,9 @@ class Table:
             "features": [name for name in frame.columns if name not in self._others],  # also those left out
             "columns": design.names,
             "intercept": self.intercept,
+            "rows": len(frame),
             "dropped": len(frame) - len(table),
+            "missing": missing_counts(used),
             "dropped_texts": self._texts(frame, path) if len(frame) > len(table) else {},
             "scales": {name: list(scale) for name, scale in design.scales.items()},
             "baselines": {name: str(levels[0]) for name, levels in design.categorical.items()},
@@ -228,7 +230,7 @@ class Table:
             facts["exposure"] = self.exposure
         if self.groups:
             facts["groups"] = {name: list(map(str, levels)) for name, levels in design.groups.items()}
-        tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in fields.items()}
+        tensors = {name: _tensor(values) for name, values in fields.items()}
         words = f"{path.name}: {int(kept.sum()):,} rows of {len(frame):,}, {width} columns of x"
         return Dataset(tensors, words, facts), design
 
@@ -238,14 +240,12 @@ class Table:
         Raises:
             UserError: there are others, and they are not to be dropped.
         """
-        missing = table.isna()
-        bad = missing.any(axis=1)
+        bad = table.isna().any(axis=1)
         if not bad.any() or self.missing == "drop":
             return table[~bad]
         for name in (*chosen, *self._numbers):
             check_decimals(table[name], path)
-        counts = {str(c): int(k) for c, k in missing.sum().items() if k}
-        listing = ", ".join(f"{c}: {k:,}" for c, k in list(counts.items())[:5]) + ", ..." * (len(counts) > 5)
+        listing = listed_counts(missing_counts(table))
         first = ", ".join(f"{i + 1:,}" for i in np.flatnonzero(bad.to_numpy())[:3])
         raise UserError(
             f"{path.name}: {int(bad.sum()):,} of {len(table):,} rows lack a value ({listing}), "
@@ -371,7 +371,7 @@ class Table:
                 raise UserError(f"{self.file} is read without an outcome; set target to its column.")
             check_column(design.outcome.column, frame, path)
             fields["y"] = design.outcome.y(frame[design.outcome.column], path)
-        tensors = {name: torch.from_numpy(values) for name, values in fields.items()}
+        tensors = {name: _tensor(values) for name, values in fields.items()}
         return Dataset(tensors, f"{len(frame):,} new rows", data.facts)
 
     @property
@@ -420,3 +420,8 @@ def _of_text(features: Any) -> str:
     }
     advice = " ".join(list_setting(key, values) for key, values in settings.items() if values)
     return f" There is text in {', '.join(codes)}: {advice}." if advice else ""
+
+
+def _tensor(values: Array) -> Tensor:
+    """Return an array as a tensor; a column of a frame, which must not be written to, as a copy."""
+    return torch.from_numpy(np.require(values, requirements=["C", "W"]))

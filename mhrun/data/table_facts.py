@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pandas as pd
+
 _LISTED = 12  # columns whose units a line has
 
 
@@ -34,6 +36,25 @@ def describe_missing(texts: Mapping[str, str]) -> str:
         return ""
     listing = ", ".join(f"'{text}' in {column}" for column, text in texts.items())
     return f" The text {listing} is read as a missing value: write another one in the file if it is none."
+
+
+def missing_counts(table: pd.DataFrame) -> dict[str, int]:
+    """Return the number of missing values of each column that has some."""
+    return {str(column): int(count) for column, count in table.isna().sum().items() if count}
+
+
+def listed_counts(counts: Mapping[str, int]) -> str:
+    """Return the numbers of missing values of the first few columns in words."""
+    return ", ".join(f"{c}: {k:,}" for c, k in list(counts.items())[:_LISTED]) + ", ..." * (
+        len(counts) > _LISTED
+    )
+
+
+def left_out(facts: Mapping[str, Any]) -> str | None:
+    """Return how many rows of a table lack a value and are left out, and in which columns; None if none are."""
+    if not (dropped := facts.get("dropped")):
+        return None
+    return f"{dropped:,} of {facts['rows']:,} rows lack a value and are left out ({listed_counts(facts['missing'])})"
 
 
 def features_of(facts: Mapping[str, Any]) -> list[str]:

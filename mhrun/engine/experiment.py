@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from mhrun.data.table_facts import describe_units
+from mhrun.data.table_facts import describe_units, left_out
 from mhrun.engine.assemble import check_data, check_space, large_draws, methods_of
 from mhrun.engine.diagnosis.diagnose import Diagnosis
 from mhrun.engine.estimate import estimate, estimate_pays
@@ -93,6 +93,9 @@ def _compute(
 def _run(run: RunContext, methods: Sequence[Method], summary: dict[str, Any], warn_last: bool) -> None:
     """Run the methods, and keep the summary in the run's folder up to date."""
     reuse(run, methods)
+    for line in dict.fromkeys(filter(None, (left_out(method.target.data.facts) for method in methods))):
+        run.watcher.note(f"data: {line}.")
+        log.info("data: %s", line)
     of_methods: dict[str, Any] = summary["methods"]
     with _recording_failure(run, summary):
         with Workers(

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mhrun.engine.first_steps import check_first_steps
 from mhrun.engine.method import Method
 from mhrun.engine.monitoring import Monitoring
 from mhrun.schedules.plan import Memory
@@ -33,12 +34,18 @@ class Position:
 
 
 def position_after(method: Method, checkpoint: Checkpoint | None) -> Position:
-    """Return the position after a checkpoint, or the first one."""
+    """Return the position after a checkpoint, or the first one.
+
+    Raises:
+        Refusal: a part that is not of this package breaks its contract, see `check_first_steps`.
+    """
     monitoring = None
     if method.monitor is not None:
         monitoring = Monitoring(method.monitor, method.target, method.shape.chains)
     if checkpoint is None:
-        return Position(0, method.first_state(), method.plan.start(), monitoring)
+        state = method.first_state()
+        check_first_steps(method, state)
+        return Position(0, state, method.plan.start(), monitoring)
     if monitoring is not None:
         monitoring.unpack(checkpoint.arrays)
     return Position(checkpoint.step, *_unpack(checkpoint.arrays, method), monitoring)

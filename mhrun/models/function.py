@@ -178,12 +178,14 @@ class FunctionModel:
                 "new fields."
             )
         if flat := self.parameters.without_prior:
-            groups = (
-                ""
-                if self._log_prior is None
-                else ", as the standardised effects of groups have (non-centred)"
+            names = ", ".join(flat)
+            if self._log_prior is None:
+                return f"{names} has no declared prior to draw from; give it one, such as Normal(0, 1)."
+            return (
+                f"{names} has no declared prior to draw from, and log_prior cannot be drawn from; declare the prior "
+                "in parameters and leave it out of log_prior. Effects of groups that depend on a scale can be "
+                "written as the scale times standard normal effects (non-centred)."
             )
-            return f"{', '.join(flat)} has no declared prior to draw from; give it one, such as Normal(0, 1){groups}."
         if self._log_prior is not None:
             return "log_prior cannot be drawn from; declare the priors in parameters instead."
         return None

@@ -373,6 +373,8 @@ def _most_efficient(
         kinds = " or ".join(sorted({run.describe_kind(m) for m in exact}))
         kind = f"{kinds} " if 0 < len(exact) < len(rated) else ""
         sentence += f", most of the {len(compared)} {kind}methods" + " that converged" * bool(rhats)
+    elif len(rated) == 1 < len(rhats):
+        sentence += ", and no other method has converged"
     sentence += (
         f"{runners_up(rates[best], rates, rhats, run.label)}.{_fastest(run, diagnostics, compared, best)}"
     )

@@ -204,7 +204,11 @@ class RunFolder:
         if (reason := self.other_layout()) is not None:
             return f"{self.path} {reason}; run its experiment again."
         if not self.is_complete():
-            return f"{self.path} is not complete; run the same command again to finish it."
+            lacks = "" if (self.path / "summary.json").is_file() else " (it has no summary.json)"
+            return (
+                f"{self.path} is not complete{lacks}; run the same command again to finish it, or copy a copy of a run "
+                "again."
+            )
         if self.has_other_settings():
             return (
                 f"{self.path / 'config.yaml'} was changed after the run, whose draws are of other settings; run its "

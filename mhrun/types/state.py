@@ -64,6 +64,26 @@ class State(NamedTuple):
     aux: dict[str, Tensor]
 
 
+def aux_fault(first: Mapping[str, Tensor], later: Mapping[str, Tensor]) -> str:
+    """Return how the auxiliary variables of a step break the contract of `State.aux`; nothing if they keep it.
+
+    Args:
+        first: those at the start.
+        later: those after a step.
+    """
+    must = "names and shapes of auxiliary variables are those that start returns"
+    if gained := sorted(set(later) - set(first)):
+        return f"a step adds aux['{gained[0]}']: {must}"
+    if lost := sorted(set(first) - set(later)):
+        return f"a step drops aux['{lost[0]}']: {must}"
+    for name, value in later.items():
+        was = first[name]
+        if (value.shape, value.dtype) != (was.shape, was.dtype):
+            forms = [f"{tuple(one.shape)}, {str(one.dtype).removeprefix('torch.')}" for one in (was, value)]
+            return f"aux['{name}'] is {forms[0]} at the start and {forms[1]} after a step: {must}"
+    return ""
+
+
 class Controls(NamedTuple):
     """The values of the schedules at one step, each (C,)."""
 

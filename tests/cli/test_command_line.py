@@ -309,6 +309,11 @@ def test_mistakes_get_one_line_and_leave_nothing(arguments, message, tmp_path, c
             "defaults: [/data: gaussian, /model: gaussian_mean, /method@methods.mcmc: mcmc, _self_]\n",
             "experiment/mine.yaml lacks its first line: # @package _global_",
         ),
+        (
+            "# @package global\ndefaults: [/data: gaussian, /model: gaussian_mean, _self_]\n",
+            "experiment/mine.yaml has the package 'global', and an experiment is for the whole configuration: "
+            "write # @package _global_",
+        ),
     ],
 )
 def test_a_mistake_in_an_experiment_file_is_named(text, message, tmp_path, capsys):

@@ -168,7 +168,8 @@ def about(ess, rhat=1.0, rate=1.0, draws=100):
         (
             {"a": about(500.0, rate=3.0), "b": about(900.0, 1.3, 8.0), "c": about(9e3, 1.011, 9.0)}
             | {"d": about(9e3, 1.5, 90.0), "e": about(9e3, 1.02, 1.0)},
-            "A has 3 effective draws per million evaluations; not converged, but with more: C has 9 (R-hat 1.011), "
+            "A has 3 effective draws per million evaluations, and no other method has converged; not converged, but "
+            "with more: C has 9 (R-hat 1.011), "
             "B has 8 (R-hat 1.300) and 1 more.",
         ),
         (

@@ -152,7 +152,7 @@ def test_what_may_be_a_mistake_in_a_table_is_named(capsys):
         == 0
     )
     out = capsys.readouterr().out
-    assert re.search(r"        3 of \d+ rows lack a value and are left out\n", out)
+    assert re.search(r"        3 of \d+ rows lack a value and are left out \(age: 3\)\n", out)
     assert (
         "number has a different whole number in each row: if it is a label, exclude=[number] leaves it out"
         in out
@@ -192,7 +192,13 @@ def test_codes_of_missing_values_are_named(capsys):
     advice = re.search("missing values, (.*) leaves their rows out", line)[1].split()
     assert advice == ["missing_values.income=[-99999]", "missing=drop"]
     assert run(["init", "other", "--data", "my rows.csv", "--outcome", "y", *advice]) == 0
-    assert "5 of 300 rows lack a value and are left out" in capsys.readouterr().out
+    assert "5 of 300 rows lack a value and are left out (income: 5)" in capsys.readouterr().out
+    few = ["scale=smoke", "steps=40", "warmup=60", "runtime.report=false"]
+    few += ["~methods.mint", "~methods.sgld"]
+    assert run(["--project", "other", "my_rows", *few]) == 0
+    assert "data: 5 of 300 rows lack a value and are left out (income: 5)." in capsys.readouterr().err
+    log = next(Path("outputs/my_rows").glob("*/log.txt")).read_text()
+    assert "data: 5 of 300 rows lack a value and are left out (income: 5)" in log
 
 
 @pytest.mark.parametrize("outcome", ["y", "income"])

@@ -578,3 +578,13 @@ def test_new_rows_given_as_text_have_the_indicators_of_numbers_and_booleans(fram
     words = part.prepared({"a": [0.0, 1.0, 2.0], "grade": ["1", "2", "0"], "old": ["True", "False", "True"]})
     assert numbers.fields["x"][:, 1:].tolist() == [[1, 0, 1], [0, 1, 0], [0, 0, 1]]
     assert torch.equal(words.fields["x"], numbers.fields["x"])
+
+
+def test_outcomes_of_new_rows_are_a_copy_of_the_frame(frame):
+    """A column of a frame is not to be written to, and torch warns of a tensor that shares its memory."""
+    frame = frame.assign(y=frame["y"] + 0.5)
+    frame.to_csv("t.csv", index=False)
+    new = frame.copy()
+    rows = Table("t.csv", features=["a"], target="y").prepared(new, outcome=True)
+    rows.fields["y"].fill_(-1.0)
+    assert new.equals(frame)

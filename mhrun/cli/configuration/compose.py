@@ -133,8 +133,6 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
     plain.experiment = experiment
     try:
         unresolved = OmegaConf.to_container(plain, resolve=False)
-        if isinstance(config.get("experiment"), DictConfig):
-            raise UserError(f"experiment/{experiment}.yaml lacks its first line: # @package _global_")
         check_settings(unresolved, is_resolved=False)
         check_known(unresolved)
         with bounded():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from mhrun.cli.configuration.hydra_settings import LAUNCHER, check_node, is_of_hydra
 from mhrun.cli.configuration.loader import Loader
 from mhrun.cli.configuration.overrides import parsed
-from mhrun.cli.places import endless_defaults
+from mhrun.cli.places import endless_defaults, experiments
 from mhrun.errors import UserError, reason
 from mhrun.paths import CONF
 
@@ -59,6 +60,7 @@ def composed(
     parsed_overrides = parsed(overrides)
     for override in parsed_overrides:
         _check_choice(override, folders)
+        _check_package(override, folders)
     of_hydra = [is_of_hydra(override) for override in parsed_overrides]
     hydra_overrides = [override for override, is_hydra in zip(overrides, of_hydra, strict=True) if is_hydra]
     task = [override for override, is_hydra in zip(overrides, of_hydra, strict=True) if not is_hydra]
@@ -96,6 +98,29 @@ def _check_choice(override: Override, folders: Sequence[Path]) -> None:
     add = "" if group == "experiment" else f", or +{key}=NAME where there is none yet"
     also = f", and set {', '.join(settings)}" if settings else ""
     raise UserError(f"{key} = {text} names no {group}: choose one of {choices} with {key}=NAME{add}{also}.")
+
+
+def _check_package(override: Override, folders: Sequence[Path]) -> None:
+    """Refuse an experiment whose file is not for the whole configuration: its settings would be in a group.
+
+    Raises:
+        UserError: its first lines have no ``# @package _global_``.
+    """
+    if override.key_or_group != "experiment" or override.is_delete() or override.is_sweep_override():
+        return
+    path = experiments(folders).get(str(override.value()))
+    if path is None or not path.is_file():
+        return
+    found = re.search(
+        r"^#\s*@package\s+(\S+)", path.read_text(encoding="utf-8", errors="replace"), re.MULTILINE
+    )
+    if found is None:
+        raise UserError(f"experiment/{path.name} lacks its first line: # @package _global_")
+    if found[1] != "_global_":
+        raise UserError(
+            f"experiment/{path.name} has the package {found[1]!r}, and an experiment is for the whole configuration: "
+            "write # @package _global_"
+        )
 
 
 def _composed(

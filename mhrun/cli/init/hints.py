@@ -13,7 +13,7 @@ import torch
 
 from mhrun.data.advice import list_setting
 from mhrun.data.dataset import Dataset
-from mhrun.data.table_facts import describe_missing, features_of
+from mhrun.data.table_facts import describe_missing, features_of, left_out
 from mhrun.models.dispersion import dispersion_warnings
 
 _FEW = 10  # values of a feature up to which they may be labels
@@ -33,8 +33,8 @@ def hints_of(data: Dataset, kind: str) -> Iterator[str]:
         data: the table as the regression reads it.
         kind: the kind of regression, of `mhrun.cli.init.models.RegressionTemplate`.
     """
-    if dropped := data.facts["dropped"]:
-        yield f"{dropped:,} of {data.n + dropped:,} rows lack a value and are left out"
+    if line := left_out(data.facts):
+        yield line
         if texts := data.facts["dropped_texts"]:
             yield describe_missing(texts).strip().rstrip(".")
     if "x" in data.fields:  # which groups alone are not

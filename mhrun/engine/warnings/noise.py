@@ -173,7 +173,7 @@ def excess_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
         remedy = (
             f"Lower the step size. {method.target.gradient_noise:g} of its variance is target.gradient_noise."
         )
-    size = f"by up to {excess:.0%}" if excess < 2 else f"up to {_times(1 + excess)} times as large"
+    size = f"by up to {excess:.0%}" if excess < 2 else f"{_times(1 + excess, 'up to ')} times as large"
     where = f"variances {size} in the direction where it is largest (m = {m})"
     if (rhat := summary.get(UNSETTLED)) is not None:
         yield (
@@ -190,8 +190,8 @@ def _width_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
     if ratio is not None:
         yield (
             f"{method.name}: draws are too wide: by the gradients of the log posterior at them, their variance is "
-            f"about {_times(ratio)} times that of the posterior in the direction where it is largest. Lower the step "
-            "size, or raise m if minibatch noise is the cause."
+            f"{_times(ratio, 'about ')} times that of the posterior in the direction where it is largest. Lower the "
+            "step size, or raise m if minibatch noise is the cause."
         )
 
 
@@ -223,9 +223,9 @@ def _scale_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
         )
 
 
-def _times(factor: float) -> str:
-    """Return a factor for people; of draws that have diverged it has hundreds of digits."""
-    return rounded(factor) if factor < _DIVERGED else f"over {_DIVERGED:,}"
+def _times(factor: float, before: str = "") -> str:
+    """Return a factor for people after `before`; of draws that have diverged it has hundreds of digits."""
+    return f"{before}{rounded(factor)}" if factor < _DIVERGED else f"more than {_DIVERGED:,}"
 
 
 def mean_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:

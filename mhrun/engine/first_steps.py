@@ -1,0 +1,79 @@
+"""Checks of the first steps of a method with a part that is not of this package, before its run begins."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from mhrun.engine.method import Method
+from mhrun.errors import Refusal
+from mhrun.kernels.stationary import user_parts
+from mhrun.random import Draws
+from mhrun.types import BUFFER, Info, State
+from mhrun.types.state import aux_fault
+
+_STEPS = 4  # that are done twice: a decision between two points may be the same by chance
+_SAME = 1e-3  # share of the distance moved by which two runs may differ: by rounding, as sums on a GPU do
+
+
+def check_first_steps(method: Method, state: State) -> None:
+    """Do the first steps twice, from copies of a state, and compare them.
+
+    Args:
+        method: nothing is done if all of its parts are of this package, which tests cover.
+        state: the first one.
+
+    Raises:
+        Refusal: auxiliary variables change their names or shapes or have no dimension of chains, two runs differ, or
+            all chains become non-finite in the first step.
+    """
+    parts = list(user_parts(method.kernel))
+    if not parts:
+        return
+    who = " and ".join(type(part).__name__ for part in parts)
+    chains = len(state.evaluation.theta)
+    for name, value in state.aux.items():
+        if not name.startswith(BUFFER) and value.shape[:1] != (chains,):
+            raise Refusal(
+                f"{who}: aux['{name}'] is {tuple(value.shape)} at the start, and its first dimension must be the "
+                f"chains: ({chains}, ...)."
+            )
+    first, infos = _advanced(method, state)
+    if fault := aux_fault(state.aux, first.aux):
+        raise Refusal(f"{who}: {fault}.")
+    if method.kernel.of_a_chain.dynamics is not None and bool(infos[0].diverging.all()):
+        raise Refusal(
+            f"{who}: all chains become non-finite in the first step, from finite points and gradients. See what move "
+            "returns there, or lower the step size."
+        )
+    second, _ = _advanced(method, state)
+    start, one, other = (_flat(each) for each in (state, first, second))
+    if not bool(((one - other).abs() <= _SAME * (one - start).abs().max()).logical_or(one.isnan()).all()):
+        raise Refusal(
+            f"{who}: two runs of the first {_STEPS} steps from the same state differ, so that a run could be neither "
+            "repeated nor resumed. Random numbers must come from draws, such as draws.normal(Purpose.NOISE, D), and "
+            "what a step keeps for later ones must be in aux."
+        )
+
+
+@torch.no_grad()
+def _advanced(method: Method, state: State) -> tuple[State, list[Info]]:
+    """Return the state some steps after a copy of a state, and what they report."""
+    evaluation = {name: value.clone() for name, value in state.evaluation.tensors().items()}
+    aux = {name: value.clone() for name, value in state.aux.items()}
+    state = State(state.evaluation._replace(**cast(Any, evaluation)), aux)
+    plan, draws, infos = method.plan, Draws(method.streams(), 0), list[Info]()
+    for step in range(1, 1 + min(_STEPS, method.shape.total)):
+        draws.step = step
+        controls = plan.controls(plan.start(), step, 1).each(
+            lambda c: c[0].to(device=method.target.device, dtype=method.dtype)
+        )
+        state, info = method.kernel.step(method.target, state, controls, draws)
+        infos.append(info)
+    return state, infos
+
+
+def _flat(state: State) -> Tensor:
+    return state.evaluation.theta.double().flatten()
