@@ -25,7 +25,7 @@ from mhrun.engine.pilot.trial import Trials, tried
 from mhrun.engine.surface import Surface
 from mhrun.errors import UserError
 from mhrun.kernels import Unadjusted
-from mhrun.models.parameters import coordinate_names
+from mhrun.models.parameters import coordinate_names, parameters_of
 from mhrun.random import Draws, Purpose, Streams, derive_key
 from mhrun.store.pilot_facts import PilotFacts
 from mhrun.target import Target
@@ -41,6 +41,9 @@ _ERRORS = (
     3.0  # from which on it counts: those of a scale may be worth twenty, and a shorter step does little harm
 )
 _SHOWN = 0.05  # of the same unit, from which on it is said
+# Standard deviations from the mode up to which the mean curvature is looked at, by what it must be larger than at the
+# mode, and parameters up to which each direction has two gradients.
+_AWAY, _STEEPER, _DIRECTIONS = 2.0, 1.5, 50
 # Of a minibatch of gradients that the pilot chooses: n / 5 between the first two; with a control variate the least, as
 # the noise of its gradients grows with n as the curvature does, or as many as make noise add no more than the steps do.
 _LEAST_M, _MOST_M, _MOST_WITH_SURROGATE = 100, 5_000, 20_000
@@ -61,9 +64,11 @@ def step_of_dynamics(
 
     On a quadratic posterior of curvature H with gradient noise of covariance V, the variance is too large by the
     relative error e (b H + c V / T) / 2, with b and c the dynamics' `bias.steps` and `bias.noise`. An open step
-    size e makes its largest eigenvalue 10 %: at most a tenth of the stability bound 2 / lambda_max(H). Of a step size
-    that is given the error is in `facts`. Where draws judged the scale the step is shorter if the mean of a coordinate
-    would be off by more than 0.15 standard deviations, see `mhrun.engine.diagnosis.mean_bias.biases_of_means`. A
+    size e makes its largest eigenvalue 10 %: at most a tenth of the stability bound 2 / lambda_max(H). For an
+    overdamped dynamics and constrained parameters H is the mean curvature on the steep side, if that is much larger
+    than at the mode, see `_steepness`. Of a step size that is given the error is in `facts`. Where draws judged the
+    scale the step is shorter if the mean of a coordinate would be off by more than 0.15 standard deviations, see
+    `mhrun.engine.diagnosis.mean_bias.biases_of_means`. A
     thermostat removes the part of that error which all directions have alike, and has a bias of its kinetic energy,
     `bias.in_small_steps`: the two are bounds then; and the step is no longer than the dynamics' `largest_step`. Where
     the posterior is far from normal short runs try it, see `mhrun.engine.pilot.trial.tried`.
@@ -100,6 +105,10 @@ def step_of_dynamics(
         if given is None:
             raise UserError(f"{method.name}: {reason}, which gives no step size; give step_size a number.")
         return DynamicsStep(given, m, {"why": f"{reason}."})
+    steepness = 1.0
+    if given is None and kernel.dynamics.overdamped:
+        steepness = _steepness(surface, start, temperature)
+        rates = rates.steeper(steepness)
     judged = _judged(method, surface, start, temperature, rates)
     rate = None if judged is None else judged.shift(1.0, of_steps_alone=True)
     hottest = float(method.plan.at_collected_steps().noise_temperature.max())
@@ -119,7 +128,7 @@ def step_of_dynamics(
             trials = tried(method, with_m, start.scale, longest, start.theta, temperatures)
         step = torch.tensor([longest if trials is None else trials.step_size], dtype=torch.float64)
     longest = float(step.max())
-    facts = _facts_of_variance(longest, rates, kernel.dynamics.bias.in_small_steps, of_thermostat)
+    facts = _facts_of_variance(longest, rates, kernel.dynamics.bias.in_small_steps, of_thermostat, steepness)
     if trials is not None:
         facts |= {"n_lik": trials.n_lik, "n_grad": trials.n_grad}
         facts["why"] += _trials_in_words(trials, longest)
@@ -136,7 +145,9 @@ def step_of_dynamics(
     return DynamicsStep(step, m, facts)
 
 
-def _facts_of_variance(step: float, rates: _ErrorRates, bias: float, of_thermostat: float) -> PilotFacts:
+def _facts_of_variance(
+    step: float, rates: _ErrorRates, bias: float, of_thermostat: float, steepness: float
+) -> PilotFacts:
     """Return by how much the variance is expected to be off at a step size, in numbers and words.
 
     Args:
@@ -144,7 +155,13 @@ def _facts_of_variance(step: float, rates: _ErrorRates, bias: float, of_thermost
         rates: by what errors grow with it.
         bias: of small steps.
         of_thermostat: the step size up to which the thermostat is stable.
+        steepness: see `_steepness`.
     """
+    where = (
+        "if the posterior is normal"
+        if steepness == 1
+        else f"on the steep side of the posterior, where the curvature is {steepness:.2g} times that at the mode"
+    )
     error = step * rates.error / 2
     size_in_words = f"between {-bias:.0%} too small and" if bias < 0 else "about"
     thermostat = ""
@@ -152,8 +169,8 @@ def _facts_of_variance(step: float, rates: _ErrorRates, bias: float, of_thermost
         thermostat = f", and its thermostat, which fluctuates most with few parameters, below about {of_thermostat:.3g}"
     return {
         "stability_bound": rates.stability_bound,
-        "why": f"its stationary variance is then expected {size_in_words} {error:.0%} too large if the "
-        f"posterior is normal, of which minibatch noise is {1 - rates.of_the_step / rates.error:.0%}; "
+        "why": f"its stationary variance is then expected {size_in_words} {error:.0%} too large {where}, "
+        f"of which minibatch noise is {1 - rates.of_the_step / rates.error:.0%}; "
         f"steps are stable below {rates.stability_bound:.3g}{thermostat}.",
         "variance_error": error,
         "variance_bias": bias,
@@ -190,6 +207,45 @@ class _ErrorRates(NamedTuple):
     stability_bound: float  # 2 / lambda_max(H)
     largest_step: float  # at which a known noise is small enough to be taken off
     of_noise: float  # c V / T, the mean over directions
+
+    def steeper(self, times: float) -> _ErrorRates:
+        """Return the rates where the curvature is so many times as large."""
+        more = (times - 1) * self.of_the_step
+        return self._replace(
+            error=self.error + more,
+            of_the_step=self.of_the_step + more,
+            stability_bound=self.stability_bound / times,
+        )
+
+
+def _steepness(surface: Surface, start: ScaledStart, temperature: float) -> float:
+    """Return how many times the curvature on the steep side of the mode is that at the mode; 1 if less than 1.5 times.
+
+    A probability of an event that was hardly ever seen has a logit whose log density falls like an exponential function
+    on one side. Steps for the curvature at the mode are too long there: the variance of the probability, which is large
+    there, was 1.6 times too large with no event in 50 data and a prior Beta(1/2, 1/2), where 1.1 was expected. That of
+    the logit itself was at most 1.3 times too large, so that this is for models whose parameters are constrained.
+
+    It is the mean curvature up to two standard deviations from the mode along the axes of the scaled coordinates: on
+    the whole that at one standard deviation, with which errors of variances are near 10 %.
+    """
+    scale, curvature = start.scale, start.curvature
+    parameters = parameters_of(surface.target.model)
+    if parameters is None or parameters.is_plain:
+        return 1.0
+    if scale is None or curvature is None or len(curvature) > _DIRECTIONS:
+        return 1.0
+    axes = torch.eye(len(curvature), dtype=torch.float64)
+    axes = torch.cat([axes, -axes])
+    distance = _AWAY * temperature**0.5
+    points = scale.to_theta(torch.cat([torch.zeros_like(axes[:1]), distance * axes])).to(start.theta)
+    _, grad = (surface.of_all_data() if start.whole else surface).value_and_grad(points)
+    grad = scale.pull(grad.cpu())
+    away = ((grad[0] - grad[1:]) * axes).sum(1) / distance
+    ratio = away / curvature.double().diagonal().repeat(2)
+    ratio = ratio[ratio.isfinite()]
+    largest = float(ratio.max()) if len(ratio) else 1.0
+    return largest if largest > _STEEPER else 1.0
 
 
 def _root_of_noise(
