@@ -8,7 +8,8 @@ import pytest
 from matplotlib import pyplot as plt
 
 from mhrun.diagnostics.grid import Estimate
-from mhrun.report.sweep.figure import sweep_figure
+from mhrun.report.sweep.figure import NOTHING, sweep_figure
+from mhrun.report.sweep.seeds import seeds_figure
 from mhrun.report.sweep.text import SHORT, short_names
 
 
@@ -112,12 +113,13 @@ def test_the_figure_of_a_sweep_explains_what_it_draws():
         (2, 2, ["M0 (tau = 0)", "M0 (tau = 1)", "M1 (tau = 0)", "M1 (tau = 1)"]),
         (6, 2, [*(f"M{i}" for i in range(6)), "tau = 0", "tau = 1"]),
         (8, 1, [f"M{i}" for i in range(8)]),
-        (12, 1, None),
+        (12, 1, [f"M{i}" for i in range(12)]),
+        (33, 1, None),
         (2, 6, None),
     ],
 )
-def test_the_legend_of_a_sweep_has_eight_entries_at_most(methods, values, entries):
-    """One for each line, or for methods and values apart; more lines are labelled at their ends."""
+def test_the_legend_of_a_sweep_has_an_entry_for_each_look(methods, values, entries):
+    """One for each method, with values of another key one for each line, or for both apart; else lines have labels."""
     rows = [
         {"m": m, "tau": tau, "method": f"M{i}", "accept_rate": 0.1 * i + 0.01 * tau + 0.001 * m}
         for i in range(methods)
@@ -132,6 +134,12 @@ def test_the_legend_of_a_sweep_has_eight_entries_at_most(methods, values, entrie
     if entries is not None:
         assert [text.get_text() for text in figure.legends[0].get_texts()] == entries
         assert labels == []
+        looks = {
+            (line.get_color(), line.get_linestyle(), line.get_marker())
+            for line in figure.axes[0].lines
+            if len(line.get_xdata()) == 2 and line.get_linestyle() != "None"
+        }
+        assert len(looks) == methods * values
     else:
         assert not figure.legends
         assert len(set(labels)) == methods * values
@@ -140,3 +148,30 @@ def test_the_legend_of_a_sweep_has_eight_entries_at_most(methods, values, entrie
         assert heights.max() < 1.05
         assert np.diff(heights).min() > 0.9 / (methods * values)
     plt.close(figure)
+
+
+def test_seeds_are_markers_by_method_and_a_mean_with_its_standard_error():
+    """Nothing joins seeds, and no axis is theirs; methods are named on the y axis, the first at the top."""
+    rows = [
+        {"seed": seed, "method": f"M{i}", "ess": 10.0 * i + seed, "tv": 0.5, "floor": 0.1, SHORT: i == 0}
+        for seed in (0, 1, 2)
+        for i in range(12)
+    ]
+    figure = seeds_figure(pd.DataFrame(rows), None, {"ess": "ESS"}, {"tv": "floor"})
+    of_ess, of_distance = figure.axes
+    assert (of_ess.get_xlabel(), of_distance.get_xlabel()) == ("ESS", "tv")
+    assert [label.get_text() for label in of_ess.get_yticklabels()] == [f"M{i}" for i in range(12)]
+    assert of_ess.get_ylim()[0] > of_ess.get_ylim()[1]
+    seeds = [line for line in of_ess.lines if line.get_marker() == "o"]
+    assert [list(line.get_xdata()) for line in seeds[:2]] == [[0, 1, 2], [10, 11, 12]]
+    assert {line.get_linestyle() for line in seeds} == {"None"}
+    assert [line.get_markerfacecolor() == "none" for line in seeds] == [True, *[False] * 11]
+    bar = of_ess.containers[1]
+    assert list(bar[0].get_xdata()) == [11]
+    assert bar[2][0].get_segments()[0][:, 0] == pytest.approx([11 - 3**-0.5, 11 + 3**-0.5])
+    assert [text.get_text() for text in figure.texts] == [
+        "Small markers: one seed each; bars: mean over seeds and one standard error; "
+        "grey ticks: noise floor, mean over seeds; open markers: too short to judge"
+    ]
+    plt.close(figure)
+    assert seeds_figure(pd.DataFrame({"seed": [0, 1], "method": "A", "ess": np.nan})) == NOTHING

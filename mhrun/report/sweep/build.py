@@ -31,6 +31,7 @@ from mhrun.report.run import Run, labels
 from mhrun.report.style import method_styles, style
 from mhrun.report.summary import NAMED
 from mhrun.report.sweep.figure import NOTHING, sweep_figure
+from mhrun.report.sweep.seeds import seeds_figure
 from mhrun.report.sweep.table import (
     drawn_columns,
     floors_of,
@@ -115,7 +116,14 @@ def _metrics_of(place: Path, jobs: Sequence[Job], guard: Guard) -> _Metrics:
         figure = guard(
             "sweep",
             _NO_FIGURE,
-            lambda: draw(lambda: sweep_figure(columns, drawn_keys, styles, headings, floors, bars), "sweep"),
+            lambda: draw(
+                lambda: (
+                    seeds_figure(columns, styles, headings, floors)
+                    if drawn_keys == [SEED]
+                    else sweep_figure(columns, drawn_keys, styles, headings, floors, bars)
+                ),
+                "sweep",
+            ),
         )
     for name, content in (("sweep", table), (MEANS, means)):
         if not isinstance(content, str):
@@ -132,7 +140,7 @@ def _page(place: Path, jobs: Sequence[Job], metrics: _Metrics, additions: Additi
     sweep = read_json(place / "sweep.json") or {}
     overrides = sweep.get("overrides")
     words = ["mhrun", *project_of(str(config["experiment"])), "-m"]
-    is_over_seeds = SEED in metrics.keys
+    alt, caption = _words_of_figure(metrics.keys)
     return template("sweep.html.j2").render(
         title=config.get("title") or sweep.get("experiment", ""),
         scale=_in_one_line(config, jobs),
@@ -141,15 +149,34 @@ def _page(place: Path, jobs: Sequence[Job], metrics: _Metrics, additions: Additi
         warnings=[]
         if metrics.frame.empty
         else [*unknown_metrics(jobs), *sweep_warnings(metrics.frame, _warnings(jobs))],
-        means=TableOnPage(MEANS, _OVER_SEEDS, metrics.means, metrics.explained) if is_over_seeds else None,
-        is_over_seeds=is_over_seeds and len(metrics.keys) > 1,
+        means=TableOnPage(MEANS, _OVER_SEEDS, metrics.means, metrics.explained)
+        if SEED in metrics.keys
+        else None,
         table=TableOnPage("sweep", "", metrics.table, metrics.explained),
         explained=metrics.explained,
         figure=FigureOnPage("sweep", "", metrics.figure),
+        figure_alt=alt,
+        figure_caption=caption,
         jobs=[(job, (job.folder.report / PAGE).exists()) for job in jobs],  # none with runtime.report=false
         **claims_context(evidence_of(config, additions.claims, "sweeps"), additions.claims),
         **additions._asdict(),
     )
+
+
+def _words_of_figure(keys: Sequence[str]) -> tuple[str, str]:
+    """Return the alternative text and the caption of the figure of a sweep's metrics."""
+    if list(keys) == [SEED]:
+        alt = "Each metric by method, a marker for each seed and the mean over seeds"
+        caption = "Each metric by method. Small markers: one seed each. Bars: mean over seeds and one standard error."
+    else:
+        alt = "Each metric against the swept setting, one line per method"
+        caption = "Each metric against the first setting swept"
+        caption += (
+            " but the seed: the mean over seeds. Bars: standard deviation over seeds."
+            if SEED in keys
+            else ". Bars: one standard error, where the experiment gives one."
+        )
+    return alt, f"{caption} Open markers: too short to judge."
 
 
 class SweepSummary(NamedTuple):

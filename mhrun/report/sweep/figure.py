@@ -16,14 +16,16 @@ from matplotlib.lines import Line2D
 
 from mhrun.diagnostics.grid import Estimate, number_of
 from mhrun.report.marks import MARKS, SHORT
-from mhrun.report.style import LINES, method_styles
+from mhrun.report.style import COLOURS, LINES, method_styles
 from mhrun.report.sweep.text import BESIDES, short_names
 
 NOTHING = (
     "There is no number to show: the experiment names none for sweeps (report.sweep), or no job has left any."
 )
 
-_ENTRIES = 8  # of a legend
+_ENTRIES = 8  # of a legend with several settings
+_LOOKS = len(COLOURS) * len(LINES)  # of methods
+_ENTRY_HEIGHT = 0.18  # inches of a legend
 _FLOOR: dict[str, Any] = {"linestyle": (0, (1, 1)), "linewidth": 0.8, "alpha": 0.8}
 _GAP = 0.08  # between the labels of lines, as a share of the axis
 
@@ -38,8 +40,9 @@ def sweep_figure(
 ) -> Figure | str:
     """Draw each metric against the first key swept; colours are methods, line styles the other keys.
 
-    The legend has eight entries at most: one for each line, or else one for each method and one for each value of the
-    other keys. If these are more than eight too, or line styles do not suffice, lines are labelled at their right ends.
+    Where one key is swept, the legend has an entry for each method, with its colour, line style and marker. Else it has
+    eight entries at most: one for each line, or else one for each method and one for each value of the other keys. If
+    these are more than eight too, or line styles do not suffice, lines are labelled at their right ends.
 
     Args:
         frame: a row for each job and method, as `mhrun.report.sweep.table.sweep_table` returns them.
@@ -50,9 +53,7 @@ def sweep_figure(
         bars: what the error bars are.
     """
     floors = {metric: floor for metric, floor in (floors or {}).items() if floor in frame}
-    besides = (*keys, "method", "run", *MARKS, *BESIDES, *floors.values())
-    metrics = [c for c in frame.columns if c not in besides and frame[c].map(number_of).notna().any()]
-    if not metrics:
+    if not (metrics := drawn_metrics(frame, keys, floors)):
         return NOTHING
     lines = _lines(frame, keys, metrics, floors, styles or {})
     columns = min(2 if lines.are_labelled else 3, len(metrics))
@@ -79,10 +80,24 @@ def sweep_figure(
         texts = "; ".join(sorted(notes))
         figure.text(0.01, 0, texts[:1].upper() + texts[1:], va="top", fontsize=7)  # names keep their letters
     if not lines.are_labelled:
-        if len(legend) > _ENTRIES:
+        if len(legend) > _ENTRIES and lines.are_by_setting:
             legend = _legend_of_styles(lines, drawn_methods)
-        figure.legend(legend.values(), legend.keys(), loc="upper left", bbox_to_anchor=(1, 1))
+        in_column = max(_ENTRIES, int(size[1] / _ENTRY_HEIGHT))
+        figure.legend(
+            legend.values(),
+            legend.keys(),
+            loc="upper left",
+            bbox_to_anchor=(1, 1),
+            ncol=-(-len(legend) // in_column),
+            handlelength=3.2,  # long enough to tell dashes beside markers
+        )
     return figure
+
+
+def drawn_metrics(frame: pd.DataFrame, keys: Sequence[str], floors: Mapping[str, str]) -> list[str]:
+    """Return the columns that a figure draws: those with numbers, but for settings, marks, costs and noise floors."""
+    besides = (*keys, "method", "run", *MARKS, *BESIDES, *floors.values())
+    return [c for c in frame.columns if c not in besides and frame[c].map(number_of).notna().any()]
 
 
 class _Lines(NamedTuple):
@@ -100,8 +115,15 @@ class _Lines(NamedTuple):
     number: int
 
     @property
+    def are_by_setting(self) -> bool:
+        """Whether line styles are settings of other keys, instead of those of the methods."""
+        return len(self.line_styles) > 1
+
+    @property
     def are_labelled(self) -> bool:
         """Whether lines have labels at their ends, as they are too many for a legend."""
+        if not self.are_by_setting and self.number <= _LOOKS:
+            return False
         entries, settings = len(self.methods) + len(self.line_styles), len(self.line_styles)
         return self.number > _ENTRIES and (entries > _ENTRIES or not 1 < settings <= len(LINES))
 
@@ -149,7 +171,7 @@ def _draw_panel(axis: Axes, lines: _Lines, metric: str, bars: str) -> _Panel:
     """Draw a metric of all methods, with its noise floors."""
     frame, panel = lines.frame, _Panel({}, set(), {}, [])
     bottom = -np.inf
-    if _over_decades(frame[metric]):
+    if over_decades(frame[metric]):
         axis.set_yscale("log")
         bottom = _bottom(frame[[metric, *([lines.floors[metric]] if metric in lines.floors else [])]])
     for method in lines.methods:
@@ -157,7 +179,9 @@ def _draw_panel(axis: Axes, lines: _Lines, metric: str, bars: str) -> _Panel:
         parts = _parts(frame[of_method], lines.settings[of_method], lines.key, lines.metrics)
         for setting, part in parts.items():
             name = f"{method} ({setting})" if setting else method
-            style = {**lines.styles[method], "line": lines.line_styles.get(setting, LINES[0])}
+            style = dict(lines.styles[method])
+            if lines.are_by_setting:
+                style["linestyle"] = lines.line_styles.get(setting, LINES[0])
             if is_untouched := _is_untouched(part, lines.metrics):
                 style["marker"] = ""
             drawn, end = _draw_line(axis, part, lines.key, metric, name, style, bottom)
@@ -175,7 +199,7 @@ def _draw_panel(axis: Axes, lines: _Lines, metric: str, bars: str) -> _Panel:
                 if np.isfinite(floor.to_numpy(dtype=float)).any():
                     panel.notes["fine dots: noise floor"] = None
     axis.set(xlabel=lines.heading)
-    if _over_decades(frame[lines.key]):
+    if over_decades(frame[lines.key]):
         axis.set_xscale("log")
     if np.isfinite(bottom):
         axis.set_ylim(bottom=bottom)
@@ -274,7 +298,7 @@ def _draw_line(
     line_style: dict[str, Any] = {"markersize": 3, "color": colour}
     bars = error if error.any() else None
     drawn = axis.errorbar(
-        part[key], value, bars, fmt=style["line"], marker=mark, linewidth=1, capsize=2, **line_style
+        part[key], value, bars, fmt=style["linestyle"], marker=mark, linewidth=1, capsize=2, **line_style
     )
     if (cut := _is_cut(part[metric], bottom)).any():
         at_bottom: dict[str, Any] = {"transform": axis.get_xaxis_transform(), "clip_on": False}
@@ -323,11 +347,17 @@ def _label(axis: Axes, ends: Sequence[_End]) -> None:
             fontsize=6,
             color=end.colour,
             va="center",
-            arrowprops={"arrowstyle": "-", "color": end.colour, "linewidth": 0.4, "alpha": 0.6},
+            arrowprops={
+                "arrowstyle": "-",
+                "relpos": (0, 0.5),  # from the left of the text, lest lines cross it
+                "color": end.colour,
+                "linewidth": 0.4,
+                "alpha": 0.6,
+            },
         )
 
 
-def _over_decades(values: pd.Series) -> bool:
+def over_decades(values: pd.Series) -> bool:
     """Return whether numbers are to be drawn on a logarithmic scale: all positive, over two decades or more."""
     numbers = values.map(number_of).to_numpy(dtype=float)
     finite = numbers[np.isfinite(numbers)]
