@@ -19,6 +19,7 @@ from mhrun.units import step_from_learning_rate
 
 DENSITIES = ("normalised", "unnormalised")
 STRONG = 1e-4  # the learning rate where the gradient is strong
+BIN = 0.04  # the width of a histogram's bins
 FLAT = 0.01  # times 1/d: the learning rate where it vanishes
 MOST = 0.99  # of the moves: with high probability
 MISMATCHES = np.linspace(0.0, 4.0, 17)  # |g_J - g_I| n sqrt(eps / 2), in sqrt(d)
@@ -193,22 +194,39 @@ def rates(run: Run) -> pd.DataFrame:
 def histograms(run: Run) -> Figure:
     """The log of the proposal ratio over d, after forward and backward moves (Proposition 1, case 1)."""
     config = run.config
-    labels: Style = {"xlabel": "log proposal ratio / d", "yscale": "log", "xlim": (-3.5, 0.8)}
+    dims, beta = sorted(config["dims"]), config["beta"]
+    moved = {
+        (density, forward, dim): strong(config, dim, beta, density, forward=forward) / dim
+        for density in DENSITIES
+        for forward in (True, False)
+        for dim in dims
+    }
+    low = math.floor(min(values.min() for values in moved.values()) / BIN)
+    high = math.ceil(max(values.max() for values in moved.values()) / BIN)
+    bins = [BIN * edge for edge in range(low, high + 1)]
+    labels: Style = {"xlabel": "log proposal ratio / d", "yscale": "log", "xlim": (bins[0], bins[-1])}
     figure, axes = panels(2, size=(4.1, 3.0), share="x", **labels)
+    colours = {True: COLOURS[0], False: COLOURS[1]}
+    shades = {dim: (place + 1) / len(dims) for place, dim in enumerate(dims)}
     for axis, density in zip(axes, DENSITIES, strict=True):
-        for forward, colour, name in ((True, COLOURS[0], "forward"), (False, COLOURS[1], "backward")):
-            for i, dim in enumerate(sorted(config["dims"])):
-                shade, last = (i + 1) / len(config["dims"]), i == len(config["dims"]) - 1
-                style: Style = {"color": colour, "alpha": shade, "label": name if last else None}
-                values = strong(config, dim, config["beta"], density, forward=forward) / dim
-                axis.hist(values, bins=list(np.linspace(-4, 1, 126)), density=True, histtype="step", **style)
-            at = derived(config["beta"], density, forward=forward)
+        for forward, colour in colours.items():
+            for dim, shade in shades.items():
+                style: Style = {"color": colour, "alpha": shade}
+                axis.hist(moved[density, forward, dim], bins=bins, density=True, histtype="step", **style)
+            at = derived(beta, density, forward=forward)
             axis.axvline(at, color=colour, linestyle="--", linewidth=0.9)
         axis.axvline(0, **THIN)
         axis.set_title(density)
     axes[0].set_ylabel("density")
-    axes[0].legend(loc="upper left")
-    return finished(figure)
+    entries: dict[str, Style] = {
+        "forward": {"color": colours[True]},
+        "backward": {"color": colours[False]},
+        **{f"d = {dim:,}": {"color": "black", "alpha": shade} for dim, shade in shades.items()},
+        "closed form": {"color": "black", "linestyle": "--", "linewidth": 0.9},
+    }
+    for label, style in entries.items():
+        axes[-1].plot([], [], label=label, **style)
+    return finished(figure, legend="right")
 
 
 def mismatch(run: Run) -> Figure:

@@ -82,13 +82,18 @@ def _warn(warnings: Sequence[str], console: Console) -> None:
 
 
 def show_sweep(place: Path) -> None:
-    """Print what the sweep in a folder found: a sentence, and a row for each job and method, means over seeds."""
+    """Print what the sweep in a folder found: a sentence, and a row for each job and method, means over seeds.
+
+    If its jobs have no methods, a sentence that says so.
+    """
     from mhrun.report.sweep.build import sweep_summary
     from mhrun.report.tables import shown_frame
 
-    if (summary := sweep_summary(place)) is None:
-        return
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _PIPE)
+    if isinstance(summary := sweep_summary(place), str):
+        _say(summary, console)
+        print(flush=True)
+        return
     if summary.finding:
         _say(summary.finding, console)
     print()

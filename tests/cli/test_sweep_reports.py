@@ -187,3 +187,15 @@ def test_a_function_of_a_sweep_that_has_gone_leaves_a_line(tmp_path, capsys, of_
     page = (the_sweep(tmp_path) / "index.html").read_text()
     assert "2 runs &amp; no more" in page
     assert page.count("<figure>") == 1  # the figure of every sweep is there
+
+
+def test_a_sweep_whose_jobs_have_no_methods_says_so(tmp_path, capsys):
+    """Here a sweep of a computation without chains: the terminal and the page point to the reports of the jobs."""
+    assert (
+        run(["-m", "experiment=backward_moves", "scale=smoke", "draws=20,30", f"runtime.outputs={tmp_path}"])
+        == 0
+    )
+    sentence = "No job of this sweep has methods to compare; the tables and figures of each job are in its own report."
+    assert f"{sentence}\n\nsweep   " in capsys.readouterr().out
+    (page,) = tmp_path.glob("backward_moves/sweeps/*/index.html")
+    assert sentence in page.read_text()

@@ -30,7 +30,7 @@ from mhrun.report.page import FigureOnPage, TableOnPage, claims_context, templat
 from mhrun.report.run import Run, labels
 from mhrun.report.style import method_styles, style
 from mhrun.report.summary import NAMED
-from mhrun.report.sweep.figure import NOTHING, sweep_figure
+from mhrun.report.sweep.figure import NO_METHODS, NOTHING, sweep_figure
 from mhrun.report.sweep.seeds import seeds_figure
 from mhrun.report.sweep.table import (
     drawn_columns,
@@ -101,7 +101,7 @@ def _metrics_of(place: Path, jobs: Sequence[Job], guard: Guard) -> _Metrics:
             old.unlink(missing_ok=True)
     frame, config = sweep_table(jobs), jobs_config(jobs)
     if frame.empty:
-        return _Metrics(frame, [], {}, "", NOTHING, NOTHING, NOTHING)
+        return _Metrics(frame, [], {}, "", *[_nothing(jobs)] * 3)
     keys, headings = keys_of(frame), headings_of(config, frame)
     averaged, other_keys = over_seeds(frame, keys)
     table = guard("sweep", _NO_TABLE, lambda: rendered_sweep(frame, keys, headings))
@@ -192,12 +192,12 @@ class SweepSummary(NamedTuple):
     notes: Sequence[str] = ()  # on the marks in the table
 
 
-def sweep_summary(place: Path) -> SweepSummary | None:
-    """Return what the finished jobs of a sweep found, None if there are none."""
+def sweep_summary(place: Path) -> SweepSummary | str:
+    """Return what the finished jobs of a sweep found, or a sentence if they have no methods."""
     jobs = jobs_of_sweep(place)
     frame, config = sweep_table(jobs), jobs_config(jobs)
     if frame.empty:
-        return None
+        return _nothing(jobs)
     is_over_seeds = SEED in keys_of(frame)
     frame, keys = over_seeds(frame, keys_of(frame))
     measure = measure_of(config)
@@ -210,6 +210,11 @@ def sweep_summary(place: Path) -> SweepSummary | None:
     warnings += [f"{where}: {line}" for where, lines in _warnings(jobs) for line in lines]
     finding = sweep_finding(config, frame, keys)
     return SweepSummary(finding, keys, table, is_over_seeds, warnings, notes_of(frame))
+
+
+def _nothing(jobs: Sequence[Job]) -> str:
+    """Return why a sweep without methods has no table."""
+    return NO_METHODS if any(job.has_run for job in jobs) else NOTHING
 
 
 def _warnings(jobs: Sequence[Job]) -> Iterator[tuple[str, list[str]]]:

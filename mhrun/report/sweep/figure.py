@@ -22,6 +22,9 @@ from mhrun.report.sweep.text import BESIDES, short_names
 NOTHING = (
     "There is no number to show: the experiment names none for sweeps (report.sweep), or no job has left any."
 )
+NO_METHODS = (
+    "No job of this sweep has methods to compare; the tables and figures of each job are in its own report."
+)
 
 _ENTRIES = 8  # of a legend with several settings
 _LOOKS = len(COLOURS) * len(LINES)  # of methods
