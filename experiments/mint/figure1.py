@@ -9,6 +9,7 @@ from mhrun.diagnostics.chains import worth
 from mhrun.diagnostics.grid import chi_squared, monte_carlo_distance, total_variation
 from mhrun.diagnostics.modes import hits, nearest, ratio
 from mhrun.report.metrics import Metrics, MetricTable, estimate
+from mhrun.report.metrics import value as value_of
 from mhrun.report.plots import few_ticks, finished, legend_right, levels, panels
 from mhrun.report.vocabulary import COLOURS, GREYS, Array, Axes, Figure, Run, Style, cached, method_styles
 
@@ -18,6 +19,11 @@ RADIUS = 0.01  # the paper's ball about a mode
 WIDE = 0.1  # the same with a hundred times the hits
 FEAT = 3.0  # nats between the modes below which a chain covers both without trying
 _HIGHEST = 2.5  # ratio of the modes at the upper edge of its figure
+_LOOKS: dict[float, Style] = {
+    WIDE: {"linewidth": 0.8, "alpha": 0.7, "marker": "s", "markersize": 3, "markerfacecolor": "none"},
+    RADIUS: {"linewidth": 1.6, "alpha": 1.0, "marker": "o", "markersize": 3.5},
+}
+_ENOUGH = 25  # effective draws in the fullest cell of a histogram: its count is off by a fifth
 _NO_TEMPERED = "No method of this run samples a tempered density."
 
 
@@ -126,9 +132,10 @@ def density(run: Run) -> Figure | str:
     figure, axes = panels(len(shown), size=(3.3, 3.3), share="", xlabel=r"$\theta_1$")
     for axis, method in zip(axes, shown, strict=True):
         draws, colour = run.draws(method), method_styles(run.methods)[method]["color"]
-        spikes = _density_over(axis, run, method, colour)
+        spikes, has_lines = _density_over(axis, run, method, colour)
         thinned = draws.reshape(-1, 2)[:: max(1, draws.size // 2 // 2000)]
-        axis.plot(*thinned.T, ".", color=colour, markersize=1.5, alpha=0.35, markeredgewidth=0)
+        size, alpha = (1.5, 0.35) if has_lines else (3.0, 0.5)
+        axis.plot(*thinned.T, ".", color=colour, markersize=size, alpha=alpha, markeredgewidth=0)
         axis.plot(*truth(run).modes.T, "x", color="black", markersize=5)
         axis.set_title(run.label(method))
         if not spikes:
@@ -137,18 +144,23 @@ def density(run: Run) -> Figure | str:
     return finished(figure)
 
 
-def _density_over(axis: Axes, run: Run, method: str, colour: str) -> bool:
-    """Draw the density and the histogram of the draws; say whether the density is two spikes, each drawn near."""
+def _density_over(axis: Axes, run: Run, method: str, colour: str) -> tuple[bool, bool]:
+    """Draw the density, and the histogram of the draws where they are enough for one.
+
+    Returns:
+        Whether the density is two spikes, each drawn near, and whether the histogram is drawn.
+    """
     t = temperature(run, method)
     density = truth(run).stationary("tempered", t)
     if density is None:
-        return False
+        return False, False
     spikes = len(density.grids) > 1
     if not spikes:
         density = truth(run).stationary("tempered", t, cells=80) or density
-    exact, sampled = (
-        density.maps(p) for p in (density.probability, density.shares(run.draws(method)).mean(axis=0))
-    )
+    exact = density.maps(density.probability)
+    ess = value_of(run.cached(metrics)[f"{method}.ess"])
+    is_enough = bool(ess * density.probability[:-1].max() >= _ENOUGH)
+    sampled = density.maps(density.shares(run.draws(method)).mean(axis=0)) if is_enough else []
     levels = max(values.max() for _, _, values in exact) * np.array([0.05, 0.15, 0.3, 0.5, 0.7, 0.9])
     shades = GREYS(np.linspace(0.15, 0.6, len(levels)))
     for x, y, values in exact:
@@ -160,7 +172,7 @@ def _density_over(axis: Axes, run: Run, method: str, colour: str) -> bool:
         edges = np.array([[[g.x[0], g.y[0]], [g.x[-1], g.y[-1]]] for g in density.grids])
         low, high = edges.min(axis=(0, 1)), edges.max(axis=(0, 1))
         axis.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]))
-    return spikes
+    return spikes, is_enough
 
 
 def mode_ratio(run: Run) -> Figure | str:
@@ -180,23 +192,26 @@ def mode_ratio(run: Run) -> Figure | str:
         count = draws.shape[1]
         first = min(max(100, count // 200), max(1, count // 4))  # a short run begins early
         ends = np.unique(np.geomspace(first, count, 24).astype(int))
-        for radius, width in ((WIDE, 0.8), (RADIUS, 1.6)):
+        empty = []  # radii without a number
+        for radius, look in _LOOKS.items():
             counts = [_counts_until(hits(draws, mode, radius), ends) for mode in truth(run).modes]
             ratios = [ratio(one, two) for one, two in zip(counts[0].T, counts[1].T, strict=True)]
             value, se = np.array(ratios).T
-            bold = radius == RADIUS
-            style: Style = {"color": colour, "linewidth": width, "alpha": 1 if bold else 0.55}
-            axis.plot(at[ends - 1], value, label=f"radius {radius:g}", **style)
-            if bold:
+            style: Style = {"color": colour, **look}
+            axis.plot(at[ends - 1], value, **style)
+            if radius == RADIUS:
                 axis.errorbar(at[ends - 1], value, se, color=colour, linewidth=0, elinewidth=1, capsize=1.5)
+            else:
+                axis.fill_between(at[ends - 1], value - se, value + se, color=colour, alpha=0.15, linewidth=0)
             _arrows_above(axis, at[ends - 1], value, style)
-        if not axis.lines or not any(np.isfinite(line.get_ydata()).any() for line in axis.lines):
-            axis.text(
-                0.5, 0.5, "no draws near both modes yet", transform=axis.transAxes, ha="center", fontsize=8
-            )
+            if not np.isfinite(value).any():
+                empty.append(f"{radius:g}")
+        if empty:
+            text = f"no draws within {' or '.join(empty)} of the second mode yet"
+            axis.text(0.5, 1.02, text, transform=axis.transAxes, ha="center", fontsize=7)
         exact = _posterior_ratio(run, temperature(run, method))
         levels(axis, exact)
-        axis.set_title(run.label(method))
+        axis.set_title(run.label(method), pad=15)
         axis.set_xlim(0.9 * at[ends[0] - 1], 1.1 * at[ends[-1] - 1])
         if ends[-1] < 30 * ends[0]:  # too short a stretch for powers of ten
             axis.set_xticks([], minor=True)
@@ -204,7 +219,9 @@ def mode_ratio(run: Run) -> Figure | str:
     chains = {run.methods[method]["chains"] for method in shown}
     suffix = f" ({chains.pop()} chains)" if len(chains) == 1 and chains != {1} else ""
     axes[0].set_ylabel(f"ratio of the modes{suffix}")
-    legend_right(axes[-1])
+    for radius, look in _LOOKS.items():  # of all panels, whose colours differ
+        axes[-1].plot([], [], label=f"radius {radius:g}", color="0.35", **look)
+    legend_right(axes[-1], handlelength=3.2)
     return figure
 
 
@@ -214,6 +231,7 @@ def _arrows_above(axis: Axes, at: Array, value: Array, style: Style) -> None:
     if not len(above):
         return
     look: Style = {"color": style["color"], "alpha": style["alpha"], "linestyle": "none"}
+    look["markerfacecolor"] = style.get("markerfacecolor")
     axis.plot(at[above], np.full(len(above), 0.97 * _HIGHEST), marker="^", markersize=4, **look)
     largest = above[np.argmax(value[above])]
     axis.annotate(
