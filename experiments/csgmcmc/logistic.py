@@ -16,7 +16,7 @@ from mhrun.diagnostics.cycles import combined, equal, harmonic
 from mhrun.report import declared
 from mhrun.report.metrics import Metrics, estimate, value
 from mhrun.report.plots import finished, levels, panels, points
-from mhrun.report.vocabulary import Array, Estimate, Figure, Run, by_rows, method_styles
+from mhrun.report.vocabulary import Array, Estimate, Figure, Run, by_rows, styles_of
 
 from .exact import Posterior, log_lik, posterior, signed_rows
 
@@ -213,7 +213,7 @@ def pairs(run: Run) -> pd.DataFrame:
 def sizes(run: Run) -> Figure:
     """Effective sample sizes beside the paper's, and what they cost (Table 1)."""
     sets, numbers = _sets(run), run.cached(metrics)
-    columns, looks = len(sets), method_styles(SAMPLERS)
+    columns, looks = len(sets), styles_of(run)
     figure, axes = panels(3 * columns, columns=columns, size=(3.1, 2.2), share="x row")
     for column, data in enumerate(sets):
         column_axes = axes[column::columns]
@@ -221,7 +221,7 @@ def sizes(run: Run) -> Figure:
         for axis, name in zip(column_axes, ("ess", "mean_error_rms", "variance"), strict=True):
             for place, sampler in enumerate(shown):
                 method = f"{sampler}_{data}"
-                number, colour = numbers[f"{method}.{name}"], looks[sampler]["color"]
+                number, colour = numbers[f"{method}.{name}"], looks[method]["color"]
                 points(axis, [place], [number], errors=2, color=colour, capsize=3, markersize=5)
         paper = {place: PAPER[s][data] for place, s in enumerate(shown) if s in PAPER}
         column_axes[0].plot(

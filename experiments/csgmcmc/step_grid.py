@@ -11,7 +11,7 @@ import pandas as pd
 
 from mhrun.report.metrics import Metrics, value
 from mhrun.report.plots import finished, panels
-from mhrun.report.vocabulary import COLOURS, Figure, Run, Style, by_rows
+from mhrun.report.vocabulary import Figure, Run, Style, by_rows, styles_of
 
 from .logistic import PAPER, SAMPLERS, SETS, methods, of_draws, truths
 
@@ -116,7 +116,7 @@ def grid(run: Run) -> pd.DataFrame:
 
 def trade(run: Run) -> Figure:
     """Effective sample size against the variance of the draws, along the grid of step sizes."""
-    by_method = run.cached(grids)
+    by_method, looks = run.cached(grids), styles_of(run)
     sets = [data for data in SETS if any(method.endswith(data) for method in by_method)]
     share, columns = float(run.config["within"]["variance"]), len(sets)
     panel_style: Style = {"xscale": "log", "yscale": "log", "xlim": SHOWN}
@@ -125,7 +125,8 @@ def trade(run: Run) -> Figure:
     for axis, (kind, data) in zip(axes, itertools.product(("sgld", "sghmc"), sets), strict=True):
         axis.axvspan(max(0.01, 1 - share), 1 + share, color="grey", alpha=0.25, linewidth=0)
         shown = [s for s in SAMPLERS if s.endswith(kind) and f"{s}_{data}" in by_method]
-        for sampler, colour in zip(shown, COLOURS, strict=False):
+        for sampler in shown:
+            colour = looks[f"{sampler}_{data}"]["color"]
             points = by_method[f"{sampler}_{data}"]
             x, y = ([p[name] for p in points] for name in ("variance", "ess"))
             axis.plot(x, y, "-", color=colour, linewidth=1.0, label=SAMPLERS[sampler])

@@ -7,7 +7,7 @@ from typing import Any
 
 from mhrun.cli.configuration.settings import OF_A_REPORT
 
-_NO_FUNCTIONS = ("paper", "finding", "sweep")
+_NO_FUNCTIONS = ("paper", "finding", "sweep", "colours")
 
 
 def check_report(config: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ from mhrun.report.history import acceptance_history, batch_sizes, step_size_hist
 from mhrun.report.monitored import monitor
 from mhrun.report.plots import finished, label_edges, legend_right, narrow_ticks, panels
 from mhrun.report.run import Run
-from mhrun.report.style import COLOURS, method_styles
+from mhrun.report.style import COLOURS, styles_of
 from mhrun.report.tables import quoted
 from mhrun.store.identity import parts_of
 
@@ -145,7 +145,7 @@ def _draw_marginals(
     run: Run, axes: Sequence[Axes], summaries: Mapping[str, Summarised], names: Sequence[str]
 ) -> None:
     """Draw the densities of each parameter into a panel, and remove the panels that are left."""
-    styles = method_styles(run.methods)
+    styles = styles_of(run)
     curves: dict[str, list[Curve]] = {name: [] for name in names}
     for method, summary in summaries.items():
         draws = draws_of(run, method, summary)
@@ -212,7 +212,7 @@ def pairs(run: Run) -> Figure | str:
     names = _common(summaries)[:_PAIRED]
     if len(names) < 2:
         return "There is one parameter: it has no pairs." if summaries else _nothing(run)
-    styles = method_styles(run.methods)
+    styles = styles_of(run)
     count = _CLOUD // len(summaries)
     points = {method: _points(draws_of(run, method, summary), count) for method, summary in summaries.items()}
     across = len(names) - 1
@@ -257,7 +257,7 @@ def work(run: Run) -> Figure | str:
     curves = {quantity: by_method for quantity, by_method in curves.items() if by_method}
     if not curves:
         return "No method has an acceptance test, adapts its step size or has minibatches of several sizes."
-    styles = method_styles(run.methods)
+    styles = styles_of(run)
     figure, axes = panels(len(curves), size=(3.2, 2.4), share="")
     for axis, (quantity, by_method) in zip(axes, curves.items(), strict=True):
         for method, (x, y) in by_method.items():

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 from matplotlib import colormaps
+
+if TYPE_CHECKING:
+    from mhrun.report.run import Run
 
 # Okabe & Ito (2008): distinguishable with any colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
@@ -36,17 +40,49 @@ _FAMILIES = {
 }
 
 
-def method_styles(methods: Iterable[str]) -> dict[str, dict[str, Any]]:
+def method_styles(
+    methods: Iterable[str], colours: Mapping[str, Iterable[str]] | None = None
+) -> dict[str, dict[str, Any]]:
     """Return the line style of each method: ``color``, ``linestyle`` and ``marker``.
 
     The first eight methods have different colours, with fixed ones for families such as MINT. The next eight repeat
-    them with another line style. Up to 32 methods look different.
+    them with another line style. Up to 32 methods look different. Methods that share a colour on purpose have different
+    line styles and markers too.
 
     Args:
         methods: all methods of a run, in its order, which makes styles consistent within a report.
+        colours: the methods that share a colour, by the name that it is chosen for: ``{"sgld": ["sgld_a", "sgld_b"]}``.
     """
-    names, styles = list(methods), {}
-    for turn, start in enumerate(range(0, len(names), len(COLOURS))):
+    shared = {method: name for name, group in (colours or {}).items() for method in group}
+    names = {method: shared.get(method, method) for method in methods}
+    indices, styles = _colours(list(dict.fromkeys(names.values()))), {}
+    times: Counter[int] = Counter()  # that a colour has been used
+    for method, name in names.items():
+        index = indices[name]
+        turn = times[index]
+        line, mark = LINES[turn % len(LINES)], MARKERS[(index + turn) % len(MARKERS)]
+        styles[method] = {"color": COLOURS[index], "linestyle": line, "marker": mark}
+        times[index] += 1
+    return styles
+
+
+def styles_of(run: Run) -> dict[str, dict[str, Any]]:
+    """Return the line style of each method of a run, with the colours that its experiment declares to be shared.
+
+    See `method_styles`; an experiment declares them as ``report.colours``.
+    """
+    return method_styles(run.methods, shared_colours(run.config))
+
+
+def shared_colours(config: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the methods that share a colour, by the name that it is chosen for: ``report.colours``."""
+    return dict((config.get("report") or {}).get("colours") or {})
+
+
+def _colours(names: Sequence[str]) -> dict[str, int]:
+    """Return the colour of each name; eight names have all eight, and the next eight repeat them."""
+    found: dict[str, int] = {}
+    for start in range(0, len(names), len(COLOURS)):
         group = names[start : start + len(COLOURS)]
         family_colours: dict[str, int] = {}
         for name in group:
@@ -54,11 +90,8 @@ def method_styles(methods: Iterable[str]) -> dict[str, dict[str, Any]]:
             if colour is not None and colour not in family_colours.values():
                 family_colours[name] = colour
         free = iter([c for c in range(len(COLOURS)) if c not in family_colours.values()])
-        for name in group:
-            index = family_colours[name] if name in family_colours else next(free)
-            line, mark = LINES[turn % len(LINES)], MARKERS[(index + turn) % len(MARKERS)]
-            styles[name] = {"color": COLOURS[index], "linestyle": line, "marker": mark}
-    return styles
+        found |= {name: family_colours[name] if name in family_colours else next(free) for name in group}
+    return found
 
 
 _SETTINGS: dict[str, Any] = {

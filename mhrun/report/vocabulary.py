@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from mhrun.diagnostics.grid import Estimate
 from mhrun.report.run import Run
-from mhrun.report.style import COLOURS, GREYS, method_styles
+from mhrun.report.style import COLOURS, GREYS, method_styles, styles_of
 from mhrun.report.tables import by_rows, shown
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -38,6 +38,7 @@ __all__ = [
     "monitored",
     "plt",
     "shown",
+    "styles_of",
 ]
 
 

@@ -240,6 +240,15 @@ def _here(tmp_path, monkeypatch):
             [*SMOKE, "report.sweep=ess"],
             "report.sweep = 'ess' must be a list of metrics, such as [accept_rate]",
         ),
+        (
+            [*SMOKE, "+report.colours=[mint]"],
+            "report.colours = ['mint'] must be the methods that share a colour",
+        ),
+        ([*SMOKE, "+report.colours={a: mint}"], "report.colours.a = 'mint' must be a list of methods"),
+        (
+            [*SMOKE, "+report.colours={a: [mint], b: [mint]}"],
+            "report.colours: mint has two colours, a and b; leave one out",
+        ),
         ([*SMOKE, "m=100.5"], "m = 100.5 must be a whole number"),
         ([*SMOKE, "methods.mint.kernel.pairing.m=abc"], "m = 'abc' must be a whole number"),
         ([*SMOKE, "temperature=abc"], "temperature = 'abc' must be a number, or one for each chain"),

@@ -125,7 +125,22 @@ def test_methods_look_alike_in_every_figure_and_no_two_are_the_same():
     assert {look["color"] for look in looks.values()} == set(COLOURS)
     assert len({looks[name]["color"] for name in names}) == 8
     few = method_styles(["sgld", "mcmc", "mint"])
+    assert method_styles(names, {}) == method_styles(names)
     assert {name: look["color"] for name, look in few.items()} == {name: looks[name]["color"] for name in few}
+
+
+def test_methods_that_share_a_colour_differ_in_line_and_marker():
+    """A sampler on several data sets, with the colour that it has alone; those that are not there are left out."""
+    methods = [f"{sampler}_{data}" for data in "abc" for sampler in ("sgld", "csgld", "sghmc")]
+    colours = {s: [f"{s}_a", f"{s}_b", f"{s}_c", f"{s}_d"] for s in ("sgld", "csgld", "sghmc")}
+    looks, alone = method_styles([*methods, "mcmc"], colours), method_styles([*colours, "mcmc"])
+    assert list(looks) == [*methods, "mcmc"]
+    for sampler in colours:
+        assert {looks[f"{sampler}_{data}"]["color"] for data in "abc"} == {alone[sampler]["color"]}
+        assert looks[f"{sampler}_a"] == alone[sampler]
+    assert looks["mcmc"] == alone["mcmc"]
+    assert len({(look["color"], look["linestyle"]) for look in looks.values()}) == 10
+    assert len({(look["color"], look["marker"]) for look in looks.values()}) == 10
 
 
 def test_fonts_that_matplotlib_ships_are_not_missed(caplog):

@@ -92,6 +92,7 @@ def test_steps_that_read_no_data_are_in_the_histogram_of_sizes(monkeypatch):
         methods={name: {"minibatch_size_sd": 30.0} for name in ("smh2", *"bcdefghi")},
         stat=lambda *_: sizes,
         label=str.upper,
+        config={},
     )
     edges, shares = batch_sizes(run, "smh2")
     assert edges[:2].tolist() == [0.0, 1.0]

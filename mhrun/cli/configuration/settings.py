@@ -22,6 +22,7 @@ _KINDS: dict[str, tuple[type | UnionType, str]] = {
     "scales": (dict, "a group of scales, each a group of settings"),
     "report": (dict, "a group of settings"),
     "report.sweep": (list | None, "a list of metrics, such as [accept_rate]"),
+    "report.colours": (dict | None, "the methods that share a colour, such as {sgld: [sgld_a, sgld_b]}"),
     "runtime": (dict, "a group of settings"),
     "runtime.outputs": (str, "a folder"),
     "runtime.force": (bool, "true or false"),
@@ -39,7 +40,7 @@ OF_A_METHOD = (
     "label", "kernel", "schedules", "starts", "precondition", "monitor", "data", "model", "target", *COUNTS
 )  # fmt: skip
 OF_A_REPORT = (
-    "paper", "metrics", "figures", "tables", "notes", "finding",
+    "paper", "metrics", "figures", "tables", "notes", "finding", "colours",
     "sweep", "sweep_metrics", "sweep_figures", "sweep_tables", "sweep_notes",
 )  # fmt: skip
 _OF_RUNTIME = (*_ALWAYS_RUNTIME, "outputs", "data_dir", "force", "report", "departures")
@@ -59,6 +60,7 @@ def check_settings(config: Any, *, is_resolved: bool = True) -> None:
     _check_kinds(config, is_resolved)
     _check_runtime(config["runtime"])
     _check_names(config)
+    _check_colours(config["report"].get("colours"), is_resolved)
     _check_groups(config)
     _check_keys(config)
 
@@ -136,6 +138,21 @@ def _check_names(config: Mapping[str, Any]) -> None:
         if isinstance(config["report"].get(group), dict):
             for name in config["report"][group]:
                 checked_name(name, f"report.{group}:")
+
+
+def _check_colours(colours: Any, is_resolved: bool) -> None:
+    """Refuse shared colours that are no lists of methods, and a method with two."""
+    first: dict[Any, str] = {}
+    for name, methods in colours.items() if isinstance(colours, dict) else ():
+        if not is_resolved and _refers(methods):
+            continue
+        if not isinstance(methods, list) or not all(isinstance(method, str) for method in methods):
+            raise UserError(f"report.colours.{name} = {_short(methods)} must be a list of methods.")
+        for method in methods:
+            if (other := first.setdefault(method, name)) != name:
+                raise UserError(
+                    f"report.colours: {method} has two colours, {other} and {name}; leave one out."
+                )
 
 
 def _check_groups(config: Mapping[str, Any]) -> None:

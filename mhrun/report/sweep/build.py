@@ -28,7 +28,7 @@ from mhrun.report.guard import Guard
 from mhrun.report.metrics import to_json
 from mhrun.report.page import FigureOnPage, TableOnPage, claims_context, template
 from mhrun.report.run import Run, labels
-from mhrun.report.style import method_styles, style
+from mhrun.report.style import method_styles, shared_colours, style
 from mhrun.report.summary import NAMED
 from mhrun.report.sweep.figure import NO_METHODS, NOTHING, sweep_figure
 from mhrun.report.sweep.seeds import seeds_figure
@@ -248,8 +248,9 @@ def _method_styles(jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
     styles: dict[str, dict[str, Any]] = {}
     for job in jobs:
         if job.has_run:
-            names = labels(job.folder.config(), (job.folder.summary() or {})["methods"])
-            for name, line_style in method_styles(names).items():
+            config = job.folder.config()
+            names = labels(config, (job.folder.summary() or {})["methods"])
+            for name, line_style in method_styles(names, shared_colours(config)).items():
                 styles.setdefault(names[name], line_style)
     return styles
 
