@@ -600,3 +600,32 @@ def test_first_draws_that_are_far_from_the_others_are_named(warmup, is_far):
     far = [line for line in lines if line.startswith("the first 120 draws of each chain are")]
     assert len(far) == is_far
     assert not any("heavy" in line for line in lines)
+
+
+@pytest.mark.parametrize(("dtype", "standardised", "warns"), [
+    (torch.float32, False, True), (torch.float32, True, False), (torch.float64, False, False)
+])  # fmt: skip
+def test_a_curvature_that_float32_cannot_tell_from_rounding_is_warned_of(dtype, standardised, warns):
+    """A year beside an intercept: the condition number of the curvature is above 1e7."""
+    rng = np.random.default_rng(3)
+    year = 2020 + rng.integers(-10, 5, 400).astype(float)
+    y = 3 + 0.1 * (year - 2018) + rng.normal(size=400)
+    x = (year - year.mean()) / year.std() if standardised else year
+
+    def log_lik(theta, batch):
+        return -0.5 * (batch.y - theta.a - theta.b * batch.x) ** 2
+
+    normal = torch.distributions.Normal
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        mhrun.sample(
+            log_lik,
+            {"x": torch.tensor(x, dtype=dtype), "y": torch.tensor(y, dtype=dtype)},
+            kernel(),
+            parameters={"a": normal(0.0, 100.0), "b": normal(0.0, 10.0)},
+            dtype=dtype,
+            steps=200,
+            warmup=200,
+            progress=False,
+        )
+    assert any("cannot be told from rounding" in str(one.message) for one in found) == warns

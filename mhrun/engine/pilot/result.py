@@ -123,6 +123,11 @@ def pilot_warnings(method: Method, visits: float | None) -> Iterator[str]:
         yield f"{name}: {improper(facts['flat_along'])}"
     if (mode := facts.get("other_mode")) is not None and (visits or 0.0) < _VISITED * mode["share"]:
         yield f"{name}: {elsewhere(mode['at'], mode['share'])}"
+    if facts.get("doubt") == "flat" and "flat_along" not in facts and method.dtype == torch.float32:
+        yield (
+            f"{name}: in float32 the curvature of the log posterior cannot be told from rounding in some directions, "
+            "so that the scale of the moves may be wrong. Take dtype=torch.float64, or standardise the data."
+        )
     if "heavy" in facts:
         yield f"{name}: {without_variance(**facts['heavy'])}"
 

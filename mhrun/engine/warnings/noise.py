@@ -93,7 +93,7 @@ def noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
             effect = "each point keeps its minibatch, and chains stay where it overestimates the density"
         else:
             most = 100 * noise_widening(noise)
-            share = f"about {most:.0f} %" if most < _MOST_SHOWN else f"more than {_MOST_SHOWN} %"
+            share = f"up to about {most:.0f} %" if most < _MOST_SHOWN else f"more than {_MOST_SHOWN} %"
             effect = f"draws are too wide, standard deviations by {share}"
         yield (
             f"{method.name}: the log-ratio's minibatch noise has sd {noise:.3g} (n/T = {weight}, m = {rounded(m)}): "

@@ -228,8 +228,8 @@ def _trajectory_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator
     count = int(np.sum(summary["totals"]["sum_diverging"]))
     if count and kernel.follows:
         groups = (
-            " In a model of groups, write their effects the other way: standardised ones times their scale where "
-            "groups have few data, the effects themselves where they have many."
+            " In a model of groups, where that does not help, write their effects the other way: standardised ones "
+            "times their scale where groups have few data, the effects themselves where they have many."
         )
         yield (
             f"{method.name}: {count:,} of {method.shape.chains * method.shape.steps:,} trajectories diverged: the step "
