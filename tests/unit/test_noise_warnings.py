@@ -62,8 +62,8 @@ def test_noise_that_dominates_a_log_ratio_is_warned_of():
 
 def test_a_minibatch_of_one_gets_a_line_that_its_noise_is_unknown():
     assert warned(mhrun.Metropolis(), Shared(1)) == [
-        "the noise of the log-ratio cannot be estimated from minibatches of m = 1. Choose m >= 2 to see whether it "
-        "dominates."
+        "the noise of the log-ratio cannot be estimated from minibatches of m = 1. It makes draws wrong unless n/T "
+        "is small; choose m >= 2 to see how large it is."
     ]
     (line,) = warned(mhrun.Metropolis(), Shared(2), step=10.0)
     assert "standard deviations by more than 1000 %" in line

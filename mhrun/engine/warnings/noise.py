@@ -72,7 +72,7 @@ def noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     if pairing is not None and pairing.m == 1 and method.target.batches.error_share(1) > 0:
         yield (
             f"{method.name}: the noise of the log-ratio cannot be estimated from minibatches of m = 1. It makes draws "
-            "too wide unless n/T is small; choose m >= 2 to see by how much."
+            "wrong unless n/T is small; choose m >= 2 to see how large it is."
         )
     noise = log_ratio_noise(summary)
     keeps_batch = kernel.pairing is not None and kernel.pairing.keeps_batch
