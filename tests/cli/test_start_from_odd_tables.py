@@ -350,3 +350,20 @@ def test_a_column_that_is_called_as_an_indicator_is_to_be_renamed(capsys):
     table(y=flags, kind=lambda rng, rows: rng.choice(["a", "b"], rows), **{"kind=b": numbers})
     assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y", "categorical=kind"]) == 2
     assert "'kind=b' is a column, and the indicator of a value of 'kind'; rename" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (0.05, 0.95, "take a scale without ends, such as the log odds"),
+        (0.0, 1.0, "take a scale without ends, in a model of your own"),
+        (0.05, 1.2, None),
+    ],
+)
+def test_an_outcome_that_may_be_a_proportion_is_named(capsys, low, high, words):
+    values = np.random.default_rng(0).uniform(low, high, 60)
+    values[:2] = low, high
+    table(y=values, age=lambda rng, rows: rng.normal(size=rows))
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "between 0 and 1" in line]
+    assert [words in line for line in lines] == [True] * (words is not None)

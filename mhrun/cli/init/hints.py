@@ -21,6 +21,7 @@ _INFLATION = 100.0  # of the variance of a weight by other features, from which 
 _NAMED = 3  # features of a line
 _BULK = (0.1, 0.9)  # quantiles of a feature
 _NARROW = 0.1  # sd between them, below which few values make the sd
+_ROUNDED = 1e-6  # by what an outcome in its own units may be off
 _WIDEST = 2_000  # features up to which their correlations are computed
 _GROUPS = 1_000  # by which counts are judged
 _ROWS = 100_000  # of which relations between columns are computed
@@ -41,6 +42,8 @@ def hints_of(data: Dataset, kind: str) -> Iterator[str]:
         yield from _whole_numbers(data)
         yield from _far_values(data)
         yield from _collinear(data)
+    if kind == "linear":
+        yield from _proportions(data)
     if kind == "Poisson":
         yield from _overdispersed(data)
 
@@ -113,6 +116,18 @@ def _collinear(data: Dataset) -> Iterator[str]:
             f"{shown_names} {verb} nearly determined by other features (R^2 above {1 - 1 / _INFLATION:g}): {share} "
             "single weights are hardly known; exclude=[...] leaves some out"
         )
+
+
+def _proportions(data: Dataset) -> Iterator[str]:
+    """Yield a line on an outcome whose values are all between 0 and 1, which a normal regression does not keep to."""
+    y = _some_rows(data, "y")
+    y = y * data.facts.get("target_sd", 1.0) + data.facts.get("target_mean", 0.0)
+    if ((y >= -_ROUNDED) & (y <= 1 + _ROUNDED)).all():
+        inside = ((y > _ROUNDED) & (y < 1 - _ROUNDED)).all()
+        remedy = (
+            "such as the log odds" if inside else "in a model of your own (Beta, or counts out of a total)"
+        )
+        yield f"the outcome is between 0 and 1: predictions may be outside; take a scale without ends, {remedy}"
 
 
 def _overdispersed(data: Dataset) -> Iterator[str]:
