@@ -42,6 +42,9 @@ _LEVELS = (4, 8, 16)  # a dynamics' step sizes, as shares of the largest at whic
 _TOLERATED = 0.02
 _DOUBTFUL = 3.0  # standard errors
 _COLD = 0.25  # the noise temperature that is judged besides 1
+# Errors at the shortest steps from which on terms beyond the second order may matter to their limit, and how many times
+# as short steps are then.
+_EXTRAPOLATED, _SHORTER = 0.25, (4, 16)
 _SHORTEST_OF_COLD = (
     8  # times as short steps as at 1, at most, for a dynamics that is stable at shorter ones only
 )
@@ -145,7 +148,12 @@ def _small_steps(subject: Subject, check_name: str, temperature: float) -> Check
     if reason := _no_dynamics(subject, kernel, known, target):
         return CheckResult(check_name, NONE, reason)
     case = _Case(subject, known, kernel, target, temperature if subject.rungs > 1 else 1.0)
-    levels = _at_levels(case, temperature, "check" if temperature == 1 else check_name)
+    name = "check" if temperature == 1 else check_name
+    levels = _at_levels(case, temperature, name)
+    for shorter in _SHORTER if subject.step_size is None else ():
+        if not levels.are_far:
+            break
+        levels = _at_levels(case, temperature, name, shorter)
     dynamics = kernel.of_a_chain.dynamics
     declared_bias = 0.0 if dynamics is None else dynamics.bias.in_small_steps
     limit = _limit(levels, declared_bias)
@@ -184,9 +192,18 @@ class _Levels(NamedTuple):
     errors: np.ndarray  # (K, levels)
     moved: float  # how far chains move in a run, at the level where they move least
 
+    @property
+    def are_far(self) -> bool:
+        """Whether an error falls with the step and is large at the shortest: too far from 0 to tell its limit."""
+        far = np.abs(self.off[:, -1]) > _EXTRAPOLATED
+        return bool((far & (np.abs(self.off[:, 0]) > 2 * np.abs(self.off[:, -1]))).any())
 
-def _at_levels(case: _Case, temperature: float, name: str) -> _Levels:
-    """Run chains at each level, with random numbers of this name."""
+
+def _at_levels(case: _Case, temperature: float, name: str, shorter: int = 1) -> _Levels:
+    """Run chains at each level, with random numbers of this name.
+
+    `shorter`: by what steps are shorter and runs have more of them.
+    """
     subject, known = case.subject, case.known
     step = subject.step_for(case.kernel, known, case.target)
     if temperature != 1 and subject.step_size is None:
@@ -196,13 +213,14 @@ def _at_levels(case: _Case, temperature: float, name: str) -> _Levels:
     chains = subject.whole(subject.chains // 2)
     is_cold = subject.temperatures(chains) == 1
     at_levels, moves = [], []
-    for level in _LEVELS:
+    levels = [shorter * level for level in _LEVELS]
+    for level in levels:
         draws = case.draws(chains, 30 * level, step / level, temperature / case.base, name)
         moments = _moments(draws, is_cold, known, temperature)
         at_levels.append([mean_and_error(column) for column in moments.T])
         moves.append(_moved(draws, is_cold, known, temperature))
     off, errors = np.array(at_levels).transpose(2, 1, 0)
-    return _Levels([step / level for level in _LEVELS], off, errors, min(moves))
+    return _Levels([step / level for level in levels], off, errors, min(moves))
 
 
 class _Limit(NamedTuple):

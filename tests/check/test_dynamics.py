@@ -241,3 +241,26 @@ def test_a_dynamics_that_goes_astray_holds_nothing_because_its_error_is_large():
 
     leaps = judged(lambda n, m: Unadjusted(Leaps(), None), "nearing", chains=800, step_size=1e-2)
     assert leaps["the target as steps shrink"].outcome == "no power"
+
+
+@pytest.mark.slow
+def test_steps_are_shorter_where_errors_are_too_large_to_tell_their_limit():
+    """A preconditioner that adapts makes long steps at a low temperature, whose errors no parabola fits."""
+
+    class PSGLD(SGLD):
+        """SGLD with RMSprop's scale, without the term of its derivative (Li et al. 2016)."""
+
+        def start(self, theta, draws):
+            return {"v": torch.ones_like(theta)}
+
+        def move(self, theta, grad, aux, controls, draws):
+            v = 0.99 * aux["v"] + 0.01 * grad**2
+            scale = controls.step_size[:, None] / (1e-5 + v.sqrt())
+            noise = (2 * controls.noise_temperature[:, None] * scale).sqrt()
+            return theta + scale * grad + noise * draws.normal(Purpose.NOISE, theta.shape[1]), {"v": v}
+
+    found = judged(lambda n, m: Unadjusted(PSGLD(), None), "temperature", chains=1_000)
+    detail = found["noise temperature"].detail
+    *_, shortest, limit = (float(number) for number in re.findall(r"([+-][\d.]+) ± ", detail))
+    assert abs(shortest) < 0.25
+    assert abs(limit - shortest) < 0.1, detail
