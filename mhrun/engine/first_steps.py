@@ -10,12 +10,14 @@ from torch import Tensor
 from mhrun.engine.method import Method
 from mhrun.errors import Refusal
 from mhrun.kernels.stationary import user_parts
+from mhrun.parts import Dynamics
 from mhrun.random import Draws
 from mhrun.types import BUFFER, Info, State
 from mhrun.types.state import aux_fault
 
 _STEPS = 4  # that are done twice: a decision between two points may be the same by chance
-_SAME = 1e-3  # share of the distance moved by which two runs may differ: by rounding, as sums on a GPU do
+# Share of the distance moved by which two runs may differ by rounding: sums on a GPU have no order.
+_SAME, _SAME_ON_GPU = {torch.float64: 1e-9, torch.float32: 1e-6}, 1e-3
 
 
 def check_first_steps(method: Method, state: State) -> None:
@@ -26,7 +28,7 @@ def check_first_steps(method: Method, state: State) -> None:
         state: the first one.
 
     Raises:
-        Refusal: auxiliary variables change their names or shapes or have no dimension of chains, two runs differ, or
+        Refusal: auxiliary variables change their names or shapes, or are no tensors of the chains; two runs differ; or
             all chains become non-finite in the first step.
     """
     parts = list(user_parts(method.kernel))
@@ -34,28 +36,43 @@ def check_first_steps(method: Method, state: State) -> None:
         return
     who = " and ".join(type(part).__name__ for part in parts)
     chains = len(state.evaluation.theta)
-    for name, value in state.aux.items():
-        if not name.startswith(BUFFER) and value.shape[:1] != (chains,):
-            raise Refusal(
-                f"{who}: aux['{name}'] is {tuple(value.shape)} at the start, and its first dimension must be the "
-                f"chains: ({chains}, ...)."
-            )
+    if any(isinstance(part, Dynamics) for part in parts):  # a kernel may keep more, such as a bank of points
+        _check_aux(who, state, chains)
     first, infos = _advanced(method, state)
     if fault := aux_fault(state.aux, first.aux):
         raise Refusal(f"{who}: {fault}.")
     if method.kernel.of_a_chain.dynamics is not None and bool(infos[0].diverging.all()):
         raise Refusal(
-            f"{who}: all chains become non-finite in the first step, from finite points and gradients. See what move "
-            "returns there, or lower the step size."
+            f"{who}: all chains become non-finite in the first step. See what move and the gradient of the model "
+            "return there, or lower the step size."
         )
     second, _ = _advanced(method, state)
     start, one, other = (_flat(each) for each in (state, first, second))
-    if not bool(((one - other).abs() <= _SAME * (one - start).abs().max()).logical_or(one.isnan()).all()):
+    moved = (one - start)[one.isfinite()].abs()
+    on_gpu = state.evaluation.theta.device.type != "cpu"
+    share = _SAME_ON_GPU if on_gpu else _SAME.get(method.dtype, _SAME_ON_GPU)
+    allowed = share * float(moved.max()) if len(moved) else 0.0
+    if not torch.allclose(one, other, rtol=0.0, atol=allowed, equal_nan=True):
         raise Refusal(
             f"{who}: two runs of the first {_STEPS} steps from the same state differ, so that a run could be neither "
             "repeated nor resumed. Random numbers must come from draws, such as draws.normal(Purpose.NOISE, D), and "
             "what a step keeps for later ones must be in aux."
         )
+
+
+def _check_aux(who: str, state: State, chains: int) -> None:
+    """Refuse auxiliary variables at the start that are no tensors of the chains (C, ...)."""
+    for name, value in state.aux.items():
+        found: Any = value  # of the user's
+        if not isinstance(found, Tensor):
+            raise Refusal(
+                f"{who}: aux['{name}'] is of type {type(found).__name__}, and must be a tensor ({chains}, ...)."
+            )
+        if not name.startswith(BUFFER) and found.shape[:1] != (chains,):
+            raise Refusal(
+                f"{who}: aux['{name}'] is {tuple(found.shape)} at the start, and its first dimension must be the "
+                f"chains: ({chains}, ...)."
+            )
 
 
 @torch.no_grad()

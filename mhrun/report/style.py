@@ -46,8 +46,8 @@ def method_styles(
     """Return the line style of each method: ``color``, ``linestyle`` and ``marker``.
 
     The first eight methods have different colours, with fixed ones for families such as MINT. The next eight repeat
-    them with another line style. Up to 32 methods look different. Methods that share a colour on purpose have different
-    line styles and markers too.
+    them with another line style. Up to 32 methods look different, and up to eight that share a colour
+    on purpose: they have different line styles and markers.
 
     Args:
         methods: all methods of a run, in its order, which makes styles consistent within a report.

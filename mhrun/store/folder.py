@@ -206,8 +206,8 @@ class RunFolder:
         if not self.is_complete():
             lacks = "" if (self.path / "summary.json").is_file() else " (it has no summary.json)"
             return (
-                f"{self.path} is not complete{lacks}; run the same command again to finish it, or copy a copy of a run "
-                "again."
+                f"{self.path} is not complete{lacks}; run the same command again to finish it or, if it is a copy, "
+                "copy the run again."
             )
         if self.has_other_settings():
             return (

@@ -77,7 +77,9 @@ def aux_fault(first: Mapping[str, Tensor], later: Mapping[str, Tensor]) -> str:
     if lost := sorted(set(first) - set(later)):
         return f"a step drops aux['{lost[0]}']: {must}"
     for name, value in later.items():
-        was = first[name]
+        was, found = first[name], cast(Any, value)  # of the user's
+        if not isinstance(found, Tensor):
+            return f"aux['{name}'] is of type {type(found).__name__} after a step, and must be a tensor"
         if (value.shape, value.dtype) != (was.shape, was.dtype):
             forms = [f"{tuple(one.shape)}, {str(one.dtype).removeprefix('torch.')}" for one in (was, value)]
             return f"aux['{name}'] is {forms[0]} at the start and {forms[1]} after a step: {must}"

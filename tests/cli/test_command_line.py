@@ -319,6 +319,10 @@ def test_mistakes_get_one_line_and_leave_nothing(arguments, message, tmp_path, c
             "experiment/mine.yaml lacks its first line: # @package _global_",
         ),
         (
+            "defaults: [/data: gaussian, /model: gaussian_mean, _self_]\n# @package _global_\n",
+            "experiment/mine.yaml lacks its first line: # @package _global_",
+        ),
+        (
             "# @package global\ndefaults: [/data: gaussian, /model: gaussian_mean, _self_]\n",
             "experiment/mine.yaml has the package 'global', and an experiment is for the whole configuration: "
             "write # @package _global_",

@@ -145,6 +145,49 @@ def test_a_dynamics_that_declares_nothing_is_warned_of_where_gradients_have_nois
     assert all(line.startswith("SGLD declares no bias.noise, so that the excess variance") for line in lines)
 
 
+@pytest.mark.parametrize("n", [2, 100, 156, 157, 200, 255, 383, 400])
+def test_the_excess_of_few_data_is_of_all_of_them(n):
+    """At 128 points, among which the data would not go round."""
+    largest = np.linalg.eigvalsh(np.cov(X[:n].T)).max() * n**2 / 2 * (1 - 2 / n) if n > 2 else 0.0
+    found = excess(Unadjusted(mhrun.SGLD(), 2), n=n, chains=128)
+    assert found == (pytest.approx(0.5 * 2e-4 * largest, rel=0.15) if largest else None)
+
+
+def test_no_draws_are_read_where_there_is_no_noise(monkeypatch):
+    """Draws of a network may need more memory than there is."""
+    read = "mhrun.engine.diagnosis.excess_variance.cold_draws"
+    monkeypatch.setattr(read, lambda *_, **__: pytest.fail("draws were read"))
+    module = torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.ReLU(), torch.nn.Linear(2, 2))
+    data = {"x": torch.linspace(-1, 1, 20)[:, None], "y": torch.arange(20) % 2}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mhrun.sample(
+            mhrun.ModuleModel(module), data, Unadjusted(mhrun.SGLD(), 5), step_size=1e-4, steps=20, warmup=5
+        )
+
+
+def test_a_chain_that_has_stopped_does_not_hide_the_noise_of_the_others(tmp_path):
+    def log_lik(theta, x):
+        return -0.5 * (x - theta[0]) ** 2 - theta[0] ** 4 / 100
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        mhrun.sample(
+            log_lik,
+            torch.linspace(-1, 1, 100, dtype=torch.float64) * 30,
+            Unadjusted(mhrun.SGLD(), 5),
+            start=[[0.0], [0.1], [0.2], [200.0]],
+            step_size=1e-3,
+            chains=4,
+            steps=300,
+            warmup=100,
+            progress=False,
+        )
+    lines = [str(one.message) for one in found]
+    assert any("1 of 4 chains became non-finite" in line for line in lines)
+    assert any("minibatch noise of its gradients makes draws too wide" in line for line in lines)
+
+
 def test_one_datum_has_no_noise():
     assert excess(Unadjusted(mhrun.SGLD(), 1), n=1) is None
 

@@ -60,6 +60,17 @@ class WithoutChains(Sound):
         return {"count": theta.new_zeros(())}
 
 
+class Number(Sound):
+    def start(self, theta, draws):
+        return {"count": 0}
+
+
+class NumberLater(Sound):
+    def move(self, theta, grad, aux, controls, draws):
+        theta, _ = super().move(theta, grad, aux, controls, draws)
+        return theta, {"count": 1}
+
+
 class NotFinite(Sound):
     def noise(self, theta, draws):
         return (-super().noise(theta, draws).abs()).sqrt()
@@ -107,6 +118,8 @@ def run(kernel, **settings):
         (OtherName, r"OtherName: a step adds aux\['counts'\]"),
         (OtherType, r"OtherType: aux\['count'\] is \(4,\), float64 at the start and \(4,\), float32 after"),
         (WithoutChains, r"WithoutChains: aux\['count'\] is \(\) at the start, .* the chains: \(4, ...\)"),
+        (Number, r"Number: aux\['count'\] is of type int, and must be a tensor \(4, ...\)"),
+        (NumberLater, r"NumberLater: aux\['count'\] is of type int after a step, and must be a tensor"),
         (NotFinite, "NotFinite: all chains become non-finite in the first step"),
     ],
 )
@@ -126,6 +139,43 @@ def test_so_are_a_rule_and_a_proposal_whose_numbers_are_not_those_of_the_run(ker
     name = "OtherUniform" if isinstance(kernel.rule, OtherUniform) else "OtherWalk"
     with pytest.raises(Refusal, match=f"{name}: two runs of the first 4 steps"):
         run(kernel, step_size=0.05)
+
+
+def test_numbers_from_elsewhere_are_seen_where_chains_are_far_from_the_mode():
+    """Nearly all of a step is then the gradient's, and little the noise."""
+    with pytest.raises(Refusal, match="two runs of the first 4 steps"):
+        run(mhrun.Unadjusted(OtherNumbers(), 10), start=[1e5], step_size=1e-4)
+
+
+class OneStops(Sound):
+    """A chain of it stops at once, and the others do not."""
+
+    def noise(self, theta, draws):
+        z = super().noise(theta, draws)
+        return torch.where(torch.arange(len(z))[:, None] == 0, torch.nan, z)
+
+
+class Walk(mhrun.RandomWalk):
+    """A proposal in kernels of this package, of which one keeps points that are not those of its chains."""
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        mhrun.Unadjusted(OneStops(), 10),
+        mhrun.MetropolisHastings(Walk(), mhrun.Full(), mhrun.Metropolis()),
+        mhrun.ReplicaExchange(
+            mhrun.MetropolisHastings(Walk(), mhrun.Full(), mhrun.Metropolis()),
+            mhrun.Full(),
+            mhrun.Metropolis(),
+            rungs=2,
+        ),
+        mhrun.EquiEnergy(Walk(), mhrun.Metropolis(), 2, [50, 25]),
+    ],
+)
+def test_sound_parts_are_not_refused(kernel):
+    temperature = {"temperature": [1.0, 4.0]} if kernel.rungs > 1 else {}
+    assert run(kernel, **temperature)["posterior"].sizes["draw"] == 20
 
 
 @pytest.mark.parametrize("dynamics", [Sound, InPlace])

@@ -329,6 +329,19 @@ def test_the_step_on_the_steep_side_of_a_constrained_parameter_is_shorter(capsys
     assert "if the posterior is normal" in plain
 
 
+def test_a_steep_side_is_that_of_the_largest_curvature(capsys):
+    """In a diagonal scale correlated parameters are curved more than 1: the steep side of another is no more for it."""
+    prior = torch.distributions.MultivariateNormal(torch.zeros(2), torch.tensor([[1.0, 0.95], [0.95, 1.0]]))
+    parameters = {"p": torch.distributions.Beta(0.5, 0.5), "ab": prior}
+    sizes = []
+    for precondition in ("dense", "diagonal"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _never_seen(parameters=parameters, precondition=precondition)
+        sizes.append(float(re.search(r"step size ([\d.]+)", capsys.readouterr().err)[1]))
+    assert sizes[1] == pytest.approx(sizes[0], rel=0.02)
+
+
 @pytest.mark.slow
 def test_draws_of_a_probability_of_an_event_never_seen_are_as_wide_as_expected():
     """About 5 % too wide, not 25 %. 3,000 effective draws: the error is 2.5 %, and a false alarm 1e-5."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +112,9 @@ def _check_package(override: Override, folders: Sequence[Path]) -> None:
     path = experiments(folders).get(str(override.value()))
     if path is None or not path.is_file():
         return
-    found = re.search(
-        r"^#\s*@package\s+(\S+)", path.read_text(encoding="utf-8", errors="replace"), re.MULTILINE
-    )
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    header = takewhile(lambda line: not line.strip() or line.startswith("#"), lines)  # as far as Hydra looks
+    found = re.search(r"^#\s*@package\s+(\S+)", "\n".join(header), re.MULTILINE)
     if found is None:
         raise UserError(f"experiment/{path.name} lacks its first line: # @package _global_")
     if found[1] != "_global_":

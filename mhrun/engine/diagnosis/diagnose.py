@@ -84,7 +84,7 @@ class Diagnosis:
             },
             excess_variance=self._tried(
                 "the effect of minibatch noise",
-                lambda: excess_variance(method, folder, state.evaluation.theta),
+                lambda: excess_variance(method, folder, state),
             ),
             mean_bias=None if bias is None else bias._asdict(),
             variance_ratio=ratio,

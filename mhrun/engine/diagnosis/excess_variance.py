@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mhrun.engine.diagnosis.gradient_noise import (
+    POINTS,
     largest_eigenvalue,
     of_minibatch,
     root_of_covariance,
@@ -24,12 +25,18 @@ from mhrun.kernels.preconditioned import PreconditionedDynamics
 from mhrun.parts import Kernel
 from mhrun.random import derive_key
 from mhrun.target.function_space import is_network
+from mhrun.types import State
 from mhrun.types.scale import Scale
 
 _WIDEST = 20_000  # parameters up to which it is estimated
 _DRAWS = 128  # where gradients of single data are evaluated
 # Numbers of gradients of all data and of products of their covariance, at most, and the share of the evaluations.
 _NUMBERS, _PRODUCTS, _SHARE = 1 << 25, 1 << 33, 0.2
+_EIGEN = 10  # products of an eigendecomposition over D^3
+_EACH, _HELD = (
+    100,
+    1 << 23,
+)  # data of each point in a pass, at least, and numbers of the points' covariances, at most
 
 
 class Excess(NamedTuple):
@@ -39,21 +46,27 @@ class Excess(NamedTuple):
     mean: float  # over directions
 
 
-def excess_variance(method: Method, folder: Path, theta: Tensor) -> float | None:
+def excess_variance(method: Method, folder: Path, state: State) -> float | None:
     """Return the largest `excess_of_noise`, in the coordinates in which the method's dynamics moves.
 
-    At draws of the second half, of the coldest rungs of ladders, as a surrogate has noise at some points only, and the
-    gradients of rare data are large at some only.
+    Gradients are evaluated at draws of the second half, of the coldest rungs of ladders: a surrogate has noise at some
+    points only, and the gradients of rare data are large at some only.
 
     Args:
         method: whose steps have ended.
         folder: with its trace.
-        theta: the last points of its chains (C, D), for a method that keeps no draws.
+        state: the last one, whose points are taken of a method that keeps no draws, or has chains without any.
     """
+    if not _has_noise(method):
+        return None
+    theta = state.evaluation.theta
     draws = cold_draws(method, folder, 2 * _DRAWS, fewest=1)
     if draws is None:
         temperature = method.plan.at_collected_steps().noise_temperature
-        points = theta[torch.from_numpy(temperature == temperature.min()).to(theta.device)]
+        is_cold = torch.from_numpy(temperature == temperature.min()).to(theta.device)
+        points = theta[is_cold & ~state.aux["stopped"]]
+        if not len(points):
+            return None
     else:
         points = draws[:, draws.shape[1] // 2 :].flatten(0, 1).to(device=theta.device, dtype=theta.dtype)
     excess = excess_of_noise(
@@ -85,16 +98,11 @@ def excess_of_noise(method: Method, points: Tensor, scale: Scale | None) -> Exce
         nothing, for a network, and for data that differ by chain.
     """
     kernel, target = method.kernel.of_a_chain, method.target
-    # What a width of weights means is in no such number, and a datum alone has no gradient with BatchNorm.
-    if not isinstance(kernel, Unadjusted) or is_network(target.model) or target.has_buffers:
+    if not _has_noise(method):
         return None
-    if target.data.differs_by_chain:
-        return None
+    assert isinstance(kernel, Unadjusted)
     dynamics = kernel.dynamics
-    if dynamics.bias.noise is None or dynamics.optimises or kernel.passes or target.dim > _WIDEST:
-        return None
-    if dynamics.corrects_noise and not dynamics.known_noise:
-        return None
+    assert dynamics.bias.noise is not None
     step_size, temperature, _ = method.plan.at_collected_steps()
     if not (temperature > 0).all():
         return None
@@ -115,23 +123,41 @@ def excess_of_noise(method: Method, points: Tensor, scale: Scale | None) -> Exce
     return Excess(rate * noise.largest, rate * max(0.0, noise.mean))
 
 
+def _has_noise(method: Method) -> bool:
+    """Return whether the effect of gradient noise on the draws of a method can be estimated."""
+    kernel, target = method.kernel.of_a_chain, method.target
+    # What a width of weights means is in no such number, and a datum alone has no gradient with BatchNorm.
+    if not isinstance(kernel, Unadjusted) or is_network(target.model) or target.has_buffers:
+        return False
+    dynamics = kernel.dynamics
+    if dynamics.bias.noise is None or dynamics.optimises or kernel.passes or target.dim > _WIDEST:
+        return False
+    corrects_all = dynamics.corrects_noise and not dynamics.known_noise
+    return not (corrects_all or target.data.differs_by_chain)
+
+
 def _root(method: Method, points: Tensor, scale: Scale | None, temperature: float) -> Tensor:
     """Return the `root_of_covariance`, of all data if these are not many: a part may have none of those that matter.
 
-    Each datum is then evaluated at as many of the points as there is time for.
+    Few data are evaluated at each of the points. More are in as many passes as there is time for, each with other
+    points, among which the data are divided.
     """
     target = method.target
     # Other data than those from which a pilot chose the step size.
     surface = Surface(target, temperature, derive_key(method.seed, "excess"))
-    if target.n * len(points) <= rows_of(target.dim):  # all data at all points
-        return root_of_covariance(surface, points, scale)
+    at_each = rows_of(target.dim) // target.n
+    if at_each >= min(len(points), POINTS):  # all data at each of these points
+        return root_of_covariance(surface, points[:: -(-len(points) // at_each)], scale)
     evaluated = method.shape.total * method.shape.chains * method.kernel.reads(target)
-    most = min(_NUMBERS / target.dim, _PRODUCTS / target.dim**2, _SHARE * evaluated)
-    times = min(len(points), int(most // target.n))
-    if times == 0 and method.pilot is not None and method.pilot.get("whole"):
-        times = 1
-    if times == 0:
+    products = target.dim**2 * (target.n + _EIGEN * target.dim)  # of a pass over all data
+    most = min(_NUMBERS / target.dim, _SHARE * evaluated) / target.n
+    passes = int(min(len(points), most, _PRODUCTS / products))
+    if passes == 0 and method.pilot is not None and method.pilot.get("whole"):
+        passes = 1
+    if passes == 0:
         return root_of_covariance(surface, points, scale)
     surface = surface.of_all_data()
-    roots = [root_of_covariance(surface, points.roll(shift, 0), scale) for shift in range(times)]
-    return torch.cat(roots) / times**0.5
+    in_pass = max(1, min(-(-len(points) // passes), target.n // _EACH, _HELD // target.dim**2))
+    points = points[:: max(1, len(points) // (passes * in_pass))][: passes * in_pass]
+    roots = [root_of_covariance(surface, some, scale) for some in points.split(in_pass)]
+    return torch.cat(roots) / len(roots) ** 0.5

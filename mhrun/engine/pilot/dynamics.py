@@ -219,7 +219,7 @@ class _ErrorRates(NamedTuple):
 
 
 def _steepness(surface: Surface, start: ScaledStart, temperature: float) -> float:
-    """Return how many times the curvature on the steep side of the mode is that at the mode; 1 if less than 1.5 times.
+    """Return how many times the largest curvature on steep sides is that at the mode; 1 if less than 1.5 times.
 
     A probability of an event that was hardly ever seen has a logit whose log density falls like an exponential function
     on one side. Steps for the curvature at the mode are too long there: the variance of the probability, which is large
@@ -242,9 +242,10 @@ def _steepness(surface: Surface, start: ScaledStart, temperature: float) -> floa
     _, grad = (surface.of_all_data() if start.whole else surface).value_and_grad(points)
     grad = scale.pull(grad.cpu())
     away = ((grad[0] - grad[1:]) * axes).sum(1) / distance
-    ratio = away / curvature.double().diagonal().repeat(2)
-    ratio = ratio[ratio.isfinite()]
-    largest = float(ratio.max()) if len(ratio) else 1.0
+    away = away[away.isfinite()]
+    if not len(away):
+        return 1.0
+    largest = float(away.max() / torch.linalg.eigvalsh(curvature.double()).max())
     return largest if largest > _STEEPER else 1.0
 
 

@@ -93,7 +93,7 @@ def noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
             effect = "each point keeps its minibatch, and chains stay where it overestimates the density"
         else:
             most = 100 * noise_widening(noise)
-            share = f"up to about {most:.0f} %" if most < _MOST_SHOWN else f"more than {_MOST_SHOWN} %"
+            share = f"up to {most:.0f} %" if most < _MOST_SHOWN else f"more than {_MOST_SHOWN} %"
             effect = f"draws are too wide, standard deviations by {share}"
         yield (
             f"{method.name}: the log-ratio's minibatch noise has sd {noise:.3g} (n/T = {weight}, m = {rounded(m)}): "
@@ -246,7 +246,7 @@ def mean_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
         "friction and the " if kernel.dynamics is not None and kernel.dynamics.bias.in_small_steps < 0 else ""
     )
     yield (
-        f"{method.name}: the mean of {bias['name']} is too {direction}, by up to about {rounded(abs(bias['size']))} "
+        f"{method.name}: the mean of {bias['name']} is too {direction}, by up to {rounded(abs(bias['size']))} "
         "posterior standard deviations: errors of its steps that are small in each parameter add up where one governs "
         f"many. Lower the {friction}step size, or sample with hmc."
     )

@@ -83,7 +83,7 @@ def error_figure(found: Comparison) -> Figure | str:
     if not curves:
         return "There is nothing to draw: no method has draws and evaluations that can be compared."
     labels = dict(zip(curves, _labels(found, list(curves)), strict=True))
-    styles = method_styles(curves)  # of names, as in the report of a run: a method has one colour everywhere
+    styles = method_styles(curves)  # of the rows of the comparison, which may be of several runs
     drawn, axes = panels(2, size=(3.6, 3.0), share="xy", xscale="log", yscale="log", xlabel="evaluations")
     of_panel = (("means", "mean"), ("standard deviations", "spread"))
     for place, (axis, (what, key)) in enumerate(zip(axes, of_panel, strict=True)):

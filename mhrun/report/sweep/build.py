@@ -167,16 +167,17 @@ def _words_of_figure(keys: Sequence[str]) -> tuple[str, str]:
     """Return the alternative text and the caption of the figure of a sweep's metrics."""
     if list(keys) == [SEED]:
         alt = "Each metric by method, a marker for each seed and the mean over seeds"
-        caption = "Each metric by method. Small markers: one seed each. Bars: mean over seeds and one standard error."
-    else:
-        alt = "Each metric against the swept setting, one line per method"
-        caption = "Each metric against the first setting swept"
-        caption += (
-            " but the seed: the mean over seeds. Bars: standard deviation over seeds."
-            if SEED in keys
-            else ". Bars: one standard error, where the experiment gives one."
-        )
-    return alt, f"{caption} Open markers: too short to judge."
+        return alt, "Each metric by method, over seeds."
+    caption = "Each metric against the first setting swept"
+    caption += (
+        " but the seed: the mean over seeds. Bars: standard deviation over seeds."
+        if SEED in keys
+        else ". Bars: one standard error, where the experiment gives one."
+    )
+    return (
+        "Each metric against the swept setting, one line per method",
+        f"{caption} Open markers: too short to judge.",
+    )
 
 
 class SweepSummary(NamedTuple):
