@@ -61,12 +61,16 @@ def composed(
     parsed_overrides = parsed(overrides)
     for override in parsed_overrides:
         _check_choice(override, folders)
-        _check_package(override, folders)
     of_hydra = [is_of_hydra(override) for override in parsed_overrides]
     hydra_overrides = [override for override, is_hydra in zip(overrides, of_hydra, strict=True) if is_hydra]
     task = [override for override, is_hydra in zip(overrides, of_hydra, strict=True) if not is_hydra]
     place = search_path(folders)
-    config = _composed(overrides, place, name, folders, multirun)
+    try:
+        config = _composed(overrides, place, name, folders, multirun)
+    except (HydraException, OmegaConfBaseException):
+        _check_packages(parsed_overrides, folders)  # which explains it
+        raise
+    _check_packages(parsed_overrides, folders)
     node: Any = OmegaConf.to_container(config.hydra, resolve=False)
     launcher = node["runtime"]["choices"].get(LAUNCHER)
     if not isinstance(launcher, str):
@@ -101,12 +105,17 @@ def _check_choice(override: Override, folders: Sequence[Path]) -> None:
     raise UserError(f"{key} = {text} names no {group}: choose one of {choices} with {key}=NAME{add}{also}.")
 
 
-def _check_package(override: Override, folders: Sequence[Path]) -> None:
+def _check_packages(overrides: Sequence[Override], folders: Sequence[Path]) -> None:
     """Refuse an experiment whose file is not for the whole configuration: its settings would be in a group.
 
     Raises:
         UserError: its first lines have no ``# @package _global_``.
     """
+    for override in overrides:
+        _check_package(override, folders)
+
+
+def _check_package(override: Override, folders: Sequence[Path]) -> None:
     if override.key_or_group != "experiment" or override.is_delete() or override.is_sweep_override():
         return
     path = experiments(folders).get(str(override.value()))

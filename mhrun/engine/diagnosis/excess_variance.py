@@ -33,10 +33,8 @@ _DRAWS = 128  # where gradients of single data are evaluated
 # Numbers of gradients of all data and of products of their covariance, at most, and the share of the evaluations.
 _NUMBERS, _PRODUCTS, _SHARE = 1 << 25, 1 << 33, 0.2
 _EIGEN = 10  # products of an eigendecomposition over D^3
-_EACH, _HELD = (
-    100,
-    1 << 23,
-)  # data of each point in a pass, at least, and numbers of the points' covariances, at most
+_EACH = 100  # data of each point in a pass, at least
+_HELD = 1 << 23  # numbers of the points' covariances, at most
 
 
 class Excess(NamedTuple):

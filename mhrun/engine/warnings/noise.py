@@ -246,7 +246,7 @@ def mean_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
         "friction and the " if kernel.dynamics is not None and kernel.dynamics.bias.in_small_steps < 0 else ""
     )
     yield (
-        f"{method.name}: the mean of {bias['name']} is too {direction}, by up to {rounded(abs(bias['size']))} "
+        f"{method.name}: the mean of {bias['name']} is too {direction}, by up to about {rounded(abs(bias['size']))} "
         "posterior standard deviations: errors of its steps that are small in each parameter add up where one governs "
         f"many. Lower the {friction}step size, or sample with hmc."
     )
