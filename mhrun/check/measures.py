@@ -194,7 +194,7 @@ class _Levels(NamedTuple):
 
     @property
     def are_far(self) -> bool:
-        """Whether an error falls with the step and is large at the shortest: too far from 0 to tell its limit."""
+        """Whether an error falls with the step and is large at the shortest: too far from 0 to extrapolate."""
         far = np.abs(self.off[:, -1]) > _EXTRAPOLATED
         return bool((far & (np.abs(self.off[:, 0]) > 2 * np.abs(self.off[:, -1]))).any())
 

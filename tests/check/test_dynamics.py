@@ -244,7 +244,7 @@ def test_a_dynamics_that_goes_astray_holds_nothing_because_its_error_is_large():
 
 
 @pytest.mark.slow
-def test_steps_are_shorter_where_errors_are_too_large_to_tell_their_limit():
+def test_steps_are_shorter_where_errors_are_too_large_to_extrapolate():
     """A preconditioner that adapts makes long steps at a low temperature, whose errors no parabola fits."""
 
     class PSGLD(SGLD):

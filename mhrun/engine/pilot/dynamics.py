@@ -224,7 +224,7 @@ def _steepness(surface: Surface, start: ScaledStart, temperature: float) -> floa
     A probability of an event that was hardly ever seen has a logit whose log density falls like an exponential function
     on one side. Steps for the curvature at the mode are too long there: the variance of the probability, which is large
     there, was 1.6 times too large with no event in 50 data and a prior Beta(1/2, 1/2), where 1.1 was expected. That of
-    the logit itself was at most 1.3 times too large, so that this is for models whose parameters are constrained.
+    the logit itself was 1.05 times too large, so that this is for models whose parameters are constrained.
 
     It is the mean curvature up to two standard deviations from the mode along the axes of the scaled coordinates: on
     the whole that at one standard deviation, with which errors of variances are near 10 %.

@@ -125,7 +125,7 @@ def pilot_warnings(method: Method, visits: float | None) -> Iterator[str]:
         yield f"{name}: {elsewhere(mode['at'], mode['share'])}"
     if facts.get("doubt") == "flat" and "flat_along" not in facts and method.dtype == torch.float32:
         yield (
-            f"{name}: in float32 the curvature of the log posterior cannot be told from rounding in some directions, "
+            f"{name}: in float32 the curvature of the log posterior is no larger than rounding in some directions, "
             "so that the scale of the moves may be wrong. Take dtype=torch.float64, or standardise the data."
         )
     if "heavy" in facts:
