@@ -37,7 +37,7 @@ def moves(
     forward: bool,
     curvature: float = 0.0,
     mismatch: float = 0.0,
-    seed: int = 0,
+    seed: int,
 ) -> Array:
     """Return log q_J(theta' -> theta) - log q_I(theta -> theta') after moves in one direction, (draws,).
 
@@ -91,12 +91,13 @@ def derived(beta: float, density: str, *, forward: bool) -> float:
 def strong(config: Mapping[str, Any], dim: int, beta: float, density: str, *, forward: bool) -> Array:
     """Return log-ratios of case 1: one gradient everywhere, against which the noise is short."""
     grad = math.sqrt(dim) / (config["eta"] * config["n"] * math.sqrt(STRONG / 2))
-    return moves(config["draws"], dim, beta, density, n=config["n"], eps=STRONG, grad=grad, forward=forward)
+    at: Style = {"n": config["n"], "eps": STRONG, "grad": grad, "seed": config["seed"]}
+    return moves(config["draws"], dim, beta, density, forward=forward, **at)
 
 
 def flat(config: Mapping[str, Any], dim: int, beta: float, density: str, *, forward: bool) -> Array:
     """Return log-ratios of case 2: at an optimum of curvature 1, with a learning rate of order 1/d."""
-    at: Style = {"n": config["n"], "eps": FLAT / dim, "grad": 0.0, "curvature": 1.0}
+    at: Style = {"n": config["n"], "eps": FLAT / dim, "grad": 0.0, "curvature": 1.0, "seed": config["seed"]}
     return moves(config["draws"], dim, beta, density, forward=forward, **at)
 
 
@@ -113,11 +114,13 @@ def largest_rate(config: Mapping[str, Any], dim: int) -> float:
     For |g|^2 = d, curvature 1 and the density without its factor; by bisection.
     """
     low, high = math.log(1e-6), 0.0
-    at: Style = {"n": config["n"], "grad": math.sqrt(dim), "forward": True, "curvature": 1.0}
+    at: Style = {"n": config["n"], "grad": math.sqrt(dim), "curvature": 1.0, "seed": config["seed"]}
     draws = min(config["draws"], 2000)
     for _ in range(40):
         middle = 0.5 * (low + high)
-        log_ratios = moves(draws, dim, config["beta"], "unnormalised", eps=math.exp(middle), **at)
+        log_ratios = moves(
+            draws, dim, config["beta"], "unnormalised", eps=math.exp(middle), forward=True, **at
+        )
         low, high = (middle, high) if (log_ratios > 0).mean() >= MOST else (low, middle)
     return math.exp(low)
 
@@ -238,7 +241,8 @@ def mismatch(run: Run) -> Figure:
         "ylabel": "log proposal ratio / d",
     }
     figure, (axis,) = panels(1, size=(5.2, 3.2), **labels)
-    at: Style = {"n": n, "eps": STRONG, "grad": math.sqrt(dim) / (config["eta"] * n * math.sqrt(STRONG / 2))}
+    grad = math.sqrt(dim) / (config["eta"] * n * math.sqrt(STRONG / 2))
+    at: Style = {"n": n, "eps": STRONG, "grad": grad, "seed": config["seed"]}
     for density, colour in zip(DENSITIES, COLOURS, strict=False):
         draws = min(config["draws"], 1000)
         lengths = [x * math.sqrt(dim) / (n * math.sqrt(STRONG / 2)) for x in MISMATCHES]

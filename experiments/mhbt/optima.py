@@ -130,9 +130,10 @@ def computed(run: Run) -> Mapping[tuple[int, float], LogDensities]:
     """Return the distributions of each data set at each c, (trial, c) -> distributions."""
     config = run.config
     by_case: dict[tuple[int, float], LogDensities] = {}
+    first = config["seed"] * config["trials"]
     for trial in range(config["trials"]):
-        values = log_lik(GRID, sample(config["n"], trial))
-        means = batch_means(values, config["m"], config["batches"], trial)
+        values = log_lik(GRID, sample(config["n"], first + trial))
+        means = batch_means(values, config["m"], config["batches"], first + trial)
         by_case |= {(trial, c): log_densities(values, means, c) for c in config["temperatures"]}
     return by_case
 
@@ -158,9 +159,9 @@ def metrics(run: Run) -> Metrics:
 
 
 def _of_sizes(config: Mapping[str, Any]) -> Metrics:
-    sizes, c, n = config["sizes"], config["c"], config["n"]
-    values = log_lik(GRID, sample(n, 0))
-    means = {m: batch_means(values, m, config["batches"], 1) for m in sizes}
+    sizes, c, n, first = config["sizes"], config["c"], config["n"], config["seed"] * config["trials"]
+    values = log_lik(GRID, sample(n, first))
+    means = {m: batch_means(values, m, config["batches"], first + 1) for m in sizes}
     kl = [divergence(log_densities(values, means[m], c)) for m in sizes]
     closed = [gaussian_divergence(c, m, n) for m in sizes]
     growing = [divergence(log_densities(values, means[m], m**REMARK)) for m in sizes]

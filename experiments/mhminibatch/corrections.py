@@ -66,7 +66,7 @@ def better(run: Run) -> pd.DataFrame:
 
 def bounds(run: Run) -> pd.DataFrame:
     """The error bound that MHminibatch is to check (Corollary 1), and what it bounds."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(int(run.config["seed"]))
     kinds: dict[str, tuple[float, float, float, Callable[[tuple[int, int]], Array]]] = {
         # third and first absolute moment, skewness
         "two points": (1.0, 1.0, 0.0, lambda shape: rng.choice([-1.0, 1.0], shape)),

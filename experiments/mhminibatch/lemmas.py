@@ -148,7 +148,7 @@ def symmetric(b: int) -> float:
 
 def student(run: Run) -> dict[int, Simulated]:
     """Return distances of t = mean / (sd / sqrt(b)) of b exponential terms from its limits, for each b."""
-    rng, by_size = np.random.default_rng(0), {}
+    rng, by_size = np.random.default_rng(int(run.config["seed"])), {}
     for b in run.config["sizes"]:
         count = min(int(run.config["simulated"]), TERMS // b)
         t = np.empty(count)

@@ -145,7 +145,7 @@ def uneven(config: Mapping[str, Any], ratio: float) -> tuple[float, float]:
     B = C / ratio
     case = Setting(dt, C, B, 1.0, dim, config["curvature"])
     noise = np.sqrt(2 * np.where(np.arange(dim) % 2, 2 * B, 0.0) / dt)
-    rng, e, c = np.random.default_rng(0), dt**2, C * dt
+    rng, e, c = np.random.default_rng(config["seed"]), dt**2, C * dt
     theta, v, s = np.zeros((chains, dim)), np.zeros((chains, dim)), np.full(chains, c)
     burn, spacing, total = _steps(case, 10.0), _steps(case, 1.0), np.zeros(dim)
     count = 0

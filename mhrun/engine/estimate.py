@@ -79,7 +79,7 @@ def estimate_pays(methods: Sequence[tuple[Method, Path]], settings: Settings) ->
         return step_seconds(method) / (_COMPILED_FACTOR if fast else 1.0)
 
     work = [(m, max(0, m.shape.total - steps_done(folder))) for m, folder in methods]
-    return sum(guess(m) * steps for m, steps in work if steps) >= _WORTH
+    return sum(guess(m) * (steps + m.kernel.extra(steps)[1]) for m, steps in work if steps) >= _WORTH
 
 
 def estimate(
