@@ -31,6 +31,7 @@ _WHERE = {
     "Parameters": "mhrun.models.parameters",
     "Perceptron": "mhrun.models.perceptron",
     "PoissonRegression": "mhrun.models.poisson_regression",
+    "BinomialRegression": "mhrun.models.binomial_regression",
     "RobustRegression": "mhrun.models.robust_regression",
     "SoftmaxRegression": "mhrun.models.softmax_regression",
     "PyroModel": "mhrun.models.pyro_model",

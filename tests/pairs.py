@@ -94,7 +94,8 @@ def models() -> dict[str, dict[str, Any]]:
     """Return the settings of each model."""
     found = {name: node("model", name) for name in names("model")}
     found["logistic"]["dim"] = 784
-    found["poisson_regression"]["dim"] = found["robust_regression"]["dim"] = 10
+    for regression in ("poisson", "binomial", "robust"):
+        found[f"{regression}_regression"]["dim"] = 10
     found["softmax_regression"] |= {"features": 10, "classes": 3}
     found["perceptron"]["layers"] = [784, 3, 10]
     found["convolutional"] |= {"widths": [4, 8], "dense": 8}

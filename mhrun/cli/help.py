@@ -107,7 +107,8 @@ mhrun init DIR --data FILE [--outcome COLUMN] [KEY=VALUE ...]
 Creates a small project, to be adapted: a model, a data file and an experiment. With --network, the model is a PyTorch
 module, a small convolutional network, and cyclical SGHMC is compared with a deep ensemble. With a table (.csv, .tsv,
 .txt, .parquet), the model fits its columns: logistic regression for an outcome with two values, softmax regression for
-more categories, else linear regression with normal errors, or Poisson regression of counts with model=poisson.
+more categories, else linear regression with normal errors, or Poisson regression of counts with model=poisson, and
+binomial regression of successes with model=binomial trials=COLUMN.
 Numerical features are standardised, and priors are printed.
 
   mhrun init mine
@@ -122,7 +123,7 @@ Numerical features are standardised, and priors are printed.
   --network           a network in place of a regression
   --data FILE         the table, which is copied into DIR
   --outcome COLUMN    what is predicted; by default the last column
-  model=poisson       logistic, softmax, linear or poisson, in place of the one for the outcome's values
+  model=poisson       logistic, softmax, linear, poisson or binomial, in place of the one for the outcome's values
   categorical=[a,b]   columns that are categories; any setting of data=table, such as exposure=days or missing=drop
   groups=[a,b]        columns of groups, such as schools or patients: a multilevel model, in which each has an effect
   form=centred        the effects as parameters themselves, or noncentred: standardised; without it, centred where

@@ -1,4 +1,4 @@
-"""The design of a table: its columns of x, the exposure and the groups, and these fields of any rows."""
+"""The design of a table: its columns of x, the exposure or trials and the groups, and these fields of any rows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ import numpy.typing as npt
 
 from mhrun.data.columns import check_decimals, few, numbers
 from mhrun.data.outcome import Outcome
-from mhrun.data.table_roles import codes_of, exposure_of
+from mhrun.data.table_roles import codes_of, size_of
 from mhrun.errors import UserError, nearest
 
 Array = npt.NDArray[Any]
+
+_SIZES = {
+    "exposure": "the exposure, which counts are proportional to",
+    "trials": "the trials, which successes are out of",
+}
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class TableDesign:
         scales: the mean and the standard deviation of each of them that is standardised.
         categorical: categorical column -> its values, the baseline first.
         groups: column of groups -> its values.
-        exposure: the column of the exposure.
+        sizes: ``exposure`` or ``trials`` -> its column.
         outcome: how ``y`` is made of the outcome's column, which `fields` leaves out.
     """
 
@@ -37,7 +42,7 @@ class TableDesign:
     scales: Mapping[str, tuple[float, float]]
     categorical: Mapping[str, Sequence[Any]]
     groups: Mapping[str, Sequence[Any]]
-    exposure: str | None
+    sizes: Mapping[str, str]
     outcome: Outcome | None = None
 
     @property
@@ -49,7 +54,7 @@ class TableDesign:
     def fields(
         self, frame: Any, path: Path, rows: npt.NDArray[np.bool_] | slice = slice(None)
     ) -> dict[str, Array]:
-        """Return the fields of rows of a table: x (n, D), exposure (n,) and the codes of each column of groups (n,).
+        """Return the fields of rows of a table: x (n, D), exposure or trials (n,), codes of each column of groups (n,).
 
         Args:
             frame: a pandas DataFrame of the table, or of others with its columns.
@@ -65,10 +70,8 @@ class TableDesign:
             fields["x"] = np.empty((len(frame.index[rows]), len(names)))
             for k, values in enumerate(self._columns(frame, path)):
                 fields["x"][:, k] = values[rows]
-        if self.exposure is not None:
-            fields["exposure"] = exposure_of(frame[self.exposure], path)[
-                rows
-            ].copy()  # pandas lends it read-only
+        for field, name in self.sizes.items():
+            fields[field] = size_of(field, frame[name], path)[rows].copy()  # pandas lends it read-only
         for name, levels in self.groups.items():
             fields[name] = codes_of(frame[name], levels, path)[rows]
         return fields
@@ -90,14 +93,12 @@ class TableDesign:
         Raises:
             UserError: there are such.
         """
-        if self.exposure is not None and self.exposure not in frame:
-            raise UserError(
-                f"{path.name}: there is no column '{self.exposure}', the exposure, which counts are proportional to."
-            )
+        for field, name in self.sizes.items():
+            if name not in frame:
+                raise UserError(f"{path.name}: there is no column '{name}', {_SIZES[field]}.")
         if repeated := frame.columns[frame.columns.duplicated()].tolist():
             raise UserError(f"{path.name}: there are two columns '{repeated[0]}'; rename one.")
-        exposure = [] if self.exposure is None else [self.exposure]
-        for name in (*self.numerical, *self.categorical, *self.groups, *exposure):
+        for name in (*self.numerical, *self.categorical, *self.groups, *self.sizes.values()):
             check_column(name, frame, path)
         for name in self.numerical:
             check_decimals(frame[name], path)

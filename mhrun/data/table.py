@@ -48,8 +48,8 @@ class Table:
     """Rows of a table: ``x`` (n, D) float64, the features, and ``y`` (n,), the target.
 
     Columns of x: ones, with `intercept`; the numerical features, in their order; then, for each categorical column, an
-    indicator of each of its values, in sorted order, but its baseline. With `exposure`, the field ``exposure`` (n,). Of
-    each column of `groups` a field of its name (n,) int64: 0 to G - 1 for its G values in sorted order.
+    indicator of each of its values, in sorted order, but its baseline. With `exposure` or `trials`, a field of that
+    name (n,). Of each column of `groups` a field of its name (n,) int64: 0 to G - 1 for its G values in sorted order.
 
     Args:
         file: .csv, .tsv or .txt (also compressed), or .parquet (needs pyarrow); searched in the user's folders, then in
@@ -62,6 +62,8 @@ class Table:
             the first in sorted order.
         exposure: the column of the exposure of counts, positive numbers, such as times of observation: the mean of a
             count is proportional to it. Read by `PoissonRegression`, and by functions as ``rows.exposure``.
+        trials: the column of the trials of which the target counts the successes. Read by `BinomialRegression`, and by
+            functions as ``rows.trials``.
         groups: columns whose values are groups, such as schools or patients, as text or numbers: codes, with which a
             multilevel model reads the effects of its groups, ``theta.effects[rows.school]``. `facts` has their values.
         outcome: type of y: ``number`` (float64); ``sign``, +1 or -1 of two values (int8); ``class``, 0 to K - 1 of K
@@ -94,6 +96,7 @@ class Table:
         categorical: Sequence[str] = (),
         baselines: Mapping[str, Any] | None = None,
         exposure: str | None = None,
+        trials: str | None = None,
         outcome: Literal["number", "sign", "class"] = "number",
         positive: Any = None,
         standardise: bool = True,
@@ -146,7 +149,9 @@ class Table:
         self.features = None if features is None else [f for f in features if f not in self.categorical]
         self.exclude = list(exclude or ())
         self.baselines = dict(baselines or {})
-        self.exposure = exposure
+        self.sizes = {
+            field: column for field, column in (("exposure", exposure), ("trials", trials)) if column
+        }
         self.groups = list(groups or ())
         self.outcome = outcome
         self.positive = positive
@@ -226,8 +231,7 @@ class Table:
             facts |= design.outcome.facts
         # x and y first, whatever else there is
         fields = {name: fields[name] for name in ("x", "y") if name in fields} | fields
-        if self.exposure:
-            facts["exposure"] = self.exposure
+        facts |= self.sizes
         if self.groups:
             facts["groups"] = {name: list(map(str, levels)) for name, levels in design.groups.items()}
         tensors = {name: _tensor(values) for name, values in fields.items()}
@@ -255,8 +259,8 @@ class Table:
 
     @property
     def _others(self) -> list[str]:
-        """The columns that are no features: the target, the exposure, and those of groups."""
-        return [name for name in (self.target, self.exposure, *self.groups) if name]
+        """The columns that are no features: the target, the exposure, the trials, and those of groups."""
+        return [name for name in (self.target, *self.sizes.values(), *self.groups) if name]
 
     def _texts(self, table: Any, path: Path) -> dict[str, str]:
         """Return the texts that count as missing in columns whose values may be any text."""
@@ -277,7 +281,7 @@ class Table:
             self._scales(table, chosen, train, path),
             {name: levels[name] for name in self.categorical},
             {name: levels[name] for name in self.groups},
-            self.exposure or None,
+            self.sizes,
             self._outcome(table, train, path),
         )
 
@@ -341,7 +345,7 @@ class Table:
 
         Args:
             new: a DataFrame, a mapping from columns to values (a number is one row), or a file as of the table. Columns
-                that the table does not use are ignored. The exposure is one that it uses.
+                that the table does not use are ignored. The exposure and the trials are among those that it uses.
             outcome: whether ``y`` is among the fields; otherwise the target's column is ignored too.
 
         Raises:
@@ -377,7 +381,7 @@ class Table:
     @property
     def _numbers(self) -> list[str]:
         """The columns of numbers besides those of x."""
-        return [name for name in (self.exposure, self.target) if name]
+        return [name for name in (*self.sizes.values(), self.target) if name]
 
     def _columns(self, names: list[str]) -> list[str]:
         """Return the numerical features, after checking that all columns exist and can be named in a configuration."""
@@ -386,7 +390,7 @@ class Table:
             "categorical": self.categorical,
             "groups": self.groups,
             "exclude": self.exclude,
-            "exposure": [self.exposure] if self.exposure else [],
+            **{field: [column] for field, column in self.sizes.items()},
             "target": [self.target] if self.target else [],
         }
         check_roles(self.file, names, roles)

@@ -15,7 +15,7 @@ from mhrun.errors import Refusal, UserError, nearest
 
 Array = npt.NDArray[Any]
 
-_FIELDS = ("x", "y", "exposure")  # of every table, which a column of groups cannot be called
+_FIELDS = ("x", "y", "exposure", "trials")  # of every table, which a column of groups cannot be called
 # A role of one column: its name, where a column has two roles.
 _ROLE_NAMES = {"features": "feature", "categorical": "category", "groups": "group", "exclude": "excluded"}
 
@@ -80,18 +80,23 @@ def check_plain_name(name: str, what: str) -> None:
         )
 
 
-def exposure_of(column: Any, path: Path) -> Array:
-    """Return the exposure of counts as float64.
+def size_of(field: str, column: Any, path: Path) -> Array:
+    """Return the exposure of counts, or the trials that successes are out of, as float64.
 
     Raises:
-        UserError: it has text, or a number that is not positive.
+        UserError: it has text, an exposure that is not positive, or trials that are no whole number from 0 on.
     """
     values = numbers(column, path)
-    if not (values > 0).all():
-        first = int((values <= 0).argmax())
+    if field == "exposure":
+        wrong, need = values <= 0, "it must be positive. If it is a logarithm, take its exponential."
+    else:
+        wrong, need = (values < 0) | (values % 1 != 0), "it must be a whole number from 0 on."
+    if wrong.any():
+        first = int(wrong.argmax())
+        what = "exposure" if field == "exposure" else "number of trials"
+        row = column.index[first] + 1
         raise UserError(
-            f"{path.name}: the exposure '{column.name}' is {values[first]:g} in data row "
-            f"{column.index[first] + 1:,}; it must be positive. If it is a logarithm, take its exponential."
+            f"{path.name}: the {what} '{column.name}' is {values[first]:g} in data row {row:,}; {need}"
         )
     return values
 

@@ -127,8 +127,8 @@ class LoadedRun:
         """Return the posterior predictive of a method for new rows: (1/S) sum_s f(theta_s, x_i), as `mhrun.predict`.
 
         f is `function`, if given. Otherwise it is, of a logistic regression, the probability of the positive outcome;
-        of a Poisson or robust regression, the mean of the outcome; of a model function, its `mean`, else a new outcome
-        by its `simulate`; of a classifier, the probability of each class.
+        of a Poisson, binomial or robust regression, the mean of the outcome; of a model function, its `mean`, else a
+        new outcome by its `simulate`; of a classifier, the probability of each class.
 
         Args:
             method: of the run.

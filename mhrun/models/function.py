@@ -51,8 +51,9 @@ class FunctionModel:
         simulate: ``(theta, rows) -> fields``: new data given parameters, for simulation-based calibration; `rows` has
             the experiment's data, and the returned fields replace those of the same names.
         mean: ``(theta, rows) -> (m,)``: the mean of the outcome, which `mhrun.predict` averages over draws.
-        family: the distribution of the outcome ``y`` given its `mean`: ``poisson``, counts, of which a run warns if
-            their variance is well above their mean. None: this is not judged.
+        family: the distribution of the outcome ``y`` given its `mean`: ``poisson``, counts, or ``binomial``, successes
+            out of the field ``trials``. A run warns if their variance is well above that of the family. None: this is
+            not judged.
         lipschitz: a bound on the norm of the gradient of each datum's log-likelihood in theta, everywhere, for exact
             minibatch tests: a number, or a function ``rows -> (n,)``. It is never guessed; a run stops if a term
             exceeds its bound. Parameters must be without constraints.
@@ -68,7 +69,7 @@ class FunctionModel:
     """
 
     bound_kinds: Sequence[str] = ()
-    family: Literal["poisson"] | None = None
+    family: Literal["poisson", "binomial"] | None = None
     _bounds: BoundsFunction | None = None
 
     def __init__(
@@ -83,7 +84,7 @@ class FunctionModel:
         start_sd: float = 0.0,
         simulate: Callable[[Any, Any], Any] | None = None,
         mean: Callable[[Any, Any], Tensor] | None = None,
-        family: Literal["poisson"] | None = None,
+        family: Literal["poisson", "binomial"] | None = None,
         lipschitz: Constant | None = None,
         curvature: Constant | None = None,
         third: Constant | None = None,
@@ -114,8 +115,8 @@ class FunctionModel:
         self.start_sd = float(start_sd)
         if mean is not None and not callable(mean):
             raise Refusal(f"mean = {mean!r} must be a function (theta, rows) -> (m,).")
-        if family not in (None, "poisson"):
-            raise Refusal(f"family = {family!r} is unknown; choose poisson, or leave it out.")
+        if family not in (None, "poisson", "binomial"):
+            raise Refusal(f"family = {family!r} is unknown; choose poisson or binomial, or leave it out.")
         if family is not None and mean is None:
             raise Refusal(f"family = {family} requires mean, a function (theta, rows) -> (m,).")
         self.simulate, self.mean = simulate, mean
@@ -257,14 +258,26 @@ class FunctionModel:
         return self.family is not None
 
     def fit_warnings(self, draws: Tensor, data: Rows) -> list[str]:
-        """Return a line if counts vary more than Poisson counts about the posterior means of their means.
+        """Return a line if counts vary more than the family allows about the posterior means of their means.
 
         Args:
             draws: of the posterior (K, P), the numbers of all named parameters or theta.
-            data: fields (n, ...), of which ``y`` are the counts.
+            data: fields (n, ...), of which ``y`` are the counts, and ``trials`` those of the family binomial.
+
+        Raises:
+            UserError: the data have no trials.
         """
         fields = {name: field[:: -(-len(data["y"]) // ROWS)] for name, field in data.items()}
-        return list(posterior_dispersion_warnings(fields["y"], self._means(draws, fields)))
+        means, trials = self._means(draws, fields), self._trials(fields)
+        return list(posterior_dispersion_warnings(fields["y"], means, trials))
+
+    def _trials(self, fields: Rows) -> Tensor | None:
+        """Return the trials that successes are out of (n,), None of another family."""
+        if self.family != "binomial":
+            return None
+        if "trials" not in fields:
+            raise UserError("family = binomial requires the field trials of the data.")
+        return fields["trials"]
 
     def _means(self, draws: Tensor, fields: Rows) -> Iterator[Tensor]:
         """Yield the outcome's mean (n,) at some of the draws (K, P), evenly spaced."""

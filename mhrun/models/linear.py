@@ -80,7 +80,7 @@ class Regression(Weights, ABC):
 
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
         """(C, D), x (C or 1, m, D) and y (C or 1, m) -> (C, m)."""
-        return self.value(predictor(theta.double(), rows["x"].double()) + self.offset(rows), rows["y"])
+        return self.value(predictor(theta.double(), rows["x"].double()) + self.offset(rows), rows)
 
     def offset(self, rows: Rows) -> Tensor | float:
         """Return the known part of eta (C or 1, m), which has no coefficient; 0 here."""
@@ -90,15 +90,15 @@ class Regression(Weights, ABC):
         """Return the Taylor polynomial of log_lik about the reference, without its constant, (C, m)."""
         x = rows["x"].double()
         step = predictor(theta.double() - reference, x)
-        first, second = self.slopes(x @ reference + self.offset(rows), rows["y"])
+        first, second = self.slopes(x @ reference + self.offset(rows), rows)
         return first * step if order == 1 else (first + 0.5 * second * step) * step
 
     @abstractmethod
-    def value(self, eta: Tensor, y: Tensor) -> Tensor:
+    def value(self, eta: Tensor, rows: Rows) -> Tensor:
         """Return f(eta, y), (C, m)."""
 
     @abstractmethod
-    def slopes(self, eta: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def slopes(self, eta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the first two derivatives of f in eta, each (C, m)."""
 
     @abstractmethod

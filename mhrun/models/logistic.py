@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -12,7 +11,7 @@ from torch.nn.functional import logsigmoid
 
 from mhrun.errors import Refusal, UserError
 from mhrun.models.linear import linear_bounds, predictor
-from mhrun.models.logistic_bounds import bound_pieces, lower_bound_pieces
+from mhrun.models.logistic_bounds import DERIVATIVES, TINY, UNTUNED, bound_pieces, lower_bound_pieces
 from mhrun.models.logistic_native import pieces
 from mhrun.models.logistic_sums import compiled_sums_pay, sums
 from mhrun.models.naming import named
@@ -25,11 +24,7 @@ _STARTS = ("normal", "uniform", "zeros")
 # Rows converted at once: converted rows stay in the processor's cache, which halves the time of a pass.
 _TILE = 256
 _PART = 8192  # rows of one part of a full-data sum
-_UNTUNED = 1.5  # |y x.theta| at which untuned lower bounds touch
-_TINY = 1e-8  # tanh(xi / 2) / (4 xi) is 1/8 to rounding below it
 _FEW = 64  # data of a chain up to which float64 products of all chains are one batched product
-# Bounds on |f'|, |f''| and |f'''| of f(eta) = log p(y | eta), eta = x.theta (Cornish et al. 2019).
-_DERIVATIVES = (1.0, 1 / 4, 1 / (6 * math.sqrt(3)))
 
 
 class Logistic(Weights):
@@ -156,7 +151,7 @@ class Logistic(Weights):
 
     def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
         """Return the bounds, see `mhrun.types.Bounds`; they hold everywhere."""
-        return linear_bounds(data["x"], _DERIVATIVES, kind, reference, _scale(data["x"]))
+        return linear_bounds(data["x"], DERIVATIVES, kind, reference, _scale(data["x"]))
 
     def native_bounds(self, data: Rows, kind: str, surrogate: Any) -> NativeBounds:
         """Return the pieces of the fused loop on bounded terms."""
@@ -185,17 +180,15 @@ class Logistic(Weights):
         x, y = self.in_float64(rows).values()
         z = y * predictor(theta.double(), x)
         xi = (
-            torch.full_like(z, _UNTUNED)
-            if anchor is None
-            else (x @ anchor).abs().clamp_min(_TINY).expand_as(z)
+            torch.full_like(z, UNTUNED) if anchor is None else (x @ anchor).abs().clamp_min(TINY).expand_as(z)
         )
         return logsigmoid(xi) + (z - xi) / 2 - torch.tanh(xi / 2) / (4 * xi) * (z - xi) * (z + xi)
 
     def native_lower_bound(self, data: Rows, sums: Any, *, tuned: bool) -> NativeLowerBound:
         """Return the pieces of the compiled loop of Firefly Monte Carlo, with the sums of all bounds."""
         x, y = self._fields({name: value[None] for name, value in data.items()})
-        xi = 0.0 if tuned else _UNTUNED
-        return lower_bound_pieces(x[0].numpy(), y[0].numpy(), _scale(x), self.precision, sums, xi, _TINY)
+        xi = 0.0 if tuned else UNTUNED
+        return lower_bound_pieces(x[0].numpy(), y[0].numpy(), _scale(x), self.precision, sums, xi, TINY)
 
     def native(self, data: Rows, *, full: bool) -> NativeModel:
         """Return the pieces of the fused loop: products in the precision of the data, the rest float64."""

@@ -64,8 +64,9 @@ class PoissonRegression(Regression):
         """Return the log of the exposure (C or 1, m), 0 without one."""
         return rows["exposure"].double().log() if "exposure" in rows else 0.0
 
-    def value(self, eta: Tensor, y: Tensor) -> Tensor:
+    def value(self, eta: Tensor, rows: Rows) -> Tensor:
         """Return f(eta, y), (C, m)."""
+        y = rows["y"]
         return y * eta - eta.exp() - torch.lgamma(y.double() + 1.0)
 
     def log_lik_size(self, theta: Tensor, rows: Rows) -> Tensor:
@@ -73,10 +74,10 @@ class PoissonRegression(Regression):
         eta, y = predictor(theta.double(), rows["x"].double()) + self.offset(rows), rows["y"].double()
         return y * eta.abs() + eta.exp() + torch.lgamma(y + 1.0)
 
-    def slopes(self, eta: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def slopes(self, eta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the first two derivatives of f in eta, each (C, m)."""
         mean = eta.exp()
-        return y - mean, -mean
+        return rows["y"] - mean, -mean
 
     def outcome_mean(self, theta: Tensor, rows: Rows) -> Tensor:
         """Return the mean e exp(x.theta), (C, m)."""

@@ -57,14 +57,14 @@ class RobustRegression(Regression):
             math.lgamma((nu + 1) / 2) - math.lgamma(nu / 2) - math.log(math.sqrt(math.pi * nu) * self.scale)
         )
 
-    def value(self, eta: Tensor, y: Tensor) -> Tensor:
+    def value(self, eta: Tensor, rows: Rows) -> Tensor:
         """Return f(eta, y), (C, m)."""
-        square = ((y - eta) / self.scale).square()
+        square = ((rows["y"] - eta) / self.scale).square()
         return self._constant - 0.5 * (self.degrees + 1) * (square / self.degrees).log1p()
 
-    def slopes(self, eta: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def slopes(self, eta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the first two derivatives of f in eta, each (C, m)."""
-        s = (y - eta) / self.scale
+        s = (rows["y"] - eta) / self.scale
         base = self.degrees + s.square()
         factor = (self.degrees + 1) / self.scale
         return factor * s / base, factor / self.scale * (s.square() - self.degrees) / base.square()

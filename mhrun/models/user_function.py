@@ -37,8 +37,9 @@ class UserFunction(FunctionModel):
         simulate: the dotted name of a function ``(theta, rows) -> fields`` that draws new data, for
             ``mhrun check experiment=...``, and for `LoadedRun.predict` where there is no `mean`.
         mean: the dotted name of a function ``(theta, rows) -> (m,)``, the mean of the outcome, for `LoadedRun.predict`.
-        family: the distribution of the outcome ``y`` given its `mean`: ``poisson``, counts, of which a run warns if
-            their variance is well above their mean. None: this is not judged.
+        family: the distribution of the outcome ``y`` given its `mean`: ``poisson``, counts, or ``binomial``, successes
+            out of the field ``trials``. A run warns if their variance is well above that of the family. None: this is
+            not judged.
         lipschitz: a bound on the norm of the gradient of each datum's log-likelihood in theta, everywhere: a number, or
             the dotted name of a function ``rows -> (n,)``. Exact minibatch tests need it. It is never guessed; a run
             stops if a term exceeds its bound. Parameters must be without constraints.
@@ -61,7 +62,7 @@ class UserFunction(FunctionModel):
         start_sd: float = 0.0,
         simulate: str | None = None,
         mean: str | None = None,
-        family: Literal["poisson"] | None = None,
+        family: Literal["poisson", "binomial"] | None = None,
         lipschitz: float | str | None = None,
         curvature: float | str | None = None,
         third: float | str | None = None,

@@ -8,13 +8,14 @@ from torch import Tensor
 
 from mhrun.data import Dataset
 from mhrun.errors import UserError
-from mhrun.models.linear import Regression
+from mhrun.models.weights import Weights
 from mhrun.native import native_form
 from mhrun.target.labels import other_labels
 from mhrun.types import Field, Model
 from mhrun.types.capabilities import HasFields, ReadsPixels, offers
 
-_EXPOSURE = "exposure"  # a field that changes a model which does not read it
+# Fields that change the outcome, and the regression that reads each.
+_SIZES = {"exposure": "Poisson", "trials": "binomial"}
 _BLOCK = 1 << 22  # values checked at once: a memory-mapped field may be larger than memory
 
 
@@ -33,9 +34,10 @@ def unfit(model: Model, data: Dataset) -> str | None:
     if fields is None:
         return None
     name, data_fields = type(model).__name__, data.fields
-    if _EXPOSURE in data_fields and _EXPOSURE not in fields and isinstance(model, Regression):
-        return f"{name} has no {_EXPOSURE}; leave it out of the data, or take a Poisson regression."
-    if (groups := data.facts.get("groups")) and isinstance(model, Regression):
+    for size, family in _SIZES.items():
+        if size in data_fields and size not in fields and isinstance(model, Weights):
+            return f"{name} has no {size}; leave it out of the data, or take a {family} regression."
+    if (groups := data.facts.get("groups")) and isinstance(model, Weights):
         return (
             f"{name} has no effects of groups ({', '.join(groups)}); leave them out of the data, or take a function: "
             "mhrun init DIR --data FILE --outcome COLUMN groups=[...] writes one."
@@ -57,6 +59,9 @@ def unfit(model: Model, data: Dataset) -> str | None:
         if need.values and (wrong := _wrong(need, data_fields[field])) is not None:
             remedy = f" {need.remedy}" if need.remedy else ""
             return f"{name} needs {field} {_values(need)}; the data have {wrong}.{remedy}"
+    for field, need in fields.items():
+        if need.at_most and (above := _above(data_fields[field], data_fields[need.at_most])) is not None:
+            return f"{name} needs {field} to be at most {need.at_most}; the data have {above}."
     return None
 
 
@@ -124,3 +129,12 @@ def _wrong(need: Field, values: Tensor) -> str | None:
             row = start + int(bad.nonzero()[0, 0])
             return f"{float(part[bad][0]):g} in row {row:,} (counted from 0)"
     return None
+
+
+def _above(values: Tensor, most: Tensor) -> str | None:
+    """Describe the first value that exceeds that of another field, with its row; None if there is none."""
+    rows = (values > most).nonzero()[:, 0]
+    if len(rows) == 0:
+        return None
+    row = int(rows[0])
+    return f"{float(values[row]):g} of {float(most[row]):g} in row {row:,} (counted from 0)"

@@ -27,6 +27,7 @@ class Field(NamedTuple):
 
     `values`: ``""``, any real numbers; ``signs``, +1 and -1; ``classes``, integers from 0 to `classes` - 1;
     ``counts``, integers from 0 on; ``positive``, above 0; ``zeros``, the placeholder datum of a density without data.
+    `at_most`: another field, whose values these must not exceed.
     """
 
     row: tuple[int, ...] | None  # shape of a row, () for a scalar; None for any shape
@@ -34,6 +35,7 @@ class Field(NamedTuple):
     classes: int = 0
     setting: str = ""  # the model's setting that determines the shape, for error messages
     remedy: str = ""  # a sentence after the message on wrong values
+    at_most: str = ""
 
 
 class DataShape(NamedTuple):

@@ -13,6 +13,7 @@ import mhrun
 from mhrun.build import build
 from mhrun.cli.configuration.compose import compose_config
 from mhrun.cli.main import run
+from mhrun.errors import UserError
 
 
 @pytest.fixture(autouse=True)
@@ -108,6 +109,66 @@ def test_counts_give_a_poisson_regression_if_it_is_chosen(capsys):
     assert (config["data"]["outcome"], config["data"]["intercept"]) == ("number", True)
     few = ["steps=40", "warmup=60", "~methods.mint", "~methods.sgld", "~methods.smh2"]
     assert run(["--project", "mine", "my_rows", "scale=smoke", "runtime.report=false", *few]) == 0
+
+
+def test_successes_out_of_trials(capsys):
+    """Of 400 rows with 0 to 19 trials; the run predicts expected successes of new rows."""
+    rng = np.random.default_rng(4)
+    attempts = rng.integers(0, 20, 400)
+    table(rows=400, wins=lambda rng, rows: rng.binomial(attempts, 0.3), attempts=attempts)
+    arguments = ["--data", "my rows.csv", "--outcome", "wins"]
+    assert run(["init", "mine", *arguments, "trials=attempts"]) == 2
+    assert "trials=attempts requires counts of successes: add model=binomial." in capsys.readouterr().err
+    assert run(["init", "mine", *arguments, "model=binomial"]) == 2
+    assert "model=binomial requires trials=COLUMN" in capsys.readouterr().err
+    arguments += ["model=binomial", "trials=attempts"]
+    assert run(["init", "mine", *arguments]) == 0
+    out = capsys.readouterr().out
+    assert "model   binomial regression of wins out of attempts: " in out
+    assert "400 rows, 2 columns" in out
+    assert "times that of a binomial" not in out
+    few = ["steps=300", "warmup=100", "runtime.report=false", "~methods.mint", "~methods.smh2"]
+    assert run(["--project", "mine", "my_rows", "scale=smoke", *few]) == 0
+    loaded = mhrun.load("outputs/my_rows/latest", project="mine")
+    expected = loaded.predict("mcmc", {"age": [0.0, 0.0], "bmi": [0.0, 0.0], "attempts": [10, 100]})
+    assert float(expected[1]) == pytest.approx(10 * float(expected[0]))
+    assert float(expected[1]) == pytest.approx(30, abs=10)  # of 3,800 trials in all, and 400 draws
+    with pytest.raises(
+        UserError, match="there is no column 'attempts', the trials, which successes are out of"
+    ):
+        loaded.predict("mcmc", {"age": [0.0], "bmi": [0.0]})
+
+
+def test_successes_that_exceed_their_trials_are_refused(capsys):
+    table(rows=40, wins=lambda rng, rows: np.arange(rows) % 5, attempts=np.full(40, 3))
+    arguments = ["--data", "my rows.csv", "--outcome", "wins", "model=binomial", "trials=attempts"]
+    assert run(["init", "mine", *arguments]) == 2
+    assert "model=binomial: 'wins' is 4 where the trials 'attempts' are 3." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("noise", "lines"), [(False, 0), (True, 1)])
+@pytest.mark.parametrize("groups", [[], ["groups=school"]])
+def test_successes_that_vary_too_much_are_named(noise, lines, groups, capsys):
+    """Within schools too, whose chances differ by more than the features explain."""
+    rng = np.random.default_rng(5)
+    school = rng.integers(0, 12, 600)
+    chance = 1 / (1 + np.exp(-rng.normal(0, 1, 12)[school] * bool(groups)))
+    if noise:
+        chance = rng.beta(4 * chance, 4 * (1 - chance))
+    settings = {"school": school} if groups else {}
+    table(rows=600, wins=lambda rng, rows: rng.binomial(20, chance), attempts=np.full(600, 20), **settings)
+    arguments = ["--data", "my rows.csv", "--outcome", "wins", "model=binomial", "trials=attempts", *groups]
+    assert run(["init", "mine", *arguments]) == 0
+    out = capsys.readouterr().out
+    assert out.count("times that of a binomial distribution") == lines
+    if not groups:
+        return
+    assert "model   binomial regression of wins, intercepts by school" in out
+    text = Path("mine/my_rows_model.py").read_text()
+    assert "Binomial(rows.trials, logits=mean).log_prob(rows.y)" in text
+    assert "family: binomial" in Path("mine/conf/model/my_rows.yaml").read_text()
+    few = ["steps=30", "warmup=20", "runtime.report=false"]
+    assert run(["--project", "mine", "my_rows", "scale=smoke", *few]) == 0
 
 
 def test_counts_with_an_exposure(capsys):

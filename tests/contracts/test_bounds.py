@@ -8,6 +8,7 @@ import torch
 
 from mhrun.data import Dataset
 from mhrun.errors import Refusal
+from mhrun.models.binomial_regression import BinomialRegression
 from mhrun.models.bounds import constant_bounds
 from mhrun.models.function import FunctionModel
 from mhrun.models.gaussian_mean import GaussianMean
@@ -48,6 +49,10 @@ CASES = {
         PoissonRegression(3),
         {"x": X, "y": COUNTS, "exposure": np.random.default_rng(5).uniform(0.1, 9.0, 12)},
     ),
+    "binomial": (
+        BinomialRegression(3),
+        {"x": X, "y": COUNTS, "trials": COUNTS + np.random.default_rng(5).integers(0, 9, 12)},
+    ),
     "softmax": (SoftmaxRegression(3, 4), {"x": X, "y": CLASSES}),
     "tied_means": (TiedMeans(), {"x": X.ravel()}),
     "mixture_means": (MixtureMeans(4), {"x": 3 * X.ravel()}),
@@ -56,7 +61,14 @@ CASES = {
 }
 PAIRS = [(name, kind) for name, (model, _) in CASES.items() for kind in model.bound_kinds]
 # Bounds that a search should nearly reach; the others are products of separate bounds.
-TIGHT = {"logistic": 0.8, "logistic_bytes": 0.8, "robust": 0.8, "robust_cauchy": 0.8, "function": 0.8}
+TIGHT = {
+    "logistic": 0.8,
+    "logistic_bytes": 0.8,
+    "robust": 0.8,
+    "robust_cauchy": 0.8,
+    "function": 0.8,
+    "binomial": 0.8,
+}
 
 
 # The bytes as they are stored, for a model that converts them itself.

@@ -62,6 +62,7 @@ KINDS = (scalars, labelled_rows, counted_rows, rows_of_three_classes, classes, c
 SMALL = {
     "logistic": {"dim": 784},
     "poisson_regression": {"dim": 10},
+    "binomial_regression": {"dim": 10},
     "robust_regression": {"dim": 10},
     "softmax_regression": {"features": 10, "classes": 3},
     "convolutional": {"widths": [4, 8], "dense": 8},
@@ -86,7 +87,11 @@ def declared(model, rng):
     fields = declared_fields(model)
     if any(field.row is None for field in fields.values()):
         return {}
-    return {name: VALUES[field.values](rng, field, (300, *field.row)) for name, field in fields.items()}
+    found = {name: VALUES[field.values](rng, field, (300, *field.row)) for name, field in fields.items()}
+    for name, field in fields.items():
+        if field.at_most:
+            found[name] = np.minimum(found[name], found[field.at_most])
+    return found
 
 
 def readable(model, theta, rng):

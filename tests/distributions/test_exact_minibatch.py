@@ -14,6 +14,7 @@ from significance import ALPHA, Z, assert_mean
 
 from mhrun.data import Dataset
 from mhrun.kernels import MetropolisHastings
+from mhrun.models.binomial_regression import BinomialRegression
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.logistic import Logistic
 from mhrun.models.poisson_regression import PoissonRegression
@@ -54,6 +55,7 @@ def targets():
     mixture = rng.normal(size=N) * 1.4 + (rng.random(N) < 0.5)
     counts, classes = rng.poisson(np.exp(0.5 * x.sum(1))), rng.integers(0, 3, N)
     logistic = Logistic(2, prior_variance=2.0, start="zeros")
+    trials = counts + np.arange(N) % 4
     return {
         "gaussian": (Target(GaussianMean(1.0), Dataset.of(rng.normal(0.5, 1, N))), 0.2),
         "tied_means": (Target(TiedMeans(), Dataset.of(mixture), temper="likelihood"), 0.25),
@@ -71,6 +73,14 @@ def targets():
         "poisson_2": (
             Target(PoissonRegression(2, 2.0), Dataset.of({"x": x, "y": counts}), surrogate="taylor2"),
             0.4,
+        ),
+        "binomial_2": (
+            Target(
+                BinomialRegression(2, 2.0),
+                Dataset.of({"x": x, "y": counts, "trials": trials}),
+                surrogate="taylor2",
+            ),
+            0.6,
         ),
         "softmax_2": (
             Target(SoftmaxRegression(2, 3, 1.0), Dataset.of({"x": x, "y": classes}), surrogate="taylor2"),

@@ -20,6 +20,7 @@ from mhrun.errors import Interrupted, UserError
 from mhrun.exchanges import MADE
 from mhrun.kernels import ReplicaExchange
 from mhrun.kernels.zig_zag import VELOCITY, ZigZag, _first_times
+from mhrun.models.binomial_regression import BinomialRegression
 from mhrun.models.function import FunctionModel
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.logistic import Logistic
@@ -41,6 +42,10 @@ MODELS = {
     "logistic": (Logistic(1, 2.0, "zeros"), {"x": X, "y": SIGNS}),
     "robust": (RobustRegression(1, prior_variance=2.0), {"x": X, "y": 0.5 * X[:, 0] + RNG.standard_t(4, N)}),
     "poisson": (PoissonRegression(1, 2.0), {"x": X / 3, "y": RNG.poisson(np.exp(0.1 * X[:, 0]))}),
+    "binomial": (
+        BinomialRegression(1, 2.0),
+        {"x": X / 3, "y": 1.0 + np.arange(N) % 3, "trials": 1.0 + np.arange(N) % 3 + np.arange(N) % 5},
+    ),
     "poisson_exposure": (
         PoissonRegression(1, 2.0),
         {"x": X / 3, "y": RNG.poisson(np.exp(0.1 * X[:, 0])), "exposure": 0.2 + np.arange(len(X)) % 5},
@@ -77,6 +82,8 @@ def follow(kernel, target, theta, step, temperature, steps):
         ("robust", "taylor1", 2.0, 2.0, "posterior"),
         ("robust", "taylor2", 2.0, 1.0, "posterior"),
         ("poisson", "taylor2", 1.5, 1.0, "posterior"),
+        ("binomial", "taylor1", 0.5, 1.0, "posterior"),
+        ("binomial", "taylor2", 1.5, 1.0, "posterior"),
     ],
 )
 def test_draws_of_the_posterior_remain_draws_of_it(name, surrogate, step, temperature, temper):

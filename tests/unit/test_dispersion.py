@@ -135,7 +135,7 @@ def test_effects_count_by_what_the_data_determine_of_them():
 
 
 def test_the_family_of_a_function_is_checked():
-    with pytest.raises(Refusal, match="family = 'normal' is unknown; choose poisson"):
+    with pytest.raises(Refusal, match="family = 'normal' is unknown; choose poisson or binomial"):
         _model(family="normal")
     with pytest.raises(Refusal, match="family = poisson requires mean"):
         _model(family="poisson", mean=None)

@@ -46,7 +46,8 @@ def differ_clearly(kind: str, data: Dataset, column: str) -> bool:
     codes, n = fields[column].astype(np.int64), len(fields[column])
     x = fields.get("x")
     x = np.empty((n, 0)) if x is None or x.shape[1] > _WIDEST else x
-    residuals, information = _without_groups(kind, fields["y"], x, fields.get("exposure"))
+    sizes = fields.get("exposure", fields.get("trials", np.ones(n)))
+    residuals, information = _without_groups(kind, fields["y"], x, sizes)
     weights: Array = np.bincount(codes, information).astype(np.float64)
     count = len(weights)
     if n <= count or count < 2 or not (weights > 0).all():
@@ -61,28 +62,31 @@ def differ_clearly(kind: str, data: Dataset, column: str) -> bool:
     return between > _CLEAR * float(np.median(1 / weights))
 
 
-def _without_groups(kind: str, y: Array, x: Array, exposure: Array | None) -> tuple[Array, Array]:
-    """Return the residuals and the information of each datum in the regression without groups (n,)."""
+def _without_groups(kind: str, y: Array, x: Array, sizes: Array) -> tuple[Array, Array]:
+    """Return the residuals and the information of each datum in the regression without groups (n,).
+
+    `sizes` are exposures or trials (n,).
+    """
     design = np.column_stack([np.ones(len(y)), x])
-    weights, times = np.zeros(design.shape[1]), np.ones(len(y)) if exposure is None else exposure
+    weights = np.zeros(design.shape[1])
     y = (y > 0).astype(float) if kind == "logistic" else y
     if kind == "Poisson":
-        weights[0] = np.log(max(y.sum(), 0.5) / times.sum())
+        weights[0] = np.log(max(y.sum(), 0.5) / sizes.sum())
     for _ in range(_ITERATIONS):
-        mean, information = _moments(kind, design @ weights, times)
+        mean, information = _moments(kind, design @ weights, sizes)
         precision = design.T @ (information[:, None] * design) + _PRECISION * np.eye(len(weights))
         weights = weights + np.linalg.solve(precision, design.T @ (y - mean) - _PRECISION * weights)
-    mean, information = _moments(kind, design @ weights, times)
+    mean, information = _moments(kind, design @ weights, sizes)
     return y - mean, information
 
 
-def _moments(kind: str, predictor: Array, times: Array) -> tuple[Array, Array]:
+def _moments(kind: str, predictor: Array, sizes: Array) -> tuple[Array, Array]:
     """Return mean and information of each datum at its linear predictor (n,)."""
     if kind == "linear":
         return predictor, np.ones_like(predictor)
     bounded: Any = predictor.clip(-30.0, 30.0)  # a step that is too long may overflow
-    if kind == "logistic":
-        mean = 1 / (1 + np.exp(-bounded))
-        return mean, (mean * (1 - mean)).clip(1e-12)
-    mean = times * np.exp(bounded)
+    if kind in ("logistic", "binomial"):
+        chance = 1 / (1 + np.exp(-bounded))
+        return sizes * chance, (sizes * chance * (1 - chance)).clip(1e-12)
+    mean = sizes * np.exp(bounded)
     return mean, mean.clip(1e-12)

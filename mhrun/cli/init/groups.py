@@ -67,12 +67,24 @@ _LIKELIHOODS = {
         {},
         "HalfNormal(1.0)",
     ),
+    "binomial": Likelihood(
+        "Binomial regression",
+        "{target} ~ Binomial({trials}, 1 / (1 + exp(-({mean})))).",
+        "Binomial, Normal",
+        "Binomial(rows.trials, logits=mean).log_prob(rows.y)",
+        "Binomial(rows.trials, logits=mean).sample()",
+        "rows.trials * mean.sigmoid()",
+        3.0,
+        {},
+        "HalfNormal(2.0)",
+    ),
 }
 
 _PREDICTED = {
     "linear": "the mean of the outcome",
     "logistic": "the probability of the positive outcome",
     "Poisson": "the expected count",
+    "binomial": "the expected successes",
 }
 
 
@@ -117,7 +129,7 @@ def multilevel(kind: str, name: str, target: str, data: Dataset, form: str | Non
     functions = {part: f"{name}_model.{part}" for part in ("log_lik", "simulate")}
     functions["mean"] = f"{name}_model.mean_outcome"
     functions |= {"log_prior": f"{name}_model.log_prior"} if centred else {}
-    functions |= {"family": "poisson"} if kind == "Poisson" else {}
+    functions |= {"family": kind.lower()} if kind in ("Poisson", "binomial") else {}
     positive = data.facts.get("positive")
     value = "" if positive is None else f" = {positive!r}"
     equation = likelihood.equation.format(
@@ -125,6 +137,7 @@ def multilevel(kind: str, name: str, target: str, data: Dataset, form: str | Non
         value=value,
         mean=" + ".join(formula),
         rate=f"{exposure} * " if exposure else "",
+        trials=data.facts.get("trials"),
     )
     comments = [equation, _SIZED, *_comments(groups, centred, form)]
     times = " * rows.exposure" * bool(exposure)

@@ -44,8 +44,8 @@ def hints_of(data: Dataset, kind: str) -> Iterator[str]:
         yield from _collinear(data)
     if kind == "linear":
         yield from _proportions(data)
-    if kind == "Poisson":
-        yield from _overdispersed(data)
+    if kind in ("Poisson", "binomial"):
+        yield from _overdispersed(data, kind)
 
 
 def _whole_numbers(data: Dataset) -> Iterator[str]:
@@ -125,50 +125,75 @@ def _proportions(data: Dataset) -> Iterator[str]:
     if ((y >= -_ROUNDED) & (y <= 1 + _ROUNDED)).all():
         inside = ((y > _ROUNDED) & (y < 1 - _ROUNDED)).all()
         remedy = (
-            "such as the log odds" if inside else "in a model of your own (Beta, or counts out of a total)"
+            "such as the log odds"
+            if inside
+            else "in a model of your own (Beta); of counts out of a total, model=binomial"
         )
         yield f"the outcome is between 0 and 1: predictions may be outside; take a scale without ends, {remedy}"
 
 
-def _overdispersed(data: Dataset) -> Iterator[str]:
-    """Yield a line on counts whose variance is above the mean, by Pearson's statistic of a maximum-likelihood fit.
+def _overdispersed(data: Dataset, kind: str) -> Iterator[str]:
+    """Yield a line on counts whose variance is above the model's, by Pearson's statistic of a maximum-likelihood fit.
 
     With groups, each has an effect without a prior. Given their sum, the counts of a group are multinomial, so that the
-    statistic of its k rows has mean k - 1, however few and small they are. Groups of zeros are left out: any effect
-    that is low enough fits them.
+    statistic of its k rows has mean k - 1, however few and small they are. Groups of zeros, and those where all trials
+    are successes, are left out: any effect that is low or high enough fits them.
     """
     from sklearn.exceptions import ConvergenceWarning
-    from sklearn.linear_model import PoissonRegressor
 
     y = _some_rows(data, "y")
     x = _some_rows(data, "x") if "x" in data.fields else np.empty((len(y), 0))
-    exposure = _some_rows(data, "exposure") if "exposure" in data.fields else np.ones(len(y))
-    settings: dict[str, Any] = {"alpha": 1e-8, "max_iter": 300}
-    parameters = x.shape[1]
+    size_field = "trials" if kind == "binomial" else "exposure"
+    sizes = _some_rows(data, size_field) if size_field in data.fields else np.ones(len(y))
+    parameters, has_groups = x.shape[1], bool(data.facts.get("groups"))
     if groups := [_some_rows(data, name).astype(np.int64) for name in data.facts.get("groups", {})]:
-        kept = _informative(groups, y)
+        kept = _informative(groups, [y, sizes - y] if kind == "binomial" else [y])
         if not kept.any():
             return
-        y, exposure = y[kept], exposure[kept]
+        y, sizes = y[kept], sizes[kept]
         x, parameters = _with_indicators(x[kept], [codes[kept] for codes in groups])
-        settings = {"alpha": 1e-7, "solver": "newton-cholesky"}  # lbfgs takes too many steps with rare groups
-    if len(y) <= parameters or not y.any():
+    if len(y) <= parameters or not y.any() or (kind == "binomial" and not (sizes - y).any()):
         return
+    fit = _binomial_means if kind == "binomial" else _poisson_means
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.simplefilter("ignore", scipy.linalg.LinAlgWarning)  # another solver then takes over
-        rates = PoissonRegressor(fit_intercept=False, **settings)
-        mean = exposure * rates.fit(x, y / exposure, sample_weight=exposure).predict(x)
-    yield from dispersion_warnings(torch.from_numpy(y), torch.from_numpy(mean), parameters)
+        mean = torch.from_numpy(fit(x, y, sizes, has_groups=has_groups))
+    trials = torch.from_numpy(sizes) if kind == "binomial" else None
+    yield from dispersion_warnings(torch.from_numpy(y), mean, parameters, trials)
 
 
-def _informative(groups: Sequence[np.ndarray], y: np.ndarray) -> np.ndarray:
-    """Return which rows are in groups with other counts than 0 (n,): of each column, of its first groups if many."""
+def _poisson_means(x: Any, y: np.ndarray, exposure: np.ndarray, *, has_groups: bool) -> np.ndarray:
+    """Return the fitted means of counts (n,)."""
+    from sklearn.linear_model import PoissonRegressor
+
+    settings: dict[str, Any] = {"alpha": 1e-8, "max_iter": 300}
+    if has_groups:
+        settings = {"alpha": 1e-7, "solver": "newton-cholesky"}  # lbfgs takes too many steps with rare groups
+    rates = PoissonRegressor(fit_intercept=False, **settings)
+    mean: np.ndarray = exposure * rates.fit(x, y / exposure, sample_weight=exposure).predict(x)
+    return mean
+
+
+def _binomial_means(x: Any, y: np.ndarray, trials: np.ndarray, *, has_groups: bool) -> np.ndarray:
+    """Return the fitted means of successes (n,): a row of Bernoulli trials is two weighted ones."""
+    from sklearn.linear_model import LogisticRegression
+
+    stack = scipy.sparse.vstack if has_groups else np.vstack
+    labels, weights = np.repeat([1, 0], len(y)), np.concatenate([y, trials - y])
+    model = LogisticRegression(C=1e8, fit_intercept=False, solver="newton-cholesky", max_iter=300)
+    mean: np.ndarray = trials * model.fit(stack([x, x]), labels, sample_weight=weights).predict_proba(x)[:, 1]
+    return mean
+
+
+def _informative(groups: Sequence[np.ndarray], counts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return which rows are in groups with a sum of each of the counts (n,) above 0, of its first groups if many."""
     kept: np.ndarray = np.all([codes < _GROUPS // len(groups) for codes in groups], axis=0)
     left = -1
     while left != (left := kept.sum()):  # without a row, a group of another column may have zeros only
         for codes in groups:
-            kept &= np.bincount(codes, y * kept)[codes] > 0
+            for count in counts:
+                kept &= np.bincount(codes, count * kept)[codes] > 0
     return kept
 
 

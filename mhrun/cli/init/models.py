@@ -28,7 +28,7 @@ class Fitted(NamedTuple):
 class RegressionTemplate(NamedTuple):
     """A kind of regression."""
 
-    kind: str  # linear, logistic, softmax or Poisson
+    kind: str  # linear, logistic, softmax, Poisson or binomial
     table: Mapping[str, Any]  # how the table is read
     has_bounds: bool  # so that exact minibatch methods can run
     fitted: Callable[
@@ -56,7 +56,7 @@ def regression_of(chosen: str | None, target: str, levels: Sequence[Any]) -> Reg
         raise UserError(f"model=logistic is for two values, and '{target}' has more.")
     if name == "softmax" and len(levels) > CLASSES:
         raise UserError(f"model=softmax is for at most {CLASSES} classes, and '{target}' has more values.")
-    if name in ("linear", "poisson") and not numbers:
+    if name in ("linear", "poisson", "binomial") and not numbers:
         raise UserError(f"model={name} is for numbers, and '{target}' holds {levels[0]!r} and {levels[1]!r}.")
     return REGRESSIONS[name]
 
@@ -165,6 +165,18 @@ def _poisson(name: str, target: str, data: Dataset, _levels: Sequence[Any]) -> F
     return _built_in(name, "poisson_regression", comment, data, outcome)
 
 
+def _binomial(name: str, target: str, data: Dataset, _levels: Sequence[Any]) -> Fitted:
+    y, trials, column = data.fields["y"], data.fields["trials"], data.facts["trials"]
+    if not bool((y >= 0).all() and (y == y.round()).all()):
+        raise UserError(f"model=binomial is for counts 0, 1, 2, ..., and '{target}' holds other numbers.")
+    if bool((above := y > trials).any()):
+        value, most = float(y[above][0]), float(trials[above][0])
+        raise UserError(f"model=binomial: '{target}' is {value:g} where the trials '{column}' are {most:g}.")
+    comment = f"{target} ~ Binomial({column}, 1 / (1 + exp(-x.theta))); the first column of x is 1."
+    outcome = f"{target} out of {column}: {y.sum():,.0f} of {trials.sum():,.0f}"
+    return _built_in(name, "binomial_regression", comment, data, outcome)
+
+
 def _linear(name: str, target: str, data: Dataset, _levels: Sequence[Any]) -> Fitted:
     features = features_of(data.facts)
     parameters = {
@@ -191,6 +203,7 @@ REGRESSIONS: Mapping[str, RegressionTemplate] = {
     "linear": RegressionTemplate("linear", {"outcome": "number", "standardise_target": True}, False, _linear),
     "softmax": RegressionTemplate("softmax", {"outcome": "class", "intercept": True}, True, _softmax),
     "poisson": RegressionTemplate("Poisson", {"outcome": "number", "intercept": True}, True, _poisson),
+    "binomial": RegressionTemplate("binomial", {"outcome": "number", "intercept": True}, True, _binomial),
 }
 
 _LINEAR = '''\

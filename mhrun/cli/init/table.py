@@ -90,8 +90,7 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> NewPr
         file, target, table_settings.get("separator"), table_settings.get("missing_values", ())
     )
     regression = regression_of(model, target, levels)
-    if table_settings.get("exposure") and regression.kind != "Poisson":
-        raise UserError(f"exposure={table_settings['exposure']} requires counts: add model=poisson.")
+    _check_sizes(table_settings, regression.kind)
     table_settings |= {"target": target, **regression.table}
     groups = table_settings.get("groups")
     if form is not None and not groups:
@@ -130,6 +129,23 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> NewPr
     ]
     exact = next((method for method in methods if method in _EXACT), None)
     return NewProject(name, files, lines, exact)
+
+
+def _check_sizes(table_settings: Mapping[str, Any], kind: str) -> None:
+    """Refuse an exposure or trials that the model does not read, and a binomial regression without trials.
+
+    Raises:
+        UserError: there are such.
+    """
+    if (exposure := table_settings.get("exposure")) and kind != "Poisson":
+        raise UserError(f"exposure={exposure} requires counts: add model=poisson.")
+    if (trials := table_settings.get("trials")) and kind != "binomial":
+        raise UserError(f"trials={trials} requires counts of successes: add model=binomial.")
+    if kind == "binomial" and not trials:
+        raise UserError(
+            "model=binomial requires trials=COLUMN, the trials of which the outcome counts the successes; of single "
+            "trials, two values, model=logistic is the same."
+        )
 
 
 def _loaded(file: Path, target: str, levels: Sequence[Any], table_settings: Mapping[str, Any]) -> Dataset:

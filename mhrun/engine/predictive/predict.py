@@ -44,12 +44,12 @@ def predict(
 
     Args:
         trace: what `mhrun.sample` returned, or a trace that was opened from disk.
-        model: what f is: of a model of classes, the probability of each class; of a logistic, Poisson or robust
-            regression, the mean of the outcome (logistic: the probability of +1); of a `FunctionModel`, its `mean`; of
-            a torch module with a ``likelihood=``, the module's outputs; a function ``(theta, batch) -> (m, ...)`` is f
-            itself, with theta and batch as a log-likelihood has them.
+        model: what f is: of a model of classes, the probability of each class; of a logistic, Poisson, binomial
+            or robust regression, the mean of the outcome (logistic: the probability of +1); of a `FunctionModel`, its
+            `mean`; of a torch module with a ``likelihood=``, the module's outputs; a function ``(theta, batch) ->
+            (m, ...)`` is f itself, with theta and batch as a log-likelihood has them.
         x: the new data: an array, a mapping of arrays, a pandas DataFrame or a `Dataset`; with the field ``exposure``
-            if a Poisson regression was fitted with one.
+            or ``trials`` if the regression was fitted with them.
         every: use every so many draws only.
         each: return f at each draw, not the mean; draws that are left out are NaN.
         seed: of the random numbers of a function that samples, such as ``StudentT(...).sample()``: new data of each
