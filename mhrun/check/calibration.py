@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy.stats import norm
 from torch import Tensor
 
+from mhrun.array_types import FloatArray
 from mhrun.check.results import FAILS, FALSE_ALARMS, HOLDS, NONE, CheckResult, by_uniforms
 from mhrun.data import Dataset
 from mhrun.errors import UserError
@@ -29,8 +29,6 @@ from mhrun.random import derive_key
 from mhrun.target import Target
 from mhrun.types import Model, Rows
 from mhrun.types.capabilities import DrawsPrior, Simulates, offers
-
-Array = npt.NDArray[np.floating]
 
 LOG_LIK = "log-likelihood"  # also ranked: a quantity of parameters and data (Modrak et al. 2023)
 MOST, LEAST = 39, 7  # draws that theta* is ranked among
@@ -92,7 +90,7 @@ class Replicates(Dataset):
 class Simulated(NamedTuple):
     """Parameters from the prior with data from the model."""
 
-    truth: Array  # (L, P) in the user's coordinates
+    truth: FloatArray  # (L, P) in the user's coordinates
     data: Replicates
 
 
@@ -113,10 +111,10 @@ def refuses(model: Model) -> str | None:
     return None
 
 
-def _values(model: Any, theta: Tensor) -> Array:
+def _values(model: Any, theta: Tensor) -> FloatArray:
     """Return points (L, D) as draws have them (L, P)."""
     parameters = parameters_of(model)
-    points: Array = (theta if parameters is None else parameters.flat(theta)).numpy()
+    points: FloatArray = (theta if parameters is None else parameters.flat(theta)).numpy()
     return points
 
 
@@ -207,8 +205,8 @@ def calibrated(
     name: str,
     model: Any,
     given: Simulated,
-    draws: Array,
-    ess: Callable[[Array], float],
+    draws: FloatArray,
+    ess: Callable[[FloatArray], float],
     comparisons: int,
     seed: int,
 ) -> MethodCalibration:
@@ -280,7 +278,7 @@ def unseen_width(replications: int, quantities: int) -> float:
     return math.expm1(1.4 * z / math.sqrt(2 * replications))
 
 
-def _log_likelihoods(model: Any, simulation: Simulated, thinned: Array) -> tuple[Array, Array]:
+def _log_likelihoods(model: Any, simulation: Simulated, thinned: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the log-likelihood of each data set at its parameters (L,), and at the draws (L, R)."""
     at_truth, at_draws = [], []
     parameters = parameters_of(model)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special, stats
 
-Array = npt.NDArray[np.floating]
+from mhrun.array_types import FloatArray
 
 HOLDS, FAILS, MEASURED, NONE = "holds", "fails", "measured", "does not apply"
 NO_POWER = "no power"
@@ -59,15 +59,15 @@ def unless_still(verdict: CheckResult, moved: float, least: float, when: str) ->
     return verdict._replace(outcome=NO_POWER, detail=detail)
 
 
-def distance(before: Array, after: Array, scale: Array | float) -> float:
+def distance(before: FloatArray, after: FloatArray, scale: FloatArray | float) -> float:
     """Return the root mean square of moves (C, D) in units of scale (C, 1), in the coordinate that moves least."""
     if not len(before):
         return 0.0
-    moves: Array = np.sqrt(np.mean(((after - before) / scale) ** 2, axis=0))
+    moves: FloatArray = np.sqrt(np.mean(((after - before) / scale) ** 2, axis=0))
     return float(moves.min())
 
 
-def by_uniforms(check_name: str, uniforms: Array, what: str, alpha: float = ALPHA) -> CheckResult:
+def by_uniforms(check_name: str, uniforms: FloatArray, what: str, alpha: float = ALPHA) -> CheckResult:
     """Judge whether each column of (C, k) is uniform: Kolmogorov-Smirnov distance, k comparisons in one."""
     if not uniforms.size:
         return CheckResult(check_name, FAILS, f"{what}: there are no draws to judge")
@@ -80,7 +80,7 @@ def by_uniforms(check_name: str, uniforms: Array, what: str, alpha: float = ALPH
     return CheckResult(check_name, HOLDS if p > alpha else FAILS, detail, float(worst.statistic), p)
 
 
-def by_paths(check_name: str, paths: Sequence[Array], what: str) -> CheckResult:
+def by_paths(check_name: str, paths: Sequence[FloatArray], what: str) -> CheckResult:
     """Judge whether draws along paths are uniform: their ends by Kolmogorov-Smirnov, their normal scores by moments.
 
     The normal score of a uniform u is the z of which u is the probability below. Its mean and mean square over a path
@@ -142,6 +142,6 @@ def by_flows(
     return CheckResult(check_name, HOLDS if p > ALPHA else FAILS, detail, square, p)
 
 
-def mean_and_error(by_chain: Array) -> tuple[float, float]:
+def mean_and_error(by_chain: FloatArray) -> tuple[float, float]:
     """Return the mean of independent chains (C,) and its standard error."""
     return float(by_chain.mean()), float(by_chain.std(ddof=1) / len(by_chain) ** 0.5)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mhrun.array_types import FloatArray
 from mhrun.check.results import NONE, CheckResult
 from mhrun.check.targets import Known
 from mhrun.errors import Refusal, UserError
@@ -21,8 +22,6 @@ from mhrun.parts import Kernel
 from mhrun.random import Draws, Streams, derive_key
 from mhrun.target import Target
 from mhrun.types import Controls, Info, State
-
-Array = npt.NDArray[np.floating]
 
 # The step size is the largest with this acceptance rate, or with this share of that of the smallest step, if that is
 # less; the second numbers are for targets in several dimensions.
@@ -203,10 +202,10 @@ class Subject:
         """Return about this number of chains, a multiple of the rungs."""
         return max(1, chains // self.rungs) * self.rungs
 
-    def temperatures(self, chains: int, base: float = 1.0) -> Array:
+    def temperatures(self, chains: int, base: float = 1.0) -> FloatArray:
         """Return the temperature of each chain (C,), doubled from rung to rung."""
         rungs = self.rungs
-        temperature: Array = base * 2.0 ** (np.arange(chains) % rungs)
+        temperature: FloatArray = base * 2.0 ** (np.arange(chains) % rungs)
         return temperature
 
     def shorter(self, chains: int) -> npt.NDArray[np.bool_]:
@@ -268,7 +267,7 @@ class Subject:
             self._limits[key] = share if share > 0 else 1.0
         return self._limits[key]
 
-    def _begin(self, known: Known, base: float) -> tuple[Array, Array]:
+    def _begin(self, known: Known, base: float) -> tuple[FloatArray, FloatArray]:
         """Return starting points of the chains of a search, and their temperatures."""
         temperature = self.temperatures(self.whole(100), base)
         return known.draw(np.random.default_rng(self.seed), temperature), temperature
@@ -307,17 +306,17 @@ class Subject:
         self,
         kernel: Kernel,
         target: Target,
-        theta: Array,
+        theta: FloatArray,
         steps: int,
-        step_size: float | Array,
-        temperature: Array,
+        step_size: float | FloatArray,
+        temperature: FloatArray,
         *,
         name: str = "check",
         first_chain: int = 0,
         first_step: int = 1,
         numbers: Sequence[int] | None = None,
         state: State | None = None,
-        noise_temperature: Array | None = None,
+        noise_temperature: FloatArray | None = None,
     ) -> ChainPaths:
         """Move chains from theta (C, D), or from a state, and return their trajectories.
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy import special
 from torch import Tensor
 
+from mhrun.array_types import FloatArray
 from mhrun.data import Dataset
 from mhrun.models.bounds import constant_bounds
 from mhrun.models.function import FunctionModel
@@ -21,8 +21,6 @@ from mhrun.target import Target
 from mhrun.types import Bounds, Model, Reference, Rows
 from mhrun.types.capabilities import HasBounds, HasLowerBounds, bound_kinds_of, offers
 
-Array = npt.NDArray[np.floating]
-
 
 class Known(NamedTuple):
     """A target and its distribution at any temperatures T (C,)."""
@@ -30,11 +28,12 @@ class Known(NamedTuple):
     name: str
     model: Model
     data: Dataset
-    draw: Callable[[np.random.Generator, Array], Array]  # T (C,) -> draws (C, D)
-    uniforms: Callable[[Array, Array], Array]  # draws (C, D) and T (C,) -> (C, k), uniform under the target
-    centre: Array  # (D,) mean at T = 1
+    draw: Callable[[np.random.Generator, FloatArray], FloatArray]  # T (C,) -> draws (C, D)
+    # draws (C, D) and T (C,) -> (C, k), uniform under the target
+    uniforms: Callable[[FloatArray, FloatArray], FloatArray]
+    centre: FloatArray  # (D,) mean at T = 1
     scale: float  # a standard deviation at T = 1, of a mode where there are two
-    covariance: Array | None = None  # (D, D) at T = 1, of a target in several dimensions
+    covariance: FloatArray | None = None  # (D, D) at T = 1, of a target in several dimensions
     temper: str = "posterior"  # what the temperature applies to, see `mhrun.target.Target`
 
     @property
@@ -43,11 +42,11 @@ class Known(NamedTuple):
         return self.data.n
 
     @property
-    def sds(self) -> Array:
+    def sds(self) -> FloatArray:
         """The standard deviation of each coordinate at T = 1, (D,); the scale of all where they are alike."""
         if self.covariance is None:
             return np.full(self.model.dim, self.scale)
-        sds: Array = np.sqrt(np.diag(self.covariance))
+        sds: FloatArray = np.sqrt(np.diag(self.covariance))
         return sds
 
     def target(self, surrogate: str = "none") -> Target:
@@ -94,7 +93,7 @@ def gaussian_mean(n: int) -> Known:
     precision = n + 1.0  # the prior's is 1
     mean, sd = x.sum() / precision, precision**-0.5
 
-    def uniforms(theta: Array, temperature: Array) -> Array:
+    def uniforms(theta: FloatArray, temperature: FloatArray) -> FloatArray:
         return np.asarray(special.ndtr((theta - mean) / (sd * temperature**0.5)[:, None]))
 
     return Known(
@@ -112,15 +111,15 @@ def tempered_likelihood(n: int) -> Known:
     """As `gaussian_mean`, where the temperature applies to the likelihood alone: with few data the prior shows."""
     x = np.random.default_rng(11).normal(0.7, 1.0, n)
 
-    def moments(temperature: Array) -> tuple[Array, Array]:
+    def moments(temperature: FloatArray) -> tuple[FloatArray, FloatArray]:
         precision = n / temperature + 1.0
         return x.sum() / temperature / precision, precision**-0.5
 
-    def draw(rng: np.random.Generator, t: Array) -> Array:
+    def draw(rng: np.random.Generator, t: FloatArray) -> FloatArray:
         mean, sd = moments(t)
         return (mean + sd * rng.standard_normal(len(t)))[:, None]
 
-    def uniforms(theta: Array, temperature: Array) -> Array:
+    def uniforms(theta: FloatArray, temperature: FloatArray) -> FloatArray:
         mean, sd = moments(temperature)
         return np.asarray(special.ndtr((theta - mean[:, None]) / sd[:, None]))
 
@@ -158,28 +157,30 @@ def mixture() -> Known:
     log_density = (log_lik(at, {"x": torch.from_numpy(x)[None]}).sum(1) + log_prior(at)).numpy()
     mode = np.where(grid > 0, np.exp(log_density - log_density.max()), 0.0)
     scale = float(np.cov(grid, aweights=mode)) ** 0.5
-    distributions: dict[float, Array] = {}
+    distributions: dict[float, FloatArray] = {}
 
-    def cdf_at(temperature: float) -> Array:
+    def cdf_at(temperature: float) -> FloatArray:
         if temperature not in distributions:
             density = np.exp((log_density - log_density.max()) / temperature)
             mass = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
             distributions[temperature] = mass / mass[-1]
         return distributions[temperature]
 
-    def by_temperature(function: Callable[[Array, Array], Array], values: Array, temperature: Array) -> Array:
+    def by_temperature(
+        function: Callable[[FloatArray, FloatArray], FloatArray], values: FloatArray, temperature: FloatArray
+    ) -> FloatArray:
         mapped = np.empty_like(values)
         for t in np.unique(temperature):
             mapped[temperature == t] = function(values[temperature == t], cdf_at(float(t)))
         return mapped
 
-    def draw(rng: np.random.Generator, temperature: Array) -> Array:
-        def quantile(u: Array, cdf: Array) -> Array:
+    def draw(rng: np.random.Generator, temperature: FloatArray) -> FloatArray:
+        def quantile(u: FloatArray, cdf: FloatArray) -> FloatArray:
             return np.interp(u, cdf, grid)
 
         return by_temperature(quantile, rng.random(len(temperature)), temperature)[:, None]
 
-    def uniforms(theta: Array, temperature: Array) -> Array:
+    def uniforms(theta: FloatArray, temperature: FloatArray) -> FloatArray:
         return by_temperature(lambda v, cdf: np.interp(v, grid, cdf), theta[:, 0], temperature)[:, None]
 
     return Known("mixture with two modes", model, Dataset.of(x), draw, uniforms, np.array([0.0]), scale)
@@ -202,14 +203,14 @@ def correlated() -> Known:
     def log_lik(theta: Tensor, rows: Any) -> Tensor:
         return -0.5 * ((rows["x"] - theta[:, None]) @ half.T).square().sum(-1)
 
-    def uniforms(theta: Array, temperature: Array) -> Array:
+    def uniforms(theta: FloatArray, temperature: FloatArray) -> FloatArray:
         """Of independent normals, of their sums in pairs, and of their square sum."""
         z = np.linalg.solve(spread, (theta - mean).T).T / (temperature**0.5)[:, None]
         sums = (z + np.roll(z, 1, axis=1)) * 0.5**0.5
         return np.column_stack([special.ndtr(z), special.ndtr(sums), special.chdtr(DIM, (z**2).sum(1))])
 
-    def draw(rng: np.random.Generator, t: Array) -> Array:
-        drawn: Array = mean + (t**0.5)[:, None] * (rng.standard_normal((len(t), DIM)) @ spread.T)
+    def draw(rng: np.random.Generator, t: FloatArray) -> FloatArray:
+        drawn: FloatArray = mean + (t**0.5)[:, None] * (rng.standard_normal((len(t), DIM)) @ spread.T)
         return drawn
 
     def bounds(data: Rows, kind: str, reference: Reference | None) -> Bounds:
@@ -251,11 +252,11 @@ def regression(n: int) -> Known:
     covariance = np.linalg.inv(precision)
     root = np.linalg.cholesky(covariance)
 
-    def draw(rng: np.random.Generator, t: Array) -> Array:
-        drawn: Array = mode + (t**0.5)[:, None] * (rng.standard_normal((len(t), DIM)) @ root.T)
+    def draw(rng: np.random.Generator, t: FloatArray) -> FloatArray:
+        drawn: FloatArray = mode + (t**0.5)[:, None] * (rng.standard_normal((len(t), DIM)) @ root.T)
         return drawn
 
-    def uniforms(theta: Array, temperature: Array) -> Array:
+    def uniforms(theta: FloatArray, temperature: FloatArray) -> FloatArray:
         """Of the normal approximation."""
         z = np.linalg.solve(root, (theta - mode).T).T / (temperature**0.5)[:, None]
         return np.asarray(special.ndtr(z))
@@ -291,11 +292,11 @@ def positive() -> Known:
     def log_prior(theta: Tensor) -> Tensor:
         return (theta.clamp_min(1e-300).log() - theta).masked_fill(theta <= 0, -torch.inf).sum(-1)
 
-    def uniforms(theta: Array, temperature: Array) -> Array:
+    def uniforms(theta: FloatArray, temperature: FloatArray) -> FloatArray:
         t = temperature[:, None]
         return np.asarray(special.gammainc((shape - 1) / t + 1, theta.clip(0.0) * rate / t))
 
-    def draw(rng: np.random.Generator, temperature: Array) -> Array:
+    def draw(rng: np.random.Generator, temperature: FloatArray) -> FloatArray:
         t = temperature[:, None]
         return rng.gamma(np.broadcast_to((shape - 1) / t + 1, (len(t), 2))) * t / rate
 

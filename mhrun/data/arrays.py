@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from mhrun.array_types import Array
 from mhrun.data.dataset import Dataset, as_is, known
 from mhrun.data.mapping import writable
 from mhrun.data.memory import check_memory
 from mhrun.errors import Refusal, UserError, nearest, reason
 from mhrun.paths import located
-
-Array = npt.NDArray[Any]
 
 _NPY = b"\x93NUMPY"
 _HEAD = 1 << 16  # largest header of an array, in bytes

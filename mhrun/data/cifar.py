@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from mhrun.array_cache import generated
+from mhrun.array_types import UInt8Array
 from mhrun.data.dataset import Dataset
 from mhrun.data.files import CATALOGUE, content, data_dir
 from mhrun.data.pixels import smaller
@@ -33,8 +34,6 @@ _JPEG = "cifar10-jpeg"
 _LARGEST = 1 << 16  # bytes of a JPEG file of 32 x 32 pixels, at most
 NAMES = (*_MEMBERS, _JPEG)
 MARK = "a JPEG copy, whose pixels differ slightly: orderings can be judged on it, and no printed number"
-
-Bytes = npt.NDArray[np.uint8]
 
 
 class Cifar:
@@ -99,7 +98,7 @@ class Cifar:
         recipe = [1, self.name, source, self.split, self.n, self.skip, self.shuffle]
         size = self.n * (1 + PIXELS)
 
-        def fill(out: Bytes) -> None:
+        def fill(out: UInt8Array) -> None:
             labels, images = out[: self.n], out[self.n :].reshape(self.n, PIXELS)
             reader = _decoded if self.name == _JPEG else _unpacked
             labels[:], images[:] = reader(self.name, self.split, chosen)
@@ -114,7 +113,7 @@ class Cifar:
         return Dataset(fields, description, facts, self.transforms)
 
 
-def _unpacked(name: str, split: str, chosen: npt.NDArray[np.int64]) -> tuple[Bytes, Bytes]:
+def _unpacked(name: str, split: str, chosen: npt.NDArray[np.int64]) -> tuple[UInt8Array, UInt8Array]:
     """Return classes (n,) and pixels (n, 3072) from the archive of the binary version."""
     file = CATALOGUE[name].files[0].name
     members, labels = _MEMBERS[name]
@@ -150,7 +149,7 @@ def _zip() -> Path:
     return path
 
 
-def _decoded(_name: str, split: str, chosen: npt.NDArray[np.int64]) -> tuple[Bytes, Bytes]:
+def _decoded(_name: str, split: str, chosen: npt.NDArray[np.int64]) -> tuple[UInt8Array, UInt8Array]:
     """Return classes (n,) and pixels (n, 3072) from the JPEG copy: ``SPLIT/CLASS/NUMBER.jpg`` in a zip file."""
     from PIL import Image
 

@@ -11,12 +11,10 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
+from mhrun.array_types import Array
 from mhrun.data.advice import list_setting
 from mhrun.errors import UserError
 from mhrun.numbers import is_number
-
-Array = npt.NDArray[Any]
-
 
 CLASSES = 20
 """The most values of an outcome that are classes."""

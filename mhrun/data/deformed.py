@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from mhrun.array_cache import generated
+from mhrun.array_types import Int32Array, UInt8Array
 from mhrun.data.dataset import Dataset
 from mhrun.data.files import CATALOGUE
 from mhrun.data.mnist_pairs import PIXELS, MnistPair
@@ -18,9 +19,6 @@ _SIDE = 28
 _CHUNK = 512
 _UNIT = 256  # displacements and weights are whole 256ths, so that all arithmetic on pixels is exact
 _VERSION = 1  # version of the recipe
-
-Ints = npt.NDArray[np.int32]
-Bytes = npt.NDArray[np.uint8]
 
 
 class DeformedPair:
@@ -84,7 +82,7 @@ class DeformedPair:
         )
         return Dataset({"x": torch.from_numpy(x), "y": torch.from_numpy(y)}, description)
 
-    def _fill(self, out: Bytes) -> None:
+    def _fill(self, out: UInt8Array) -> None:
         originals = self._originals.load().fields
         count = self._originals.n
         x, y = out[: self.n * PIXELS].reshape(self.n, PIXELS), out[self.n * PIXELS :]
@@ -102,7 +100,7 @@ class DeformedPair:
             x[start : start + _CHUNK] = deformed(images[source[part]], pool[down[part]], pool[across[part]])
             y[start : start + _CHUNK] = y[source[part]]
 
-    def _pool(self, rng: np.random.Generator) -> Ints:
+    def _pool(self, rng: np.random.Generator) -> Int32Array:
         """Return the fields (fields, 784), in 256ths of a pixel."""
         from scipy.ndimage import gaussian_filter
 
@@ -114,7 +112,7 @@ class DeformedPair:
         return np.rint(_UNIT * scale * smooth).astype(np.int32)
 
 
-def deformed(images: Bytes, down: Ints, across: Ints) -> Bytes:
+def deformed(images: UInt8Array, down: Int32Array, across: Int32Array) -> UInt8Array:
     """Return images (B, 28, 28) sampled at displaced positions, (B, 784): bilinear, zero outside, rounded to a byte.
 
     Args:
@@ -132,7 +130,7 @@ def deformed(images: Bytes, down: Ints, across: Ints) -> Bytes:
     corner = (np.arange(len(images)) * side**2)[:, None] + (row >> 8) * side + (column >> 8)
     row, column = row & (_UNIT - 1), column & (_UNIT - 1)
 
-    def between(at: npt.NDArray[np.int64]) -> Ints:  # along the row
+    def between(at: npt.NDArray[np.int64]) -> Int32Array:  # along the row
         left, right = padded[at].astype(np.int32), padded[at + 1].astype(np.int32)
         return _UNIT * left + column * (right - left)
 

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mhrun.array_types import Array
 from mhrun.data.columns import check_decimals, few, numbers
 from mhrun.data.outcome import Outcome
 from mhrun.data.table_roles import codes_of, size_of
 from mhrun.errors import UserError, nearest
-
-Array = npt.NDArray[Any]
 
 _SIZES = {
     "exposure": "the exposure, which counts are proportional to",

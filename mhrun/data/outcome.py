@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from mhrun.array_types import Array
 from mhrun.data.columns import (
     CLASSES,
     check_decimals,
@@ -27,7 +28,6 @@ from mhrun.data.table_roles import codes_of
 from mhrun.errors import UserError, nearest
 from mhrun.paths import located
 
-Array = npt.NDArray[Any]
 Kind = Literal["number", "class", "sign"]
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-Bytes = npt.NDArray[np.uint8]
+from mhrun.array_types import UInt8Array
 
 
-def smaller(images: Bytes, side: int) -> Bytes:
+def smaller(images: UInt8Array, side: int) -> UInt8Array:
     """Return images (n, channels, s, s) as (n, channels, side, side): means over squares, rounded to bytes."""
     count, channels, size, _ = images.shape
     if side == size:

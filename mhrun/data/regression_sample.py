@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from mhrun.array_types import Float64Array
 from mhrun.data.dataset import Dataset
 from mhrun.data.memory import check_memory
 from mhrun.errors import Refusal
-
-Array = npt.NDArray[np.float64]
 
 _CHUNK = 100_000  # rows drawn by one generator
 _FAMILIES = ("logistic", "robust", "poisson", "softmax")
@@ -91,7 +89,7 @@ class RegressionSample:
         description = f"{self.n:,} draws of a {self.family} regression on {self.dim} features"
         return Dataset({"x": torch.from_numpy(x), "y": torch.from_numpy(y)}, description)
 
-    def _coefficients(self) -> Array:
+    def _coefficients(self) -> Float64Array:
         rng = np.random.default_rng(np.random.SeedSequence(self.seed).spawn(1)[0])
         rows = rng.standard_normal((self.classes if self.family == "softmax" else 1, self.dim))
         lag = np.abs(np.subtract.outer(np.arange(self.dim), np.arange(self.dim)))
@@ -99,14 +97,14 @@ class RegressionSample:
         theta = self.signal * rows / sd[:, None]
         return theta if self.family == "softmax" else theta[0]
 
-    def _features(self, z: Array) -> Array:
+    def _features(self, z: Float64Array) -> Float64Array:
         """Return rows of N(0, R) from standard normals, in place: each feature from the one before it."""
         scale = np.sqrt(1 - self.correlation**2)
         for j in range(1, self.dim):
             z[:, j] = self.correlation * z[:, j - 1] + scale * z[:, j]
         return z
 
-    def _outcomes(self, x: Array, rng: np.random.Generator) -> Array:
+    def _outcomes(self, x: Float64Array, rng: np.random.Generator) -> Float64Array:
         eta = x @ self.theta.T
         if self.family == "robust":
             return eta + rng.standard_t(self.degrees, len(x))

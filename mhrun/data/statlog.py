@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from mhrun.array_types import Float64Array
 from mhrun.data.dataset import Dataset
 from mhrun.data.files import content
 from mhrun.errors import Refusal, nearest
-
-Array = npt.NDArray[np.float64]
 
 # File, how many data, and the class that is y = +1.
 _FILES = {
@@ -64,7 +62,7 @@ class Statlog:
         )
 
 
-def standardised(column: Array) -> Array:
+def standardised(column: Float64Array) -> Float64Array:
     """Return (x - mean) / sd (n,), with the mean and the standard deviation correctly rounded."""
     deviations = column - math.fsum(column) / len(column)
     return deviations / math.sqrt(math.fsum(deviations * deviations) / len(deviations))

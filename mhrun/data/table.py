@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mhrun.array_types import Array
 from mhrun.data.advice import list_setting
 from mhrun.data.columns import (
     check_decimals,
@@ -34,8 +35,6 @@ from mhrun.data.table_file import COPIES, read_table, texts_of_missing
 from mhrun.data.table_roles import check_lists, check_plain_name, check_roles
 from mhrun.errors import Refusal, UserError
 from mhrun.paths import located
-
-Array = npt.NDArray[Any]
 
 _OUTCOMES = ("number", "sign", "class")
 _PARTS = ("train", "test")

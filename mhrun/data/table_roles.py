@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from mhrun.array_types import Array
 from mhrun.data.advice import list_setting
 from mhrun.data.columns import few, levels_of, numbers
 from mhrun.errors import Refusal, UserError, nearest
-
-Array = npt.NDArray[Any]
 
 _FIELDS = ("x", "y", "exposure", "trials")  # of every table, which a column of groups cannot be called
 # A role of one column: its name, where a column has two roles.

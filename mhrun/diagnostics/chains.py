@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy  # which imports its subpackages on first use
 
+from mhrun.array_types import FloatArray
 from mhrun.cores import usable_cores
 
-Array = npt.NDArray[np.floating]
 ChainDraws = npt.NDArray[np.float64]
 """Draws of chains (C, S), or (C, S, D) of several coordinates."""
 T = TypeVar("T")
@@ -155,7 +155,7 @@ class _Quantity:
 
     _remembered: ClassVar[dict[Any, dict[str, Any]]] = {}  # statistics by name, of the draws of each content
 
-    def __init__(self, draws: Array) -> None:
+    def __init__(self, draws: FloatArray) -> None:
         self.draws = np.ascontiguousarray(draws, dtype=np.float64)
         content = blake2b(self.draws.data, digest_size=16).digest(), self.draws.shape
         if content not in self._remembered and len(self._remembered) >= _REMEMBERED:
@@ -325,7 +325,7 @@ def _geyer(rho: npt.NDArray[np.float64], *, complete: bool) -> float | None:
     return float(-1.0 + 2.0 * np.minimum.accumulate(pairs[:last]).sum() + last_term)
 
 
-def diagnosis(draws: Array) -> Diagnosis:
+def diagnosis(draws: FloatArray) -> Diagnosis:
     """Return the statistics of draws (C, S) of one quantity; NaN for no, constant or non-finite draws."""
     nan = float("nan")
     if not draws.size:
@@ -339,7 +339,7 @@ def diagnosis(draws: Array) -> Diagnosis:
     return Diagnosis(*statistics, (low, middle, high))
 
 
-def ess(draws: Array, method: str = "bulk") -> float:
+def ess(draws: FloatArray, method: str = "bulk") -> float:
     """Return the effective sample size of draws (C, S) (Vehtari et al. 2021).
 
     `method` is bulk, tail or mean. Constant or non-finite draws give NaN, and so do fewer than 10 of each chain. Draws
@@ -350,13 +350,13 @@ def ess(draws: Array, method: str = "bulk") -> float:
     return sizes[method]() if quantity.is_valid else float("nan")
 
 
-def mcse(draws: Array) -> float:
+def mcse(draws: FloatArray) -> float:
     """Return the Monte Carlo standard error of the mean of draws (C, S); NaN where it is undefined."""
     quantity = _Quantity(draws)
     return quantity.mcse() if quantity.is_valid else float("nan")
 
 
-def rhat(draws: Array, most: int = _THINNED) -> float:
+def rhat(draws: FloatArray, most: int = _THINNED) -> float:
     """Return the rank-normalised split R-hat of draws (C, S); NaN if it is undefined, as for few draws.
 
     Of one chain it compares the two halves, which cannot show a mode that the chain never visited.
@@ -368,7 +368,7 @@ def rhat(draws: Array, most: int = _THINNED) -> float:
     return quantity.rhat(most) if quantity.is_valid else float("nan")
 
 
-def ess_of_chain(draws: Array) -> Array:
+def ess_of_chain(draws: FloatArray) -> FloatArray:
     """Return n / (1 + 2 sum_k rho_k) of single chains, draws (..., n) -> (...): what papers usually call ESS.
 
     The autocorrelations rho_k are about the mean of each chain. They are summed by pairs as long as the sums are

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import logsumexp
 
+from mhrun.array_types import FloatArray
 from mhrun.diagnostics.chains import ess_of_chain
-
-Array = npt.NDArray[np.floating]
 
 ERROR = 0.2  # relative standard error of an estimate above which its weight is in doubt
 SHARE = 0.1  # share of an estimate due to one sample, likewise
@@ -26,11 +24,11 @@ class CycleWeights(NamedTuple):
     evidence: *not* log Z_i. The weights are right only between regions that the prior holds alike.
     """
 
-    weights: Array  # (M,), they sum to 1
-    log_estimate: Array  # (M,)
-    relative_error: Array  # (M,), standard error over estimate; too small wherever `tail` is above 0.5
-    largest_share: Array  # (M,), share of the estimate due to its largest sample
-    tail: Array  # (M,), Pareto's k of 1/p; NaN with too few samples
+    weights: FloatArray  # (M,), they sum to 1
+    log_estimate: FloatArray  # (M,)
+    relative_error: FloatArray  # (M,), standard error over estimate; too small wherever `tail` is above 0.5
+    largest_share: FloatArray  # (M,), share of the estimate due to its largest sample
+    tail: FloatArray  # (M,), Pareto's k of 1/p; NaN with too few samples
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -53,12 +51,12 @@ class CycleWeights(NamedTuple):
         return tuple(reasons)
 
 
-def equal(cycles: int) -> Array:
+def equal(cycles: int) -> FloatArray:
     """Return equal weights (M,), as Zhang et al. (2020) use for networks."""
     return np.full(cycles, 1 / cycles)
 
 
-def harmonic(log_likelihoods: Sequence[Array]) -> CycleWeights:
+def harmonic(log_likelihoods: Sequence[FloatArray]) -> CycleWeights:
     """Return weights by the harmonic mean of the likelihood (Zhang et al. 2020, eq. 4), all in logarithms.
 
     w_i is proportional to 1 / mean_j 1/p(D | theta_ij). The mean of 1/p under the posterior of a region Theta_i is
@@ -78,12 +76,12 @@ def harmonic(log_likelihoods: Sequence[Array]) -> CycleWeights:
     return CycleWeights(np.exp(log_estimate - logsumexp(log_estimate)), log_estimate, error, share, tail)
 
 
-def combined(values: Sequence[Array], weights: Array) -> Array:
+def combined(values: Sequence[FloatArray], weights: FloatArray) -> FloatArray:
     """Return sum_i w_i mean_j f(theta_ij), for f (n_i, ...) of each cycle: (...)."""
     return np.einsum("i,i...->...", weights, np.stack([np.mean(of_cycle, axis=0) for of_cycle in values]))
 
 
-def _one(log_lik: Array) -> tuple[float, float, float, float]:
+def _one(log_lik: FloatArray) -> tuple[float, float, float, float]:
     """Return log estimate, relative error, largest share and tail of one cycle."""
     total = logsumexp(-log_lik)
     with np.errstate(invalid="ignore"):
@@ -97,7 +95,7 @@ def _one(log_lik: Array) -> tuple[float, float, float, float]:
     return float(np.log(n) - total), float(error), float(inverse.max()), _tail(log_lik)
 
 
-def _tail(log_lik: Array) -> float:
+def _tail(log_lik: FloatArray) -> float:
     """Return Pareto's k of the largest values of 1/p, fitted as for importance weights; NaN if there is no tail."""
     from arviz_stats.base.array import array_stats
 

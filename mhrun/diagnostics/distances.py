@@ -8,11 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
+from mhrun.array_types import FloatArray
 from mhrun.diagnostics.chains import ess
 from mhrun.diagnostics.grid import Estimate
 from mhrun.diagnostics.tails import HEAVY, tail_indices
-
-Array = npt.NDArray[np.floating]
 
 _POINTS = 4096  # points of each set from which the energy distance is computed
 
@@ -20,11 +19,11 @@ _POINTS = 4096  # points of each set from which the energy distance is computed
 class Shifts(NamedTuple):
     """Means and spreads of draws relative to those of a reference, (D,) each."""
 
-    mean: Array  # difference of the means, in standard deviations of the reference
-    mean_se: Array
-    spread: Array  # standard deviation over that of the reference
-    spread_se: Array
-    tail: Array | None = None  # the lesser tail index of the two; above `HEAVY` these errors are invalid
+    mean: FloatArray  # difference of the means, in standard deviations of the reference
+    mean_se: FloatArray
+    spread: FloatArray  # standard deviation over that of the reference
+    spread_se: FloatArray
+    tail: FloatArray | None = None  # the lesser tail index of the two; above `HEAVY` these errors are invalid
 
     @property
     def heavy(self) -> npt.NDArray[np.bool_]:
@@ -47,7 +46,7 @@ class Shifts(NamedTuple):
         )
 
 
-def shifts(draws: Array, reference: Array) -> Shifts:
+def shifts(draws: FloatArray, reference: FloatArray) -> Shifts:
     """Return means and standard deviations of draws (C, S, D) relative to those of a reference (C', S', D).
 
     Standard errors use the effective sample sizes of both sets: that of the draws for the mean, and that of their
@@ -70,7 +69,7 @@ def shifts(draws: Array, reference: Array) -> Shifts:
         )
 
 
-def own_error(reference: Array) -> tuple[float, float]:
+def own_error(reference: FloatArray) -> tuple[float, float]:
     """Return the errors of a reference's own means and standard deviations, in its standard deviations.
 
     Root mean squares over the coordinates that move of the Monte Carlo standard errors, draws (C, S, D).
@@ -83,13 +82,13 @@ def own_error(reference: Array) -> tuple[float, float]:
 
 
 class _Moments(NamedTuple):
-    mean: Array
-    mean_se: Array
-    sd: Array
-    sd_se: Array
+    mean: FloatArray
+    mean_se: FloatArray
+    sd: FloatArray
+    sd_se: FloatArray
 
 
-def _moments(draws: Array) -> _Moments:
+def _moments(draws: FloatArray) -> _Moments:
     mean, sd = draws.mean(axis=(0, 1)), draws.std(axis=(0, 1), ddof=1)
     columns = [draws[..., d] for d in range(draws.shape[-1])]
     size = np.array([ess(column, "mean") for column in columns])
@@ -101,7 +100,7 @@ def _moments(draws: Array) -> _Moments:
         return _Moments(mean, sd / np.sqrt(size), sd, variance_se / (2 * sd))
 
 
-def energy_distance(draws: Array, reference: Array) -> Estimate:
+def energy_distance(draws: FloatArray, reference: FloatArray) -> Estimate:
     """Estimate 2 E|X - Y| - E|X - X'| - E|Y - Y'| between the distributions of two sets of chains, without bias.
 
     Szekely & Rizzo 2013. Coordinates are in standard deviations of the reference, |.| is the Euclidean norm. The
@@ -147,11 +146,11 @@ def energy_distance(draws: Array, reference: Array) -> Estimate:
     return Estimate(value, float(np.sqrt(variance)))
 
 
-def _few(chain: Array, chains: int) -> Array:
+def _few(chain: FloatArray, chains: int) -> FloatArray:
     limit = max(1, _POINTS // chains)
     return chain[:: -(-len(chain) // limit)]
 
 
-def _off_diagonal(block: Array) -> float:
+def _off_diagonal(block: FloatArray) -> float:
     count = len(block)
     return float((block.sum() - np.trace(block)) / (count * (count - 1)))

@@ -9,9 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from mhrun.array_types import FloatArray
 from mhrun.numbers import is_number
-
-Array = npt.NDArray[np.floating]
 
 FAR = 7.0  # standard deviations beyond which a density counts as 0: e^-24.5
 
@@ -19,15 +18,15 @@ FAR = 7.0  # standard deviations beyond which a density counts as 0: e^-24.5
 class Grid(NamedTuple):
     """A rectangle divided into cells, in two dimensions."""
 
-    x: Array  # edges
-    y: Array
+    x: FloatArray  # edges
+    y: FloatArray
 
     @classmethod
     def of(cls, low: tuple[float, float], high: tuple[float, float], cells: int) -> Grid:
         """Return a grid of `cells` x `cells` equal cells."""
         return cls(np.linspace(low[0], high[0], cells + 1), np.linspace(low[1], high[1], cells + 1))
 
-    def shares(self, draws: Array) -> Array:
+    def shares(self, draws: FloatArray) -> FloatArray:
         """Return the share of each chain's draws (C, S, 2) in each cell and, last, outside the grid: (C, cells + 1)."""
         columns, rows = len(self.x) - 1, len(self.y) - 1
         shares = np.empty((len(draws), columns * rows + 1))
@@ -42,11 +41,11 @@ class Grid(NamedTuple):
 
 
 def log_masses(
-    log_density: Callable[[Array], Array],
+    log_density: Callable[[FloatArray], FloatArray],
     grid: Grid,
     points: int = 2,
     scale: tuple[float, float] | None = None,
-) -> Array:
+) -> FloatArray:
     """Return the log of the integral of exp(log_density) over each cell (cells,).
 
     Gauss-Legendre quadrature with `points` nodes a side in each cell. `scale` gives the distances in x and in y over
@@ -78,8 +77,8 @@ def log_masses(
 class _Pieces(NamedTuple):
     """Rectangles into which cells are divided."""
 
-    centre: Array  # (P, 2)
-    half: Array  # (P, 2) half side lengths
+    centre: FloatArray  # (P, 2)
+    half: FloatArray  # (P, 2) half side lengths
     cell: npt.NDArray[np.intp]  # (P,) the cell of each
 
 
@@ -90,7 +89,7 @@ def _pieces(grid: Grid) -> _Pieces:
     return _Pieces(boxes[:, 0], boxes[:, 1], np.arange(len(boxes)))
 
 
-def _cut(pieces: _Pieces, log_density: Callable[[Array], Array], scale: Array) -> _Pieces:
+def _cut(pieces: _Pieces, log_density: Callable[[FloatArray], FloatArray], scale: FloatArray) -> _Pieces:
     """Halve pieces until none is wider than `scale`, and drop those with negligible density."""
     top = -np.inf
     while True:
@@ -114,12 +113,12 @@ def _cut(pieces: _Pieces, log_density: Callable[[Array], Array], scale: Array) -
         pieces = _Pieces(centre, half, cell)
 
 
-def total_variation(shares: Array, probability: Array) -> float:
+def total_variation(shares: FloatArray, probability: FloatArray) -> float:
     """Return the total variation distance between the chains' pooled shares (C, cells) and a distribution (cells,)."""
     return float(0.5 * np.abs(shares.mean(axis=0) - probability).sum())
 
 
-def monte_carlo_distance(shares: Array) -> float:
+def monte_carlo_distance(shares: FloatArray) -> float:
     """Return the expected total variation distance that is due to Monte Carlo error alone.
 
     Estimated from the spread of the chains' shares (C, cells) about their mean: the `total_variation` of chains whose
@@ -145,7 +144,7 @@ def number_of(value: object) -> float:
     return float(value) if is_number(value) else math.nan
 
 
-def chi_squared(shares: Array, probability: Array) -> Estimate:
+def chi_squared(shares: FloatArray, probability: FloatArray) -> Estimate:
     """Estimate the chi-squared divergence sum_k (q_k - p_k)^2 / p_k of the chains' distribution q from p, without bias.
 
     Chains are independent, so the product of the deviations of two different chains has the square as its mean. Monte
@@ -156,7 +155,7 @@ def chi_squared(shares: Array, probability: Array) -> Estimate:
     kept = probability > 1e-9
     deviation = (shares[:, kept] - probability[kept]) / np.sqrt(probability[kept])
 
-    def estimate(rows: Array) -> float:
+    def estimate(rows: FloatArray) -> float:
         count = len(rows)
         if count < 2:
             return float("nan")
@@ -166,7 +165,7 @@ def chi_squared(shares: Array, probability: Array) -> Estimate:
     return jackknife(estimate, deviation)
 
 
-def jackknife(estimate: Callable[[Array], float], rows: Array) -> Estimate:
+def jackknife(estimate: Callable[[FloatArray], float], rows: FloatArray) -> Estimate:
     """Return an estimate from independent rows and its jackknife standard error; NaN for a single row."""
     count = len(rows)
     if count < 2:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.floating]
+from mhrun.array_types import FloatArray
 
 _LEAST = 4  # draws of a chain from which errors are computed
 _POINTS = 16  # lengths, evenly on a logarithmic scale
@@ -16,12 +15,12 @@ _POINTS = 16  # lengths, evenly on a logarithmic scale
 class Growth(NamedTuple):
     """Errors of the estimates from the first draws of all chains, (K,) each, root mean squares over the coordinates."""
 
-    share: Array  # of the draws that are used
-    mean: Array  # error of the mean, in standard deviations of the reference
-    spread: Array  # error of the standard deviation, likewise
+    share: FloatArray  # of the draws that are used
+    mean: FloatArray  # error of the mean, in standard deviations of the reference
+    spread: FloatArray  # error of the standard deviation, likewise
 
 
-def growth(draws: Array, reference: Array) -> Growth:
+def growth(draws: FloatArray, reference: FloatArray) -> Growth:
     """Return the errors of the estimates from the first 4, ..., S draws of each chain.
 
     With k draws of each chain, the error of a coordinate's mean is (mean_k - mean_ref) / sd_ref, and that of its
@@ -47,5 +46,5 @@ def growth(draws: Array, reference: Array) -> Growth:
     return Growth(sizes / length, mean, spread)
 
 
-def _root_mean_square(values: Array) -> float:
+def _root_mean_square(values: FloatArray) -> float:
     return float(np.sqrt(np.mean(np.square(values)))) if len(values) else float("nan")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.floating]
+from mhrun.array_types import FloatArray
 
 HEAVY = 0.4
 """Tail index above which means and standard deviations are not compared: that of Student's t with 2 degrees of freedom
@@ -16,7 +15,7 @@ _TAILED = 100  # draws of which a tail index is estimated
 _FAR_OUT, _HEAVIEST = 50.0, 0.7
 
 
-def tail_index(draws: Array) -> float:
+def tail_index(draws: FloatArray) -> float:
     """Return the larger tail index of draws (C, S) of one quantity; NaN where it is undefined.
 
     It is that of a generalised Pareto distribution, fitted to the largest and to the smallest draws (Vehtari et al.
@@ -32,12 +31,12 @@ def tail_index(draws: Array) -> float:
         return np.nan
 
 
-def tail_indices(draws: Array) -> Array:
+def tail_indices(draws: FloatArray) -> FloatArray:
     """Return the `tail_index` of each coordinate of draws (C, S, D), (D,)."""
     return np.array([tail_index(draws[..., d]) for d in range(draws.shape[-1])])
 
 
-def heaviest(draws: Array) -> tuple[int, float] | None:
+def heaviest(draws: FloatArray) -> tuple[int, float] | None:
     """Return the coordinate of draws (C, S, D) that is furthest out and its tail index; None if it has a variance."""
     middle, low, high = np.quantile(draws, (0.5, 0.25, 0.75), axis=(0, 1))
     width = np.where(high > low, high - low, np.inf)

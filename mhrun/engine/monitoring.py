@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mhrun.array_types import Array
 from mhrun.errors import UserError
 from mhrun.monitors import Monitor
-from mhrun.store.blocks import Array
 from mhrun.target import Target
 from mhrun.types import BUFFER, Controls, Record, State
 

@@ -11,21 +11,21 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from mhrun.array_types import Float64Array
 
 
-def bins_of(x: npt.NDArray[np.floating], half_width: float, order: int) -> tuple[Array, Array]:
+def bins_of(x: npt.NDArray[np.floating], half_width: float, order: int) -> tuple[Float64Array, Float64Array]:
     """Return the centres of the bins that hold the data (bins,), and the offsets of a bin's nodes from it (order,)."""
     low, high = float(x.min()), float(x.max())
     bins = int((high - low) / (2 * half_width)) + 1
     angles = np.pi * (np.arange(order) + 0.5) / order
-    centres: Array = np.asarray(low + half_width * (2 * np.arange(bins) + 1), np.float64)
+    centres: Float64Array = np.asarray(low + half_width * (2 * np.arange(bins) + 1), np.float64)
     return centres, half_width * np.cos(angles)
 
 
 def compress(
     x: npt.NDArray[np.floating], half_width: float, order: int, *, every_bin: bool = False
-) -> tuple[Array, Array]:
+) -> tuple[Float64Array, Float64Array]:
     """Return nodes and weights, each (bins * order,), with sum_i f(x_i) = sum_j weights_j f(nodes_j).
 
     Args:

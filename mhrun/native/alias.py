@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mhrun.array_types import Float64Array
 from mhrun.native.compiler import Piece, available, compiled
 
 _FEW = 20_000  # weights up to which compiling does not pay
 
-Floats = npt.NDArray[np.float64]
 
-
-def alias_table(weights: npt.ArrayLike) -> tuple[Floats, npt.NDArray[np.int64]]:
+def alias_table(weights: npt.ArrayLike) -> tuple[Float64Array, npt.NDArray[np.int64]]:
     """Return ``cut`` (n,) and ``other`` (n,): slot j is datum j if a uniform is below cut[j], else other[j].
 
     With a uniform slot, datum i is drawn with probability weights[i] / sum(weights) (Vose 1991). Weights that are all

@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import numpy as np
-import numpy.typing as npt
+
+from mhrun.array_types import Float64Array
 
 _FAR = 6  # times the median width or height of densities, beyond which an axis has no room for one
 _SMOOTHED = 1 << 20  # draws of a smoothed density, at most
 _FEWEST = 100  # draws that its width is found from, where they are worth fewer
 _BINS = 512
 
-Curve = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
+Curve = tuple[Float64Array, Float64Array]  # x and y
 
 
-def axis_ends(x: Sequence[npt.NDArray[np.float64]]) -> tuple[float, float]:
+def axis_ends(x: Sequence[Float64Array]) -> tuple[float, float]:
     """Return the ends of an axis for values of several methods, without those far wider than most, or far away."""
     ends = np.array([(values.min(), values.max()) for values in x])
     widths, middles = ends[:, 1] - ends[:, 0], ends.mean(axis=1)
@@ -35,7 +36,7 @@ def axis_height(curves: Sequence[Curve]) -> float:
     return 1.05 * float(min(tops.max(), _FAR * np.quantile(tops, 0.5, method="higher")))
 
 
-def smoothed_density(values: npt.NDArray[np.float64], ess: float = np.nan) -> Curve:
+def smoothed_density(values: Float64Array, ess: float = np.nan) -> Curve:
     """Return a smoothed density: a histogram of 512 bins convolved with a normal kernel.
 
     Its width is that of the improved Sheather-Jones method (Botev, Grotowski & Kroese 2010), which sees that the modes

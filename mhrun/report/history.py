@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mhrun.report.densities import Curve
 from mhrun.report.run import Run
-
-Curve = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
 
 _WINDOWS = 60  # of an acceptance rate over a whole run
 _STEPS = 200_000  # of burn-in that are replayed at most

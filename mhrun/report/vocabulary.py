@@ -12,12 +12,12 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from mhrun.array_types import Array
 from mhrun.diagnostics.grid import Estimate
 from mhrun.report.run import Run
 from mhrun.report.style import COLOURS, GREYS, method_styles, styles_of
 from mhrun.report.tables import by_rows, shown
 
-Array: TypeAlias = npt.NDArray[Any]
 Style: TypeAlias = dict[str, Any]
 """Keyword arguments of a drawing function."""
 T = TypeVar("T")

@@ -29,9 +29,8 @@ from scipy.special import ndtr, ndtri
 from torch import Tensor
 
 from mhrun.array_cache import kept
+from mhrun.array_types import Float64Array
 from mhrun.errors import Refusal
-
-Array = npt.NDArray[np.float64]
 
 
 class Design(NamedTuple):
@@ -53,10 +52,11 @@ _FEW = 25  # values of mu_std at a time; larger products would be split over BLA
 class Profile(NamedTuple):
     """Error and cost of one design with N data, as functions of |mu_std|, each (K,)."""
 
-    mu_std: Array
-    error: Array  # probability that the decision differs from that of all data
-    usage: Array  # expected number of data: m times the stages, so the last stage counts as a whole one
-    stages: Array  # expected number of stages
+    mu_std: Float64Array
+    error: Float64Array  # probability that the decision differs from that of all data
+    # expected number of data: m times the stages, so the last stage counts as a whole one
+    usage: Float64Array
+    stages: Float64Array  # expected number of stages
 
 
 def profile(n_data: int, m: int, epsilon: float, mu_std: npt.ArrayLike, cells: int = _CELLS) -> Profile:
@@ -86,7 +86,9 @@ def profile(n_data: int, m: int, epsilon: float, mu_std: npt.ArrayLike, cells: i
     return Profile(mu, error, m * stages, stages)
 
 
-def _walk(n_data: int, m: int, epsilon: float, mu: Array, cells: int) -> Iterator[tuple[Array, Array]]:
+def _walk(
+    n_data: int, m: int, epsilon: float, mu: Float64Array, cells: int
+) -> Iterator[tuple[Float64Array, Float64Array]]:
     """Yield, for each stage except the last, the mass (K,) that stops on the wrong side and the mass that continues.
 
     Given the previous z, the next is normal with mean shrink z + pull var and variance `var` (Korattikara et al.,
@@ -195,7 +197,7 @@ def average(n_data: int, bound: float, trials: npt.ArrayLike, points: int = 200)
 
 
 def acceptance_error(
-    mu_std: Array, error: Array, noise: float, rate: float, moves: int = 101, points: int = 400
+    mu_std: Float64Array, error: Float64Array, noise: float, rate: float, moves: int = 101, points: int = 400
 ) -> float:
     """Return the mean |a(L) - min(1, e^L)| over moves, with a(L) the acceptance probability of the test.
 
@@ -226,7 +228,7 @@ class Designs:
     Both are interpolated between grid values and constant beyond `reach`.
     """
 
-    def __init__(self, error: Array, usage: Array, reach: float) -> None:
+    def __init__(self, error: Float64Array, usage: Float64Array, reach: float) -> None:
         """Take the tables, each (designs, values of |mu_std| from 0 to `reach`)."""
         self.reach = reach
         self.tables = torch.from_numpy(np.stack([error, usage]))
@@ -253,7 +255,7 @@ class Designs:
         state = hashlib.blake2b(Path(__file__).read_bytes(), digest_size=8).hexdigest()
         grid = np.linspace(0, reach, count)
 
-        def make() -> dict[str, Array]:
+        def make() -> dict[str, Float64Array]:
             profiles = [profile(n_data, *design, grid) for design in DESIGNS]
             return {name: np.stack([getattr(p, name) for p in profiles]) for name in ("error", "usage")}
 

@@ -16,9 +16,8 @@ import numpy.typing as npt
 from scipy import fft, linalg, optimize, special
 from threadpoolctl import threadpool_limits
 
+from mhrun.array_types import Float64Array
 from mhrun.errors import Refusal
-
-Array = npt.NDArray[np.float64]
 
 REACH = 20.0
 LARGEST_SIGMA = math.pi / math.sqrt(3)  # the standard deviation of the logistic distribution
@@ -31,8 +30,8 @@ class Correction(NamedTuple):
     of the normalised masses; `error` is that of the masses as stored.
     """
 
-    points: Array  # (P,) increasing, evenly spaced
-    masses: Array  # (P,) non-negative
+    points: Float64Array  # (P,) increasing, evenly spaced
+    masses: Float64Array  # (P,) non-negative
     sigma: float  # standard deviation of the normal variable
     spread: float = 0.0  # width over which each mass is spread in the problem solved
 
@@ -152,7 +151,7 @@ def _nonnegative(sigma: float, lam: float, half: int, reach: float) -> Correctio
     return Correction(y, masses, sigma, step)
 
 
-def convolved_cdf(correction: Correction, x: npt.ArrayLike, sigma: float) -> Array:
+def convolved_cdf(correction: Correction, x: npt.ArrayLike, sigma: float) -> Float64Array:
     """Return the cdf of N(0, sigma^2) + X_corr at x (n,), for the masses as stored."""
     at = np.atleast_1d(np.asarray(x, np.float64))
     parts = np.array_split(at, max(1, at.size * len(correction.points) >> 22))  # 32 MB at once
@@ -183,11 +182,11 @@ def _check(sigma: float, lam: float, half_width_steps: int, reach: float) -> Non
         )
 
 
-def _grid(step: float, half: int) -> Array:
+def _grid(step: float, half: int) -> Float64Array:
     return step * np.arange(-half, half + 1, dtype=np.float64)
 
 
-def _reduced(system: Array, right: Array) -> tuple[Array, Array]:
+def _reduced(system: Float64Array, right: Float64Array) -> tuple[Float64Array, Float64Array]:
     """Return R and Q'right with Q R = system: an equivalent least-squares problem with fewer rows."""
     # With `right` as an extra column, the last column of the triangle is Q'right, and Q is not computed.
     triangle = linalg.qr(np.column_stack((system, right)), mode="r", overwrite_a=True)[0][
@@ -196,18 +195,18 @@ def _reduced(system: Array, right: Array) -> tuple[Array, Array]:
     return triangle[:-1, :-1], triangle[:-1, -1]
 
 
-def _cell_cdf(z: Array, sigma: float, spread: float) -> Array:
+def _cell_cdf(z: Float64Array, sigma: float, spread: float) -> Float64Array:
     """Return the cdf at z of N(0, sigma^2) plus a uniform variable on (-spread/2, spread/2)."""
     if spread == 0.0:
         return special.ndtr(z / sigma)
 
-    def area(t: Array) -> Array:  # integral of the normal cdf up to t
+    def area(t: Float64Array) -> Float64Array:  # integral of the normal cdf up to t
         return t * special.ndtr(t) + np.exp(-0.5 * t * t) / math.sqrt(2 * math.pi)
 
     return (sigma / spread) * (area((z + spread / 2) / sigma) - area((z - spread / 2) / sigma))
 
 
-def _convolve(columns: Array, step: float, sigma: float, spread: float) -> Array:
+def _convolve(columns: Float64Array, step: float, sigma: float, spread: float) -> Float64Array:
     """Return M times columns (2 G + 1, k), (4 G + 1, k)."""
     half = len(columns) // 2
     kernel = _cell_cdf(_grid(step, 3 * half), sigma, spread)[:, None]
@@ -221,6 +220,6 @@ def _convolve(columns: Array, step: float, sigma: float, spread: float) -> Array
     return np.hstack(products)
 
 
-def _symmetric(masses: Array) -> Array:
+def _symmetric(masses: Float64Array) -> Float64Array:
     """Return the even part. The odd part is rounding error, or of order mass - 1 if the masses fit badly."""
     return 0.5 * (masses + masses[::-1])

@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from mhrun.array_types import Float64Array
 from mhrun.errors import Refusal
 from mhrun.rules.deconvolution import check_sigma
 
-Array = npt.NDArray[np.float64]
 Polynomial = tuple[Fraction, ...]  # coefficients, the constant first
 
 REACH = 40.0  # the mass beyond is 1e-17
@@ -42,15 +42,15 @@ class Series(NamedTuple):
     ratio: Polynomial  # in s: the density divided by the logistic density
     rest: Polynomial  # in s
 
-    def density(self, z: npt.ArrayLike) -> Array:
+    def density(self, z: npt.ArrayLike) -> Float64Array:
         """Return the density at z, in the shape of z."""
         s = _derivative_of_g(z)
         return s * _at(self.ratio, s)
 
-    def cdf(self, z: npt.ArrayLike) -> Array:
+    def cdf(self, z: npt.ArrayLike) -> Float64Array:
         """Return the distribution function at z, in the shape of z."""
         z = np.asarray(z, np.float64)
-        probability: Array = special.expit(z) - np.tanh(z / 2) * _at(
+        probability: Float64Array = special.expit(z) - np.tanh(z / 2) * _at(
             self.rest, _derivative_of_g(z)
         )  # 1 - 2 g = -tanh(z/2)
         return probability
@@ -73,7 +73,7 @@ class Series(NamedTuple):
         terms = [[c * k for k in derivative(2 * n + 1)] for n, c in enumerate(self.coefficients)]
         return tuple(sum((t[k] for t in terms if k < len(t)), Fraction(0)) for k in range(len(terms[-1])))
 
-    def convolved_cdf(self, x: npt.ArrayLike, variance: float) -> Array:
+    def convolved_cdf(self, x: npt.ArrayLike, variance: float) -> Float64Array:
         """Return the cdf of N(0, variance) + X_corr at x (n,), by the trapezoidal rule, to 1e-14.
 
         The integrand has no pole within pi of the real line, so the error decays like exp(-2 pi^2 / step).
@@ -84,7 +84,7 @@ class Series(NamedTuple):
         at = np.atleast_1d(np.asarray(x, np.float64))
         return self.cdf(at[:, None] - sd * steps) @ (share / share.sum())
 
-    def corners(self) -> tuple[Array, Array]:
+    def corners(self) -> tuple[Float64Array, Float64Array]:
         """Return values of the cdf (K,) and their points (K,), increasing; linear interpolation is accurate to 1e-7.
 
         Points are denser where the density is steep: a step h causes the error h^2 |q'| / 8.
@@ -191,12 +191,12 @@ def _fraction(number: float) -> Fraction:
     return Fraction(repr(float(number)))
 
 
-def _derivative_of_g(z: npt.ArrayLike) -> Array:
+def _derivative_of_g(z: npt.ArrayLike) -> Float64Array:
     small = np.exp(-np.abs(np.asarray(z, np.float64)))
     return np.asarray(small / (1 + small) ** 2, np.float64)
 
 
-def _at(polynomial: Polynomial, x: Array | np.float64) -> Array:
+def _at(polynomial: Polynomial, x: Float64Array | np.float64) -> Float64Array:
     return np.asarray(np.polynomial.polynomial.polyval(x, [float(c) for c in polynomial]), np.float64)
 
 

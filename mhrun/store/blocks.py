@@ -21,16 +21,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from mhrun.array_types import Array
 from mhrun.errors import UserError
 from mhrun.store.checksums import changed, file_digest, genuine, sealed
 from mhrun.store.files import explain, plain, read_json, remove, unreadable, write_json, write_whole
 from mhrun.store.netcdf import TRACE, Shape
 from mhrun.store.totals import Totals, is_constant, last_of_burn_in
 from mhrun.store.trace_file import PartialTrace
-
-Array = npt.NDArray[Any]
 
 DONE = "done.json"
 LAST = "last.npz"

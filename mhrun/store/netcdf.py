@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from mhrun.array_types import Array
 from mhrun.models.axes import Axis
 from mhrun.models.parameters import Parameters, flat_names
 
 if TYPE_CHECKING:
     import xarray as xr
 
-Array = npt.NDArray[Any]
 
 TRACE = "trace.nc"
 WARMUP, THIN, THIN_STATS = "warmup", "thin", "thin_stats"  # attributes of a trace: which steps its rows are

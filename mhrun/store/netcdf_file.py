@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mhrun import __version__
-
-Array = npt.NDArray[Any]
+from mhrun.array_types import Array
 
 
 class Group:

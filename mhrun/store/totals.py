@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from mhrun.array_types import Array
 from mhrun.exchanges import MADE, REFUSED
 from mhrun.store.netcdf import Shape
-
-Array = npt.NDArray[Any]
 
 _CUMULATIVE = ("n_lik", "n_lik_overhead", "n_grad")
 _SUMMED = ("accepted", "batch_size", "diverging")

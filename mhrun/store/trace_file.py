@@ -11,18 +11,16 @@ from typing import Any
 
 import h5py
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from mhrun import __version__
+from mhrun.array_types import Array
 from mhrun.errors import UserError
 from mhrun.models.axes import Axis
 from mhrun.models.parameters import Parameters
 from mhrun.store.files import explain, remove
 from mhrun.store.netcdf import LABELS, THIN, THIN_STATS, TRACE, WARMUP, Shape
 from mhrun.store.netcdf_file import Group, NetcdfFile
-
-Array = npt.NDArray[Any]
 
 _KINDS = ("posterior", "sample_stats")
 _LONGEST_ATTRIBUTE = 32_000  # characters; HDF5 has 64 KiB for all of an object

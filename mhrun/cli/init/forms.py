@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from mhrun.array_types import Float64Array
 from mhrun.data.dataset import Dataset
 from mhrun.errors import UserError, nearest
-
-Array = npt.NDArray[np.float64]
 
 CENTRED, NONCENTRED = "centred", "noncentred"
 # Variance between groups, over the squared standard error of a group's mean, from which the effects are nearly
@@ -48,11 +46,11 @@ def differ_clearly(kind: str, data: Dataset, column: str) -> bool:
     x = np.empty((n, 0)) if x is None or x.shape[1] > _WIDEST else x
     sizes = fields.get("exposure", fields.get("trials", np.ones(n)))
     residuals, information = _without_groups(kind, fields["y"], x, sizes)
-    weights: Array = np.bincount(codes, information).astype(np.float64)
+    weights: Float64Array = np.bincount(codes, information).astype(np.float64)
     count = len(weights)
     if n <= count or count < 2 or not (weights > 0).all():
         return False
-    effects: Array = np.bincount(codes, residuals) / weights
+    effects: Float64Array = np.bincount(codes, residuals) / weights
     within = residuals - information * effects[codes]
     dispersion = float((within**2 / information).sum()) / (n - count)
     weights /= dispersion if kind == "linear" else max(dispersion, 1.0)
@@ -62,7 +60,9 @@ def differ_clearly(kind: str, data: Dataset, column: str) -> bool:
     return between > _CLEAR * float(np.median(1 / weights))
 
 
-def _without_groups(kind: str, y: Array, x: Array, sizes: Array) -> tuple[Array, Array]:
+def _without_groups(
+    kind: str, y: Float64Array, x: Float64Array, sizes: Float64Array
+) -> tuple[Float64Array, Float64Array]:
     """Return the residuals and the information of each datum in the regression without groups (n,).
 
     `sizes` are exposures or trials (n,).
@@ -80,7 +80,7 @@ def _without_groups(kind: str, y: Array, x: Array, sizes: Array) -> tuple[Array,
     return y - mean, information
 
 
-def _moments(kind: str, predictor: Array, sizes: Array) -> tuple[Array, Array]:
+def _moments(kind: str, predictor: Float64Array, sizes: Float64Array) -> tuple[Float64Array, Float64Array]:
     """Return mean and information of each datum at its linear predictor (n,)."""
     if kind == "linear":
         return predictor, np.ones_like(predictor)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-import numpy.typing as npt
 import torch
 
 from mhrun.data import Dataset
@@ -20,8 +19,6 @@ from mhrun.types.capabilities import declared_fields
 
 if TYPE_CHECKING:
     import xarray as xr
-
-Array = npt.NDArray[Any]
 
 
 def checked_model(model: Any, trace: xr.DataTree) -> Model | Callable[..., Any]:

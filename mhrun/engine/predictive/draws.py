@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mhrun.array_types import Array
 from mhrun.diagnostics.ladders import rung
 from mhrun.errors import UserError
 from mhrun.numbers import whole_number
@@ -18,8 +19,6 @@ from mhrun.store.draws import in_order_of_run, stopped_chains, validity
 
 if TYPE_CHECKING:
     import xarray as xr
-
-Array = npt.NDArray[Any]
 
 
 _HELD = 1 << 22  # values of parameters and outputs that are held at once

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mhrun.array_types import Array
 from mhrun.data import Dataset
 from mhrun.engine.predictive.checks import check_fields, checked_model, is_single
 from mhrun.engine.predictive.draws import each_draw, evaluated, valid_draws
@@ -21,8 +21,6 @@ from mhrun.types import Model
 
 if TYPE_CHECKING:
     import xarray as xr
-
-Array = npt.NDArray[Any]
 
 
 @torch.no_grad()

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mhrun.array_types import Array
 from mhrun.data import Dataset
 from mhrun.engine.predictive.checks import check_fields, check_rows, checked_model, is_single
 from mhrun.engine.predictive.draws import dimensions, each_draw, evaluated, valid_draws
@@ -26,8 +26,6 @@ from mhrun.types.capabilities import HasOutcomeMean, offers, predicts_classes
 
 if TYPE_CHECKING:
     import xarray as xr
-
-Array = npt.NDArray[Any]
 
 
 @torch.no_grad()
