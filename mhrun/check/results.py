@@ -116,6 +116,24 @@ def by_paths(check_name: str, paths: Sequence[FloatArray], what: str) -> CheckRe
     return CheckResult(check_name, HOLDS if p > ALPHA else FAILS, detail, of_ends.statistic, p, unseen)
 
 
+def by_excess(
+    check_name: str, detail: str, excess: float, statistics: int, error: float, tolerated: float
+) -> CheckResult:
+    """Judge how far the worst of some statistics is beyond what is tolerated, in standard errors.
+
+    Args:
+        check_name: of the verdict.
+        detail: what was found.
+        excess: of the statistic that is furthest off.
+        statistics: how many there are.
+        error: the standard error of the variance.
+        tolerated: the error of the variance that is tolerated.
+    """
+    p = min(1.0, statistics * 2 * float(stats.norm.sf(excess)))
+    unseen = tolerated + float(stats.norm.isf(DOUBTFUL / (2 * statistics))) * error
+    return CheckResult(check_name, HOLDS if p > ALPHA else FAILS, detail, excess, p, unseen)
+
+
 def after_repetition(first: CheckResult, again: CheckResult) -> CheckResult:
     """Return the verdict of a doubtful check from its repetition with more chains."""
     if again.p is None:

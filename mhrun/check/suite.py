@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from mhrun.check import contracts, measures, stationarity
+from mhrun.check import contracts, minibatch_bias, small_steps, stationarity
 from mhrun.check.results import DOUBTFUL, FAILS, HOLDS, REPEATED, CheckResult, after_repetition
 from mhrun.check.subject import Check, Subject
 from mhrun.errors import Refusal, UserError, nearest
@@ -19,10 +19,10 @@ CHECKS: dict[str, Check] = {
     "coming": stationarity.coming,
     "balance": stationarity.balance,
     "geweke": stationarity.geweke,
-    "nearing": measures.nearing,
-    "temperature": measures.temperature,
-    "gain": measures.gain,
-    "minibatches": measures.minibatches,
+    "nearing": small_steps.nearing,
+    "temperature": small_steps.temperature,
+    "gain": small_steps.gain,
+    "minibatches": minibatch_bias.minibatches,
     "costs": contracts.costs,
     "repeatable": contracts.repeatable,
     "resuming": contracts.resuming,

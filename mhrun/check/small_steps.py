@@ -1,6 +1,7 @@
-"""Measurements: the bias with minibatches, judged of rules that declare none, and of a dynamics as steps shrink.
+"""Does a dynamics sample its target as steps shrink, at any noise temperature and with gradient noise?
 
-For a dynamics also the effect of the noise temperature and of gradient noise.
+Covariances are extrapolated to a step size of 0. The effect of gradient noise is compared with the `bias.noise` that
+the dynamics declares.
 """
 
 from __future__ import annotations
@@ -9,115 +10,38 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from scipy import stats
 
+from mhrun.check.case import Case, CaseDraws
 from mhrun.check.results import (
-    ALPHA,
     DOUBTFUL,
     FAILS,
-    HOLDS,
-    MEASURED,
     NO_POWER,
     NONE,
     CheckResult,
     Z,
+    by_excess,
     distance,
     mean_and_error,
     unless_still,
 )
 from mhrun.check.subject import Subject, of_the_target
 from mhrun.check.targets import DIM, Known, correlated, gaussian_mean
-from mhrun.compiled import compile_loop
 from mhrun.kernels import Unadjusted
-from mhrun.kernels.stationary import TARGET
 from mhrun.parts import Kernel
-from mhrun.random import Draws, Streams, derive_key
 from mhrun.target import Target
-from mhrun.types import Controls
 
-_LEVELS = (4, 8, 16)  # a dynamics' step sizes, as shares of the largest at which it is stable
-# Tolerance for the variance extrapolated to a step size of 0, which has a third-order error, and for the variance and
-# the mean with a rule that corrects for noise as if it were normal.
-_TOLERATED = 0.02
-_DOUBTFUL = 3.0  # standard errors
+_LEVELS = (4, 8, 16)  # how many times as short steps as the largest at which a dynamics is stable
+_TOLERATED = 0.02  # error of the variance extrapolated to a step size of 0, which has a third-order error
 _COLD = 0.25  # the noise temperature that is judged besides 1
 # Errors at the shortest steps from which on terms beyond the second order may matter to their limit, and how many times
 # as short steps are then.
 _EXTRAPOLATED, _SHORTER = 0.25, (4, 16)
-_SHORTEST_OF_COLD = (
-    8  # times as short steps as at 1, at most, for a dynamics that is stable at shorter ones only
-)
+# How many times as short steps as at 1, at most, for a dynamics that is stable at shorter ones only.
+_SHORTEST_OF_COLD = 8
 _INDEPENDENT = 1.0  # standard deviations that chains must move in a run; 1.4 if they forget where they began
 _ADDED = 0.2  # of the temperature: what gradient noise is to add by the declared gain
 _OF_GAIN = 0.25  # of it: how much more is tolerated
-_SHARE = 0.25  # share of the steps in which chains reach their stationary distribution
-
-
-@of_the_target("with minibatches")
-def minibatches(subject: Subject, check_name: str) -> Iterator[CheckResult]:
-    """Variance and mean of the draws with minibatches, relative to the target's.
-
-    It is judged if the rule is `exact`, or the kernel declares its target as stationary, whatever it reads; and to 2 %
-    if the rule `corrects_noise`, with half as long steps too, where the noise differs. Else it is measured.
-    """
-    known = gaussian_mean(subject.n)
-    target = subject.target(known)
-    kernel = subject.made(subject.n, subject.m, target)
-    base = subject.n / subject.effective if kernel.decides else 1.0
-    step = subject.step_for(kernel, known, target, base) / (1 if kernel.decides else _LEVELS[1])
-    if not kernel.decides and subject.adds_no_noise(kernel, known, step):
-        yield CheckResult(check_name, NONE, "it adds no noise: an optimiser")
-        return
-    case = _Case(subject, known, kernel, target, base)
-    yield _with_minibatches(case, check_name, step)
-    if _is_tolerated(kernel):
-        yield _with_minibatches(case, f"{check_name}, shorter steps", step / 2)
-
-
-def _is_tolerated(kernel: Kernel) -> bool:
-    return kernel.rule is not None and kernel.rule.corrects_noise and not kernel.rule.exact
-
-
-def _with_minibatches(case: _Case, check_name: str, step: float) -> CheckResult:
-    subject, known, kernel, base = case.subject, case.known, case.kernel, case.base
-    chains = subject.whole(subject.chains // (20 if kernel.is_sequential else 8))
-    of_chains, _, sizes = case.draws(chains, 300, step)
-    draws = of_chains[..., 0]
-    if (draws == draws[:, :1]).all():
-        return CheckResult(
-            check_name, NO_POWER, f"no chain moves in {draws.shape[1]} steps of size {step:.2g}"
-        )
-    cold = subject.temperatures(chains) == 1
-    scaled = (draws[cold] - known.centre[0]) / (known.scale * base**0.5)
-    scaled = scaled[np.isfinite(scaled).any(1)]
-    if len(scaled) < 2:
-        return CheckResult(check_name, NONE, f"no chain had draws of its target at step {step:.2g}")
-    mean, mean_error = mean_and_error(np.nanmean(scaled, axis=1))
-    ratio, error = mean_and_error(np.nanmean(scaled**2, axis=1))
-    error, mean_error = max(error, 1e-300), max(mean_error, 1e-300)
-    deviation = max(abs(ratio - 1) / error, abs(mean) / mean_error)
-    finding = "biased" if deviation > Z else "perhaps biased" if deviation > _DOUBTFUL else "no bias seen"
-    where = f"c = n/T = {subject.n / base:g} data" if base != 1 else "T = 1"
-    tolerant = _is_tolerated(kernel)
-    excess = max((abs(ratio - 1) - _TOLERATED) / error, (abs(mean) - _TOLERATED) / mean_error)
-    if tolerant and deviation > Z >= excess:
-        finding = f"biased by no more than the {_TOLERATED:.0%} allowed"
-    detail = (
-        f"variance {ratio:.3f} ± {error:.3f} of the target's, mean {mean:+.3f} ± {mean_error:.3f} of its sd: "
-        f"{finding} (n = {subject.n:,}, {sizes:.3g} data a step, {where}, step {step:.2g})"
-    )
-    reads_all_data = kernel.decides and sizes >= subject.n
-    if subject.kind == "proposal" and not reads_all_data:
-        detail += "; with a correct proposal too, as Metropolis's rule reads minibatches here"
-    # A rule declares it for every minibatch size, and a kernel with the data that it reads. Reports then call a method
-    # exact, so that a bias is an error.
-    is_exact = (kernel.rule is not None and kernel.rule.exact) or kernel.stationary == TARGET
-    if not (is_exact or tolerant):
-        return CheckResult(check_name, MEASURED, detail, (ratio - 1) / error)
-    return _by_excess(
-        check_name, detail, deviation if is_exact else excess, 2, error, 0.0 if is_exact else _TOLERATED
-    )
 
 
 @of_the_target("the target as steps shrink")
@@ -147,7 +71,7 @@ def _small_steps(subject: Subject, check_name: str, temperature: float) -> Check
     kernel, target = subject.exact(known), subject.target(known)
     if reason := _no_dynamics(subject, kernel, known, target):
         return CheckResult(check_name, NONE, reason)
-    case = _Case(subject, known, kernel, target, temperature if subject.rungs > 1 else 1.0)
+    case = Case(subject, known, kernel, target, temperature if subject.rungs > 1 else 1.0)
     name = "check" if temperature == 1 else check_name
     levels = _at_levels(case, temperature, name)
     for shorter in _SHORTER if subject.step_size is None else ():
@@ -177,7 +101,7 @@ def _small_steps(subject: Subject, check_name: str, temperature: float) -> Check
             f"are too few chains ({detail})",
             float(limit.off[0] / limit.error[0]),
         )
-    verdict = _by_excess(check_name, detail, excess, 2 * count, float(limit.error[0]), _TOLERATED)
+    verdict = by_excess(check_name, detail, excess, 2 * count, float(limit.error[0]), _TOLERATED)
     if verdict.p is not None and verdict.p <= DOUBTFUL:  # it fails or is repeated, however little chains move
         stays = limit.excess_of_shortest[worst] > limit.excess[worst]
         return verdict._replace(detail=detail + "; it does not fall with the step" * bool(stays))
@@ -199,7 +123,7 @@ class _Levels(NamedTuple):
         return bool((far & (np.abs(self.off[:, 0]) > 2 * np.abs(self.off[:, -1]))).any())
 
 
-def _at_levels(case: _Case, temperature: float, name: str, shorter: int = 1) -> _Levels:
+def _at_levels(case: Case, temperature: float, name: str, shorter: int = 1) -> _Levels:
     """Run chains at each level, with random numbers of this name.
 
     `shorter`: by what steps are shorter and runs have more of them.
@@ -267,7 +191,7 @@ _MOMENTS = (
 _PER_VARIANCE = np.repeat([1.0, 0.0], [1 + DIM, len(_PAIRS[0])])
 
 
-def _moments(draws: _Draws, is_cold: np.ndarray, known: Known, temperature: float) -> np.ndarray:
+def _moments(draws: CaseDraws, is_cold: np.ndarray, known: Known, temperature: float) -> np.ndarray:
     """Return for each cold chain by how much second moments are off, (C, K), relative to the variances of the target.
 
     Those of the principal axes of the target: the mean variance, the variances and the covariances, as in `_MOMENTS`.
@@ -307,10 +231,10 @@ def gain(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     chains = subject.whole(subject.chains // 8)
     is_cold = np.ones(chains, dtype=bool)
     both = [
-        _Case(subject, known, kernel, each, 1.0).draws(chains, 30 * _LEVELS[-1], step)
+        Case(subject, known, kernel, each, 1.0).draws(chains, 30 * _LEVELS[-1], step)
         for each in (target, noisy)
     ]
-    plain, raised = (_squares(draws, is_cold, known, 1.0, drop=False) for draws in both)
+    plain, raised = (_mean_squares(draws.theta[is_cold], known) for draws in both)
     change = raised - plain
     added, error = mean_and_error(change[np.isfinite(change)])
     detail = (
@@ -318,7 +242,7 @@ def gain(subject: Subject, check_name: str) -> Iterator[CheckResult]:
         f"bias.noise = {declared:.3g} declares {_ADDED:g}"
     )
     excess = (added - (1 + _OF_GAIN) * _ADDED) / max(error, 1e-300)
-    verdict = _by_excess(check_name, detail, excess, 1, error, 0.0)._replace(unseen=None)
+    verdict = by_excess(check_name, detail, excess, 1, error, 0.0)._replace(unseen=None)
     if verdict.p is not None and verdict.p <= DOUBTFUL:
         yield verdict._replace(detail=f"{detail}: it is about {declared * added / _ADDED:.2g}")
         return
@@ -335,103 +259,14 @@ def _no_dynamics(subject: Subject, kernel: Kernel, known: Known, target: Target)
     return None
 
 
-def _squares(
-    draws: _Draws, is_cold: np.ndarray, known: Known, temperature: float, *, drop: bool = True
-) -> np.ndarray:
-    """Return each cold chain's mean square distance from the mean, relative to the variance at a temperature.
-
-    Args:
-        draws: of all chains.
-        is_cold: which are at the lowest temperature.
-        known: the target.
-        temperature: of its variance.
-        drop: leave out chains without a draw, rather than give NaN.
-    """
-    scaled = (draws.theta[is_cold][..., 0] - known.centre[0]) / (known.scale * temperature**0.5)
+def _mean_squares(theta: np.ndarray, known: Known) -> np.ndarray:
+    """Return the mean square distance of draws (C, S, D) from the mean, relative to the target's variance, (C,)."""
+    scaled = (theta[..., 0] - known.centre[0]) / known.scale
     mean: np.ndarray = np.nanmean(scaled**2, axis=1)
-    return mean[np.isfinite(mean)] if drop else mean
+    return mean
 
 
-def _moved(draws: _Draws, is_cold: np.ndarray, known: Known, temperature: float) -> float:
+def _moved(draws: CaseDraws, is_cold: np.ndarray, known: Known, temperature: float) -> float:
     """Return how far cold chains are from their start at the end, in standard deviations at a temperature."""
     begin, end = draws.ends[:, is_cold]
     return distance(begin, end, known.scale * temperature**0.5)
-
-
-def _by_excess(
-    check_name: str, detail: str, excess: float, statistics: int, error: float, tolerated: float
-) -> CheckResult:
-    """Judge how far the worst of some statistics is beyond what is tolerated, in standard errors.
-
-    Args:
-        check_name: of the verdict.
-        detail: what was found.
-        excess: of the statistic that is furthest off.
-        statistics: how many there are.
-        error: the standard error of the variance.
-        tolerated: the error of the variance that is tolerated.
-    """
-    p = min(1.0, statistics * 2 * float(stats.norm.sf(excess)))
-    unseen = tolerated + float(stats.norm.isf(DOUBTFUL / (2 * statistics))) * error
-    return CheckResult(check_name, HOLDS if p > ALPHA else FAILS, detail, excess, p, unseen)
-
-
-class _Draws(NamedTuple):
-    """Draws of a kernel."""
-
-    theta: np.ndarray  # (C, S, D), NaN at steps that are not draws
-    ends: np.ndarray  # (2, C, D), where chains begin and end
-    batch_size: float  # mean number of data per step
-
-
-class _Case(NamedTuple):
-    """A kernel on a known target, which is to be measured."""
-
-    subject: Subject  # the part under test
-    known: Known
-    kernel: Kernel
-    target: Target  # of the distribution `known`
-    base: float  # the lowest temperature of the target
-
-    def draws(
-        self, chains: int, steps: int, step_size: float, noise: float = 1.0, name: str = "check"
-    ) -> _Draws:
-        """Return draws of chains that begin in the target.
-
-        Args:
-            chains: their number.
-            steps: their length, of which the first quarter is left out.
-            step_size: of all chains.
-            noise: the temperature of the noise in units of the target's.
-            name: of the random numbers of a dynamics.
-        """
-        subject, kernel, target = self.subject, self.kernel, self.target
-        temperature = subject.temperatures(chains, self.base)
-        rng = np.random.default_rng(derive_key(subject.seed, "measure"))
-        theta = self.known.draw(rng, noise * temperature)
-        first = int(_SHARE * steps)
-        key = derive_key(subject.seed, "check")
-        loop = compile_loop(kernel, target, key, 1) if subject.rungs == 1 and kernel.decides else None
-        if loop is not None:
-            t = torch.from_numpy(temperature).expand(steps, -1).contiguous()
-            with torch.no_grad():
-                start = kernel.start(target, torch.from_numpy(theta), Draws(Streams(key, chains), 0))
-                _, record = loop.advance(start, 1, Controls(torch.full_like(t, step_size), t, t))
-            path = record["theta"]
-            return _Draws(path[:, first:], np.stack([theta, path[:, -1]]), float(record["batch_size"].mean()))
-        trajectory = subject.follow(
-            kernel,
-            target,
-            theta,
-            steps,
-            step_size,
-            temperature,
-            noise_temperature=noise * temperature,
-            name=name,
-        )
-        subject.count_periods(trajectory)
-        draws = trajectory.theta[first:].transpose(0, 1).numpy()
-        ends = np.stack([theta, draws[:, -1]])
-        if trajectory.infos[0].valid is not None:
-            draws = np.where(trajectory.stat("valid")[first:].T.numpy()[..., None], draws, np.nan)
-        return _Draws(draws, ends, float(trajectory.stat("batch_size").double().mean()))
