@@ -22,7 +22,7 @@ from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.engine.experiment import run_experiment
 from mhrun.engine.watcher import Silent
-from mhrun.errors import UserError
+from mhrun.errors import Interrupted, UserError
 from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.models.logistic import Logistic
 from mhrun.random import Draws, Streams, derive_key
@@ -100,6 +100,31 @@ class StopAfter(Silent):
             os.kill(os.getpid(), signal.SIGINT)
 
 
+def assert_resumes_with_the_same_bits(outputs: Path, method: str, *overrides: str) -> None:
+    """Compare a run of one method on a small logistic regression with one that is stopped and resumed."""
+    experiment = ["experiment=arena_logistic", "scale=smoke"]
+    others = compose_config(experiment, compare=False)["methods"].keys() - {method}
+    overrides = (
+        *experiment,
+        *(f"~methods.{name}" for name in others),
+        "chains=2",
+        "data.n=60",
+        "model.dim=2",
+        "thin=1",
+        "runtime.report=false",
+        "runtime.block_seconds=0",
+        *overrides,
+    )
+    uninterrupted, stopped = (
+        compose_config([*overrides, f"runtime.outputs={outputs}/{name}"], compare=False)
+        for name in ("uninterrupted", "stopped")
+    )
+    expected = run_experiment(uninterrupted, Silent())
+    with pytest.raises(Interrupted):
+        run_experiment(stopped, StopAfter(2))
+    assert_same_bits(contents(expected, method), contents(run_experiment(stopped, Silent()), method))
+
+
 EVERY_FORMAT = build.FORMATS  # before conftest.py leaves out the slow one
 
 
@@ -175,6 +200,33 @@ def advance_compiled(kernel, target, state, control, steps, key=KEY):
     every = control.each(lambda c: c.expand(steps, len(c)).contiguous())
     state, record = compile_loop(kernel, target, key, 1).advance(state, 1, every)
     return state, record["theta"], record
+
+
+def plain_and_fused(kernel, target, control, steps, key=KEY):
+    """Yield (theta before the last step, state, info) after steps in float32: in plain torch, and with fused updates.
+
+    A model with many parameters has its gradient from torch, and the update of the dynamics is compiled alone.
+    """
+    chains = len(control.step_size)
+    for compiled in (False, True):
+        draws = Draws(Streams(key, chains, compiled=compiled), 0)
+        state = kernel.start(target, target.model.init(chains, draws).float(), draws)
+        for draws.step in range(1, 1 + steps):
+            before = state.evaluation.theta.clone()
+            state, info = kernel.step(target, state, control, draws)
+        yield before, state, info
+
+
+def assert_states_close(plain, fused, chains=slice(None), atol=1e-5):
+    """Compare theta and the auxiliary variables of some chains, in float32."""
+    theta, other = plain.evaluation.theta[chains], fused.evaluation.theta[chains]
+    assert torch.allclose(theta, other, rtol=1e-3, atol=atol)
+    assert set(plain.aux) == set(fused.aux)
+    for name, value in plain.aux.items():
+        assert fused.aux[name].dtype == value.dtype
+        assert fused.aux[name].shape == value.shape
+        found, expected = fused.aux[name][chains].double(), value[chains].double()
+        assert torch.allclose(found, expected, rtol=1e-3, atol=atol), name
 
 
 def follow(kernel, target, control, steps=STEPS, chains=C, first_chain=0):

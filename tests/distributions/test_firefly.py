@@ -8,15 +8,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from kit import StopAfter, advance, assert_same_bits, begin, contents, controls
+from kit import advance, assert_resumes_with_the_same_bits, begin, controls
 from scipy import stats
 from significance import ALPHA, Z, assert_mean
 
-from mhrun.cli.configuration.compose import compose_config
 from mhrun.data import Dataset
-from mhrun.engine.experiment import run_experiment
-from mhrun.engine.watcher import Silent
-from mhrun.errors import Interrupted, Refusal
+from mhrun.errors import Refusal
 from mhrun.kernels.firefly import DARK, GAPS, Firefly
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.logistic import Logistic
@@ -203,27 +200,13 @@ def test_unsuitable_targets_and_settings_are_refused():
 @pytest.mark.slow
 def test_a_run_that_is_stopped_ends_with_the_same_bits(outputs):
     """The auxiliary variables are part of what is kept."""
-    words = ["experiment=arena_logistic", "scale=smoke", "+method@methods.flymc=flymc", "executor=torch"]
-    others = ("metropolis", "mint", "penalty", "mhminibatch", "austere", "tunamh", "sgld", "sghmc", "mala")
-    words += [f"~methods.{name}" for name in (*others, "penalty_cv", "smh1", "smh2", "mh_ss", "zig_zag")]
-    words += [
-        "chains=2",
+    assert_resumes_with_the_same_bits(
+        outputs,
+        "flymc",
+        "+method@methods.flymc=flymc",
+        "executor=torch",
         "warmup=50",
         "steps=30",
-        "data.n=60",
-        "model.dim=2",
-        "thin=1",
-        "runtime.report=false",
-    ]
-    words += ["methods.flymc.kernel.share=0.3", "methods.flymc.schedules.step_size.start=0.5"]
-    whole, again = (
-        compose_config(
-            [*words, f"runtime.outputs={outputs}/{name}", "runtime.block_seconds=0"], compare=False
-        )
-        for name in ("whole", "again")
+        "methods.flymc.kernel.share=0.3",
+        "methods.flymc.schedules.step_size.start=0.5",
     )
-    one = run_experiment(whole, Silent())
-    with pytest.raises(Interrupted):
-        run_experiment(again, StopAfter(2))
-    two = run_experiment(again, Silent())
-    assert_same_bits(contents(one, "flymc"), contents(two, "flymc"))

@@ -7,7 +7,16 @@ import math
 import numpy as np
 import pytest
 import torch
-from kit import CURVATURE, advance, advance_compiled, begin, controls, gaussian
+from kit import (
+    CURVATURE,
+    advance,
+    advance_compiled,
+    assert_states_close,
+    begin,
+    controls,
+    gaussian,
+    plain_and_fused,
+)
 from scipy.linalg import solve_discrete_lyapunov
 from scipy.special import ndtr
 from significance import Z, assert_cells, assert_mean
@@ -300,27 +309,14 @@ def test_fused_updates_are_the_torch_ones(dynamics):
     """With many parameters the move is compiled alone; a chain that leaves the numbers stops where it was."""
     target = Target(gaussian(5000), NOTHING, gradient_noise=1.0)
     one = torch.ones(3, dtype=torch.float32)
-    controls = Controls(torch.tensor([0.01, 0.02, 1e30]), 2 * one, 2 * one)
-    found = []
-    for compiled in (False, True):
-        draws = Draws(Streams(KEY, 3, compiled=compiled), 0)
-        kernel = Unadjusted(dynamics, 1)
-        state = kernel.start(target, target.model.init(3, draws).float(), draws)
-        for k in range(1, 8):
-            draws.step = k
-            before = state.evaluation.theta.clone()
-            state, info = kernel.step(target, state, controls, draws)
+    control = Controls(torch.tensor([0.01, 0.02, 1e30]), 2 * one, 2 * one)
+    states = []
+    for before, state, info in plain_and_fused(Unadjusted(dynamics, 1), target, control, 7, KEY):
         assert torch.equal(before[2], state.evaluation.theta[2])
         assert info.diverging.tolist() == [False, False, True]
         assert state.evaluation.theta.isfinite().all()
-        found.append(state)
-    plain, wide = found
-    assert torch.allclose(plain.evaluation.theta[:2], wide.evaluation.theta[:2], rtol=1e-3, atol=1e-4)
-    assert set(plain.aux) == set(wide.aux)
-    for name, value in plain.aux.items():
-        assert wide.aux[name].dtype == value.dtype
-        assert wide.aux[name].shape == value.shape
-        assert torch.allclose(wide.aux[name][:2].double(), value[:2].double(), rtol=1e-3, atol=1e-4), name
+        states.append(state)
+    assert_states_close(*states, chains=slice(2), atol=1e-4)
 
 
 def test_a_cold_thermostat_stands_still():

@@ -8,15 +8,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from kit import StopAfter, advance, assert_same_bits, begin, contents, controls, ladder_controls
+from kit import advance, assert_resumes_with_the_same_bits, begin, controls, ladder_controls
 from scipy import stats
 from significance import ALPHA, Z, assert_mean
 
-from mhrun.cli.configuration.compose import compose_config
 from mhrun.data import Dataset
-from mhrun.engine.experiment import run_experiment
-from mhrun.engine.watcher import Silent
-from mhrun.errors import Interrupted, UserError
+from mhrun.errors import UserError
 from mhrun.exchanges import MADE
 from mhrun.kernels import ReplicaExchange
 from mhrun.kernels.zig_zag import VELOCITY, ZigZag, _first_times
@@ -286,26 +283,4 @@ def test_unsuitable_targets_are_refused():
 @pytest.mark.slow
 def test_a_run_that_is_stopped_ends_with_the_same_bits(outputs):
     """Velocities are part of what is kept; the pilot finds the step size and where chains begin."""
-    words = ["experiment=arena_logistic", "scale=smoke"]
-    others = ("metropolis", "mint", "penalty", "mhminibatch", "austere", "tunamh", "sgld", "sghmc", "mala")
-    words += [f"~methods.{name}" for name in (*others, "penalty_cv", "smh1", "smh2", "mh_ss")]
-    words += [
-        "chains=2",
-        "warmup=500",
-        "steps=300",
-        "data.n=60",
-        "model.dim=2",
-        "thin=1",
-        "runtime.report=false",
-    ]
-    whole, again = (
-        compose_config(
-            [*words, f"runtime.outputs={outputs}/{name}", "runtime.block_seconds=0"], compare=False
-        )
-        for name in ("whole", "again")
-    )
-    one = run_experiment(whole, Silent())
-    with pytest.raises(Interrupted):
-        run_experiment(again, StopAfter(2))
-    two = run_experiment(again, Silent())
-    assert_same_bits(contents(one, "zig_zag"), contents(two, "zig_zag"))
+    assert_resumes_with_the_same_bits(outputs, "zig_zag", "warmup=500", "steps=300")
