@@ -220,7 +220,7 @@ def _as(annotation: Any, value: Any, setting: str) -> Any:
     A text that is not among the values of a `Literal` is left to the part, which suggests the nearest one.
     """
     kind = _as_text(annotation)
-    if choices := _literal_values(kind):
+    if choices := literal_values(kind):
         if isinstance(value, str) or (value is None and "None" in kind.rpartition("]")[2]):
             return value
         raise UserError(f"{setting} = {scalar_text(value)} must be one of {', '.join(choices)}.")
@@ -266,7 +266,7 @@ def _as_text(annotation: Any) -> str:
     return f"{found[1]} | None" if (found := _OPTIONAL.fullmatch(text)) else text
 
 
-def _literal_values(annotation: str) -> tuple[str, ...]:
+def literal_values(annotation: str) -> tuple[str, ...]:
     """Return the values of a `Literal`."""
     found = _LITERAL.match(annotation)
     return tuple(map(str, ast.literal_eval(f"[{found[1]}]"))) if found else ()

@@ -230,7 +230,7 @@ def lines_of_runs(given: Sequence[tuple[str, RunFolder]], outputs: Path) -> list
             if other.path.resolve() not in compared:
                 with suppress(FileNotFoundError):  # it was deleted meanwhile
                     other_configs.append(other.config())
-        settings = _by_method(differences(configs[path], other_configs), other_configs)
+        settings = merged_by_method(differences(configs[path], other_configs), other_configs)
         texts = [
             f"{key} = {_short(value)}" if value is not None else key
             for key, value in list(settings.items())[:_SETTINGS]
@@ -244,7 +244,9 @@ def lines_of_runs(given: Sequence[tuple[str, RunFolder]], outputs: Path) -> list
     return lines
 
 
-def _by_method(settings: Mapping[str, object], others: Sequence[Mapping[str, Any]]) -> dict[str, object]:
+def merged_by_method(
+    settings: Mapping[str, object], others: Sequence[Mapping[str, Any]]
+) -> dict[str, object]:
     """Return settings with those of a method that another run does not have as one, ``with METHOD``."""
     merged: dict[str, object] = {}
     for key, value in settings.items():

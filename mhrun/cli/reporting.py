@@ -23,7 +23,7 @@ def make_reports(arguments: Sequence[str]) -> int:
     run that is named itself is not complete; 70 if that is a bug in mhrun.
     """
     outputs, names = outputs_of(arguments)
-    folders, places = _chosen(names, outputs)
+    folders, places = chosen_runs(names, outputs)
     named = {found.path for name in names if (found := _named(name, outputs)) is not None}
     failures = _Failures()
     for folder in folders:
@@ -39,7 +39,7 @@ def make_reports(arguments: Sequence[str]) -> int:
     return failures.status
 
 
-def _chosen(names: Sequence[str], outputs: Path) -> tuple[list[RunFolder], list[Path]]:
+def chosen_runs(names: Sequence[str], outputs: Path) -> tuple[list[RunFolder], list[Path]]:
     """Return the named runs and sweeps, or all: experiments, folders, or beginnings of digests of runs."""
     of_runs, of_sweeps = runs(outputs), sweeps(outputs)
     experiments = {folder.experiment for folder in of_runs} | {_experiment(place) for place in of_sweeps}

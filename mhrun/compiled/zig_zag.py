@@ -120,7 +120,7 @@ register(ZigZag, ZigZagLoop.of)
 
 @piece
 def _first_time(rate: Any, change: Any, exponential: Any) -> Any:
-    """See `mhrun.kernels.zig_zag._first_times`."""
+    """See `mhrun.kernels.zig_zag.first_times`."""
     if rate > 0:
         square = rate * rate + 2 * change * exponential
         return 2 * exponential / (rate + math.sqrt(square)) if square >= 0 else np.inf

@@ -123,7 +123,10 @@ def energy_distance(draws: FloatArray, reference: FloatArray) -> Estimate:
     sd = reference.std(axis=(0, 1), ddof=1)
     if not (sd > 0).all() or not np.isfinite(draws).all() or not np.isfinite(reference).all():
         return Estimate(float("nan"), float("nan"))
-    points = [*(_few(chain, sizes[0]) / sd for chain in draws), *(_few(c, sizes[1]) / sd for c in reference)]
+    points = [
+        *(evenly_spaced(chain, sizes[0]) / sd for chain in draws),
+        *(evenly_spaced(c, sizes[1]) / sd for c in reference),
+    ]
     chains = len(points)
     between = np.zeros((chains, chains))  # mean distances between the points of two chains
     for a in range(chains):
@@ -146,7 +149,8 @@ def energy_distance(draws: FloatArray, reference: FloatArray) -> Estimate:
     return Estimate(value, float(np.sqrt(variance)))
 
 
-def _few(chain: FloatArray, chains: int) -> FloatArray:
+def evenly_spaced(chain: FloatArray, chains: int) -> FloatArray:
+    """Return evenly spaced draws of one of several chains; of all chains about `_POINTS`, at most."""
     limit = max(1, _POINTS // chains)
     return chain[:: -(-len(chain) // limit)]
 

@@ -144,7 +144,7 @@ def _to_the_end(
         # The ends of chunks change no number, only progress and memory.
         now = time.monotonic()
         if size == count or (due and now - began > _CHUNK_SECONDS):
-            count = _next_count(method, executor.name, count, now - began)
+            count = steps_at_once(method, executor.name, count, now - began)
         stopping, ended = stop(), position.step == total
         full = writer.pending_bytes() > settings.block_bytes or now - last_block > wait
         if full or stopping or ended:
@@ -231,7 +231,7 @@ def _recorded_executor(method: Method, folder: Path, settings: Settings, watcher
     return executor
 
 
-def _next_count(method: Method, executor: str, count: int, seconds: float) -> int:
+def steps_at_once(method: Method, executor: str, count: int, seconds: float) -> int:
     """Return the steps to run at once after `count` took these seconds: about `_CHUNK_SECONDS`, if memory allows."""
     faster = _CHUNK_SECONDS / max(seconds, 1e-6)
     # A compiled loop returns theta after each step, wanted or not.

@@ -113,7 +113,7 @@ class ZigZag(Kernel):
                 v * quadratic.gradient(at, beta, row_power),
                 v * quadratic.change(v, beta, row_power),
             )
-            turn = _first_times(first, second, marks.gap[:, :-1])
+            turn = first_times(first, second, marks.gap[:, :-1])
             soonest, coordinate = turn.min(1)
             # The rate M must not depend on the time of the next turn, which is drawn again after an arrival.
             piece = torch.minimum((beta / target.dim).sqrt(), time_left[rows])
@@ -187,7 +187,7 @@ def _datum(target: Target, marks: Any, chains: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(coin < cut[slot], slot, other[slot]), uniform
 
 
-def _first_times(rate: Tensor, change: Tensor, exponential: Tensor) -> Tensor:
+def first_times(rate: Tensor, change: Tensor, exponential: Tensor) -> Tensor:
     """Return the first arrivals of processes with the rates max(0, rate + change t), each (R, D); inf for none.
 
     The integral of the rate reaches the Exponential(1) number e at 2 e / (a + sqrt(a^2 + 2 b e)) for a rate a > 0 and a

@@ -175,13 +175,13 @@ def write_page(
         ),
         notes=notes,
         lines=lines,
-        arithmetic=_arithmetic(run),
+        arithmetic=arithmetic_of_methods(run),
         settings=yaml.safe_dump(identity(run.config), sort_keys=False, allow_unicode=True),
     )
     write_text(path, page)
 
 
-def _arithmetic(run: Run) -> str:
+def arithmetic_of_methods(run: Run) -> str:
     """Return the number formats of the methods; after the labels of its methods where there are several."""
     methods: dict[str, list[str]] = {}
     for name, summary in run.methods.items():

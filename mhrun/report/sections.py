@@ -183,7 +183,7 @@ def chains(run: Run) -> Figure | str:
         trace, rank = axes[2 * row], axes[2 * row + 1]
         stride = max(1, draws.shape[1] // _POINTS)
         selected = np.unique(np.linspace(0, len(draws) - 1, min(len(draws), _CHAINS)).round().astype(int))
-        for k, (c, share) in enumerate(zip(selected, _rank_shares(draws, selected), strict=True)):
+        for k, (c, share) in enumerate(zip(selected, rank_shares(draws, selected), strict=True)):
             colour = COLOURS[k % len(COLOURS)]
             trace.plot(np.arange(0, draws.shape[1], stride), draws[c, ::stride], linewidth=0.5, color=colour)
             edges = np.linspace(0, 1, len(share) + 1)
@@ -371,7 +371,7 @@ def _line(style: Mapping[str, Any]) -> dict[str, Any]:
     return {key: style[key] for key in ("color", "linestyle")}
 
 
-def _rank_shares(draws: npt.NDArray[np.float64], selected: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+def rank_shares(draws: npt.NDArray[np.float64], selected: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     """Return how often selected chains have the draws of each bin of ranks, over what chance gives (selected, bins)."""
     draws = draws[:, :: -(-draws.shape[1] // _RANKED)]
     chains, count = draws.shape

@@ -162,7 +162,7 @@ def summarised(
         methods=frame,
         explained=explained,
         flags={run.label(m): flags_of(results, diagnostics.get(m, {})) for m, results in run.methods.items()},
-        approximate=_approximate(run, diagnostics),
+        approximate=approximate_methods(run, diagnostics),
         declared=_declared(run),
     )
 
@@ -190,7 +190,7 @@ def _declared(run: Run) -> str:
     )
 
 
-def _approximate(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> str:
+def approximate_methods(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> str:
     """Return a line on the approximate methods that converged: R-hat does not see that their distribution is another.
 
     It has the error that the pilot's settings aim at, and the command that compares them with an exact method.

@@ -27,7 +27,7 @@ def unavailable(device: str) -> str:
     return f"device = {device!r} is not available: {reason}, or choose cpu."
 
 
-def _check_members(group: str, part: object, members: Sequence[str]) -> None:
+def check_members(group: str, part: object, members: Sequence[str]) -> None:
     """Check that a part has what its group must have. Properties are not evaluated: names of a network are many.
 
     What ``__getattr__`` gives counts, as of a model that wraps another.
@@ -62,9 +62,9 @@ def target_of(config: Mapping[str, Any]) -> Target:
     look_in((config.get("runtime") or {}).get("data_dir"))
     model = build(config["model"], "model")
     source = build(config["data"], "data")
-    _check_members("model", model, ("dim", "names", "init", "log_prior", "log_lik"))
+    check_members("model", model, ("dim", "names", "init", "log_prior", "log_lik"))
     if not isinstance(source, Dataset):
-        _check_members("data", source, ("n", "load"))
+        check_members("data", source, ("n", "load"))
     settings = {"model": model, "data": source, "device": device} | dict(config["target"])
     settings["precision"] = config.get("precision", FP32)
     return call(Target, settings, "the target", "target")

@@ -17,7 +17,7 @@ from mhrun.cli.commands import COMMANDS
 from mhrun.cli.configuration.compose import compose_config
 from mhrun.cli.configuration.hydra_errors import explained
 from mhrun.cli.main import _warned, run
-from mhrun.cli.reporting import _chosen
+from mhrun.cli.reporting import chosen_runs
 from mhrun.engine.assemble import methods_of
 from mhrun.store.identity import digest
 
@@ -514,7 +514,7 @@ def test_a_run_from_overrides_to_page_and_again(request, tmp_path, capsys):
     assert capsys.readouterr().out.count("index.html") == 1
     assert page.is_file()
     for names in ([], ["gmm_tied_means"], [str(run_folder)], [run_folder.name[:6]]):
-        folders, sweeps = _chosen(names, Path("outputs"))
+        folders, sweeps = chosen_runs(names, Path("outputs"))
         assert [folder.path.resolve() for folder in folders] == [run_folder.resolve()]
         assert sweeps == []
 

@@ -30,7 +30,7 @@ from mhrun.report.efficiency import costs, diagnosed, efficiency, named, unconve
 from mhrun.report.marks import SHORT
 from mhrun.report.report_warnings import report_warnings
 from mhrun.report.run import Run
-from mhrun.report.summary import _approximate, default_finding, methods_table
+from mhrun.report.summary import approximate_methods, default_finding, methods_table
 from mhrun.store.folder import RunFolder
 
 
@@ -136,7 +136,7 @@ def test_a_method_that_is_exact_by_declaration_is_called_so():
         run, diagnostics
     )
     # The reference that is advised is one that nobody needs to take at its word.
-    assert _approximate(run, diagnostics).endswith("mhrun compare somewhere --reference somewhere:a")
+    assert approximate_methods(run, diagnostics).endswith("mhrun compare somewhere --reference somewhere:a")
 
 
 def test_the_sentence_has_the_set_up_where_it_is_most_of_the_cost():
@@ -386,7 +386,7 @@ def test_a_check_that_cannot_fail_and_one_without_a_number_do_not_hold():
 
 def test_a_label_with_a_comma_is_quoted_in_a_list(tmp_path):
     run = FakeRun("a", "b", a={"m": 100, "label": "MINT, stored"}, b={"m": 5, "label": "MINT"})
-    line = _approximate(run, {"a": about(900), "b": about(900)})
+    line = approximate_methods(run, {"a": about(900), "b": about(900)})
     assert "how far off “MINT, stored”, MINT are" in line
     assert named(["a, b", "c"]) == "“a, b”, c"
 

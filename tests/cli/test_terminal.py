@@ -16,7 +16,7 @@ from kit import FEW
 from rich.console import Console
 from rich.progress import Progress
 
-from mhrun.cli.listing.experiment import _section
+from mhrun.cli.listing.experiment import print_section
 from mhrun.cli.listing.outline import seconds_at_paper_scale
 from mhrun.cli.main import run
 from mhrun.cli.places import experiments
@@ -63,7 +63,7 @@ def test_a_killed_run_is_listed_as_interrupted(tmp_path, capsys):
 
 
 def test_claims_are_folded_and_not_cut(capsys):
-    _section(
+    print_section(
         "claims",
         ["a claim of which the end is what tells it from the others: with tau = 0.7"],
         40,

@@ -16,7 +16,7 @@ from mhrun.data import Dataset
 from mhrun.errors import UserError
 from mhrun.exchanges import MADE
 from mhrun.kernels import ReplicaExchange
-from mhrun.kernels.zig_zag import VELOCITY, ZigZag, _first_times
+from mhrun.kernels.zig_zag import VELOCITY, ZigZag, first_times
 from mhrun.models.binomial_regression import BinomialRegression
 from mhrun.models.function import FunctionModel
 from mhrun.models.gaussian_mean import GaussianMean
@@ -197,7 +197,7 @@ def test_an_arrival_turns_every_coordinate_with_its_own_probability():
 def test_first_times_are_those_of_the_rate(rate, change):
     """P(no arrival before t) = exp(-integral of the rate)."""
     e = torch.from_numpy(np.random.default_rng(4).exponential(size=(20_000, 1)))
-    found = _first_times(torch.full_like(e, rate), torch.full_like(e, change), e)[:, 0].numpy()
+    found = first_times(torch.full_like(e, rate), torch.full_like(e, change), e)[:, 0].numpy()
     finite = found[np.isfinite(found)]
 
     def integral(t):

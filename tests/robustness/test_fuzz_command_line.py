@@ -30,7 +30,7 @@ from hydra_plugins.mhrun_project import ProjectSource
 from mhrun import yaml_file
 from mhrun.cli.configuration.compose import compose_config, resolved
 from mhrun.cli.configuration.composition import _plain_hydra, composed
-from mhrun.cli.configuration.hydra_errors import _keys, explained
+from mhrun.cli.configuration.hydra_errors import explained, key_paths
 from mhrun.cli.configuration.hydra_settings import check_node
 from mhrun.cli.main import run
 from mhrun.cli.places import experiments
@@ -116,7 +116,7 @@ VALUES = st.one_of(
 def keys(experiment: str) -> list[str]:
     """Every setting of an experiment, groups too."""
     config = OmegaConf.to_container(composed([f"experiment={experiment}"]), resolve=False)
-    return [key for key in _keys(config) if not key.startswith("hydra")]
+    return [key for key in key_paths(config) if not key.startswith("hydra")]
 
 
 @cache

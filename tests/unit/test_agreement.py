@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mhrun.diagnostics.chains import worth
-from mhrun.diagnostics.distances import Shifts, _few, shifts
+from mhrun.diagnostics.distances import Shifts, evenly_spaced, shifts
 from mhrun.report.comparison.agreement import (
     FALSE_ALARM,
     RELEVANT,
@@ -35,7 +35,7 @@ def test_half_of_a_spread_is_further_off_than_three_fifths_more():
 
 
 def test_the_points_of_a_distance_are_spread_over_the_whole_chain():
-    assert _few(np.arange(8192.0), 2).tolist() == list(range(0, 8192, 4))
+    assert evenly_spaced(np.arange(8192.0), 2).tolist() == list(range(0, 8192, 4))
 
 
 def test_with_a_tolerance_only_what_is_beyond_it_matters():

@@ -8,7 +8,7 @@ from typing import Literal, Optional
 import pytest
 import yaml
 
-from mhrun.build import _literal_values, build, call, trusted_object
+from mhrun.build import build, call, literal_values, trusted_object
 from mhrun.data.table import Table
 from mhrun.errors import UserError
 from mhrun.monitors import Monitor
@@ -41,7 +41,7 @@ def test_every_part_accepts_the_values_that_it_lists():
                 continue
             part = trusted_object(name)
             for key, parameter in inspect.signature(part).parameters.items():
-                if words := _literal_values(parameter.annotation):
+                if words := literal_values(parameter.annotation):
                     found += 1
                     allowed = [*words, *[None] * parameter.annotation.endswith("| None")]
                     assert parameter.default in allowed, (name, key)

@@ -9,7 +9,7 @@ import torch
 from mhrun.data import Dataset
 from mhrun.models.logistic import Logistic
 from mhrun.target import Target
-from mhrun.target.configured import _check_members
+from mhrun.target.configured import check_members
 from mhrun.types import capabilities
 from mhrun.types.capabilities import HasBounds, HasFields, HasLogLikOfOne, HasOutcomeMean, ReadsPixels, offers
 
@@ -45,7 +45,7 @@ def test_a_property_that_has_no_value_is_no_member():
 
 def test_a_wrapped_model_is_a_part_with_bounds():
     wrapped = Wrapper(Logistic(2, 1.0))
-    _check_members("model", wrapped, ("dim", "names", "init", "log_prior", "log_lik"))
+    check_members("model", wrapped, ("dim", "names", "init", "log_prior", "log_lik"))
     data = Dataset.of({"x": np.ones((4, 2)), "y": np.array([1, -1, 1, 1])})
     plain, other = (Target(model, data).bounded.bounds.weights for model in (Logistic(2, 1.0), wrapped))
     assert torch.equal(plain, other)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mhrun.cli.comparing import _by_method
+from mhrun.cli.comparing import merged_by_method
 from mhrun.report.comparison.compare import Comparison
 from mhrun.report.comparison.notes import better, doubts, small_errors
 from mhrun.report.comparison.page import finding, table
@@ -46,7 +46,7 @@ def test_a_method_that_another_run_lacks_is_one_setting():
         "methods.mcmc.kernel.m": None,
     }
     found = {"with smh2": None, "seed": 3, "methods.mcmc.kernel.m": "null"}
-    assert _by_method(settings, others) == found
+    assert merged_by_method(settings, others) == found
 
 
 @pytest.mark.parametrize(

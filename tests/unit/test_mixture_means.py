@@ -11,7 +11,7 @@ import torch
 from mhrun.data import Dataset
 from mhrun.data.mixture import MixtureSample
 from mhrun.errors import Refusal
-from mhrun.models.mixture_means import MixtureMeans, _gather, _score
+from mhrun.models.mixture_means import MixtureMeans
 from mhrun.schedules import Plan
 from mhrun.schedules.banded import Banded
 from mhrun.schedules.fixed import Fixed
@@ -57,9 +57,9 @@ def test_sums_of_nodes_are_sums_of_data(rng, spread):
     assert grad.numpy() == pytest.approx(len(x) * gradient.numpy(), rel=1e-8, abs=1e-6)
     native, index = target.native(full=True), rng.permutation(len(x))[:300]
     weights, values, found = np.empty(native.sums.size), np.empty(native.sums.size), np.empty(50)
-    _gather(native.args, index, 300, weights)
+    native.sums.gather(native.args, index, 300, weights)
     assert weights.sum() == pytest.approx(300, rel=1e-12)
-    one = _score(native.args, weights, theta[0].numpy(), found, values)
+    one = native.sums.score(native.args, weights, theta[0].numpy(), found, values)
     part, pull = model.log_lik_and_grad(theta[:1], {"x": torch.from_numpy(x[index])[None]})
     assert abs(one - float(part.sum())) < 1e-9 * 300
     assert found == pytest.approx(300 * pull[0].numpy(), rel=1e-8, abs=1e-8)
@@ -92,7 +92,7 @@ def test_sums_of_nodes_have_no_range(rng, variance, centres, components):
     native = model.native(data.fields, full=True)
     values, found = np.empty(native.sums.size), np.empty(components)
     for k, point in enumerate(points):
-        one = _score(native.args, native.sums.whole, point, found, values)
+        one = native.sums.score(native.args, native.sums.whole, point, found, values)
         assert one == pytest.approx(exact[k], rel=1e-9)
         assert found == pytest.approx(slopes[k], rel=1e-6, abs=1e-6 * np.abs(slopes[k]).max() + 1e-9 / sd)
     for both in (model._value_and_grad(data.fields), model.full_value_and_grad(data.fields)):

@@ -12,7 +12,7 @@ from torch import nn
 import mhrun
 from mhrun.data import Dataset
 from mhrun.engine.defaults import default_of
-from mhrun.engine.model_checks.properties import _check_derivatives, _check_rows, check_model
+from mhrun.engine.model_checks.properties import check_derivatives, check_model, check_rows
 from mhrun.engine.model_checks.step_functions import coordinate_with_steps
 from mhrun.errors import Refusal, UserError
 from mhrun.models.function import FunctionModel
@@ -147,7 +147,7 @@ def test_rounding_of_float32_fields_is_no_dependence_on_the_minibatch():
     def log_lik(theta, b):
         return -0.5 * (b.x @ theta.float()).double() ** 2
 
-    _check_rows(Target(FunctionModel(log_lik, [1.0] * 50), Dataset.of({"x": x})), torch.rand(1, 50).double())
+    check_rows(Target(FunctionModel(log_lik, [1.0] * 50), Dataset.of({"x": x})), torch.rand(1, 50).double())
 
 
 def test_a_function_of_the_datum_passes():
@@ -303,7 +303,7 @@ def test_functions_that_are_differentiated_pass(log_lik, dtype, offset):
     data = {"y": torch.from_numpy(DATA["y"] + offset).to(dtype)}
     target = Target(FunctionModel(log_lik, parameters=NORMAL), Dataset.of(data))
     for theta in ([0.3, 0.1], [0.0, 0.0], [50.0, -3.0]):
-        _check_derivatives(target, torch.tensor([theta], dtype=torch.float64), target.data.part(0, 5))
+        check_derivatives(target, torch.tensor([theta], dtype=torch.float64), target.data.part(0, 5))
 
 
 T = torch.from_numpy(2.45e6 + 100 * RNG.random(40))
@@ -338,7 +338,7 @@ def test_what_differences_cannot_judge_passes(name):
     target = Target(FunctionModel(log_lik, theta), Dataset.of(data))
     for factor in (1.0, 1.01, 0.93):
         point = factor * torch.tensor([theta], dtype=torch.float64)
-        _check_derivatives(target, point, target.data.part(0, 5))
+        check_derivatives(target, point, target.data.part(0, 5))
 
 
 def test_a_detached_layer_is_found_with_data_in_float32():
@@ -390,7 +390,7 @@ def test_of_a_large_network_few_coordinates_are_compared(monkeypatch):
     )
     monkeypatch.setattr("mhrun.engine.model_checks.properties._MOVED", 3 * model.dim)
     target = Target(model, Dataset.of({"x": DATA["x"], "y": np.arange(40) % 2}))
-    _check_derivatives(target, torch.randn(1, model.dim, dtype=torch.float64), target.data.part(0, 5))
+    check_derivatives(target, torch.randn(1, model.dim, dtype=torch.float64), target.data.part(0, 5))
     assert moved[-12:] == [1] * 12
     assert len(moved) <= 13  # three coordinates, two steps, two signs; and the gradient
 

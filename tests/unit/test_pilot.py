@@ -14,7 +14,7 @@ import mhrun
 from mhrun.engine.assemble import assembled
 from mhrun.engine.defaults import default_method
 from mhrun.engine.pilot import pilot, piloted
-from mhrun.engine.pilot.acceptance import _search
+from mhrun.engine.pilot.acceptance import search_step_size
 from mhrun.engine.pilot.start import inside
 from mhrun.errors import Refusal, UserError
 from mhrun.kernels.acceptance import efficient_acceptance
@@ -218,7 +218,7 @@ def test_a_step_size_is_found_for_each_rate_from_above_and_below(aim, first):
         def window(self, step):
             return float(torch.special.erfc((step / 0.1) ** 2).mean()), 0.0
 
-    log_step, rate, _, settled, windows = _search(Measured(), np.log(first), torch.ones(4), aim)
+    log_step, rate, _, settled, windows = search_step_size(Measured(), np.log(first), torch.ones(4), aim)
     assert settled
     assert windows <= 30
     assert abs(np.log(rate / (1 - rate)) - np.log(aim / (1 - aim))) < 0.35

@@ -24,7 +24,7 @@ from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
 from mhrun.random import Draws, Streams
 from mhrun.report.build import build_report
-from mhrun.report.page import _arithmetic
+from mhrun.report.page import arithmetic_of_methods
 from mhrun.store.identity import digest, method_digest
 from mhrun.store.netcdf import open_trace
 from mhrun.target import Target
@@ -305,8 +305,8 @@ def test_summary_and_report_of_a_run_in_bf16_name_the_precision(tmp_path, monkey
 def test_a_page_lists_the_number_formats_of_its_methods():
     methods = {name: {"arithmetic": words} for name, words in (("a", "one"), ("b", "two"), ("c", "one"))}
     labels = SimpleNamespace(methods=methods, label=str.upper)
-    assert _arithmetic(labels) == "one (A, C); two (B)"
-    assert _arithmetic(SimpleNamespace(methods={}, label=str.upper)) == ""
+    assert arithmetic_of_methods(labels) == "one (A, C); two (B)"
+    assert arithmetic_of_methods(SimpleNamespace(methods={}, label=str.upper)) == ""
 
 
 @pytest.mark.parametrize("variance", [1.0, 0.1])

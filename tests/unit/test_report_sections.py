@@ -18,7 +18,7 @@ from mhrun.report.densities import axis_ends, axis_height, smoothed_density
 from mhrun.report.history import acceptance_history, batch_sizes, step_size_history
 from mhrun.report.monitored import has_monitor, monitor
 from mhrun.report.run import Run
-from mhrun.report.sections import FIGURES, _rank_shares, marginals, pairs, posterior, work
+from mhrun.report.sections import FIGURES, marginals, pairs, posterior, rank_shares, work
 from mhrun.report.style import method_styles, style
 
 pytestmark = pytest.mark.long
@@ -179,10 +179,10 @@ def test_densities_and_ranks():
     assert y.max() == pytest.approx((2 * np.pi) ** -0.5, rel=0.05)
     draws = rng.standard_normal((4, 4_000))
     every = np.arange(4)
-    assert _rank_shares(draws, every) == pytest.approx(1.0, abs=0.35)  # 200 ranks a bin: five standard errors
+    assert rank_shares(draws, every) == pytest.approx(1.0, abs=0.35)  # 200 ranks a bin: five standard errors
     draws[0] += 10
-    assert _rank_shares(draws, every)[0, -1] == pytest.approx(4.0)
-    assert _rank_shares(draws, every[2:]).tolist() == _rank_shares(draws, every)[2:].tolist()
+    assert rank_shares(draws, every)[0, -1] == pytest.approx(4.0)
+    assert rank_shares(draws, every[2:]).tolist() == rank_shares(draws, every)[2:].tolist()
 
 
 def peaks(y):

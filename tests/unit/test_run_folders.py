@@ -18,7 +18,7 @@ import pytest
 import xarray as xr
 from kit import FEW, assert_same_bits, compute, config, contents
 
-from mhrun.engine.run_method import _next_count
+from mhrun.engine.run_method import steps_at_once
 from mhrun.errors import UserError
 from mhrun.report.run import Run
 from mhrun.store.blocks import Checkpoint, TraceWriter, done, load_block
@@ -550,10 +550,10 @@ def test_steps_at_once_fit_in_memory(thin, executor):
     """A compiled loop returns theta after each step, also where no draw is kept."""
     shape, width = Shape(4, ("a",), 0, 10**9, thin), 2_000
     method = SimpleNamespace(shape=shape, target=SimpleNamespace(width=width))
-    count = _next_count(method, executor, 10**9, 1e-6)
+    count = steps_at_once(method, executor, 10**9, 1e-6)
     bytes_of_step = 4 * (40 + 8 * width * (thin is not None or executor == "compiled"))
     assert 0.5 * (64 << 20) < count * bytes_of_step <= 64 << 20
-    assert _next_count(method, executor, 10, 1e9) == 1  # slow steps are done one by one
+    assert steps_at_once(method, executor, 10, 1e9) == 1  # slow steps are done one by one
 
 
 def test_a_name_that_is_too_long_is_not_a_matter_of_permissions(tmp_path):

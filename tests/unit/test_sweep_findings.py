@@ -9,7 +9,7 @@ import pytest
 
 from mhrun.diagnostics.grid import Estimate
 from mhrun.report.declared import column_headings
-from mhrun.report.sweep.build import _warnings
+from mhrun.report.sweep.build import job_warnings
 from mhrun.report.sweep.text import SHORT, over_seeds, sweep_finding, sweep_warnings
 
 
@@ -173,7 +173,7 @@ def test_warnings_that_are_alike_in_several_jobs_are_shown_once():
         job(2, noise[1]),
         job(3, noise[0], "a: of 4 chains, 2 stopped."),
     ]
-    assert list(_warnings(jobs)) == [
+    assert list(job_warnings(jobs)) == [
         ("m=0", [f"{noise[0]} (Likewise in 2 more jobs.)", noise[2]]),
         ("m=1", []),
         ("m=2", []),

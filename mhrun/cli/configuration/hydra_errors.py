@@ -247,7 +247,7 @@ def _nearest_key(key: str, overrides: Sequence[str], folders: Sequence[Path], na
         )
     except (HydraException, OmegaConfBaseException, UserError):
         return ""
-    keys = [k for k in _keys(config) if not k.startswith("hydra")]  # type: ignore[arg-type]
+    keys = [k for k in key_paths(config) if not k.startswith("hydra")]  # type: ignore[arg-type]
     if (
         key in keys
         and any(override.startswith(f"+{key}=") for override in overrides)
@@ -340,7 +340,7 @@ def _of_a_part(key: str, overrides: Sequence[str], folders: Sequence[Path]) -> s
             continue
         for path, takes in taken_settings(node[part], part):
             if key in takes:
-                is_set = f"{path}.{key}" in _keys(node)
+                is_set = f"{path}.{key}" in key_paths(node)
                 return f"{'' if is_set else '+'}{path}.{key}={value}"
     return ""
 
@@ -392,8 +392,9 @@ def _is_group(config: Any, key: str) -> bool:
     return config is None or isinstance(config, Mapping)
 
 
-def _keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def key_paths(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted path of each key of a configuration, a group before its members."""
     for key, value in node.items():
         yield f"{prefix}{key}"
         if isinstance(value, Mapping):
-            yield from _keys(value, f"{prefix}{key}.")
+            yield from key_paths(value, f"{prefix}{key}.")

@@ -64,19 +64,19 @@ def show_experiment(
         if isinstance(config, str):
             print(f"  {config}")
         else:
-            _section("methods", _methods(config), width)
-            _section(f"settings (at scale={config['scale']})", _settings(config, head.settings), width)
+            print_section("methods", _methods(config), width)
+            print_section(f"settings (at scale={config['scale']})", _settings(config, head.settings), width)
         own_verdicts = _own_verdicts(found)
         results = recorded_results(head.paper) if path.parent.parent == CONF else {}
         recorded = {kind: results.get((kind, name)) for kind in _KINDS}
         lines = [*_recorded(recorded, own_verdicts), *_claims(name, head.paper, recorded, own_verdicts)]
-        _section("claims", lines, width, cuts=False)
+        print_section("claims", lines, width, cuts=False)
     lines = [
         line
         for folder, settings in zip(found, _differing(found), strict=True)
         for line in _run(folder, settings)
     ]
-    _section("runs", lines or [f"not run yet: {command}"], 0)
+    print_section("runs", lines or [f"not run yet: {command}"], 0)
     print()
 
 
@@ -90,7 +90,7 @@ def _command(name: str, path: Path | None, folders: Sequence[Path]) -> str:
     return f"mhrun {name}"
 
 
-def _section(title: str, lines: Sequence[str], width: int, *, cuts: bool = True) -> None:
+def print_section(title: str, lines: Sequence[str], width: int, *, cuts: bool = True) -> None:
     """Print lines below a title, cut to `width` where it is not 0, or folded there."""
     if lines:
         print(f"\n  {title}")

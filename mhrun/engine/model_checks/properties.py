@@ -67,14 +67,14 @@ def check_model(target: Target, theta: Tensor, *, takes_gradients: bool = True) 
         return
     check_support(target, theta)
     point = _near(model, theta, rows)
-    _check_rows(target, point)
+    check_rows(target, point)
     _check_precision(target, theta + _NEAR / _AWAY * (point - theta))
     both = native_form(model, "log_lik_and_grad", "log_lik")
     by_minibatch = offers(model, HasBuffers) and bool(
         model.buffer_names
     )  # gradients are those of training mode
     if takes_gradients and (both is None or not is_user_model) and not by_minibatch:
-        _check_derivatives(target, point, rows)
+        check_derivatives(target, point, rows)
         warn_of_steps(target, point)
     if is_user_model:
         if both is not None:
@@ -120,7 +120,7 @@ def _first(target: Target) -> Tensor:
 
 
 @torch.no_grad()
-def _check_rows(target: Target, theta: Tensor) -> None:
+def check_rows(target: Target, theta: Tensor) -> None:
     """Check that a log-likelihood is a function of its datum and theta alone.
 
     Data are evaluated in one minibatch, in two parts of it, and the first of them alone: a quantile depends on the
@@ -199,7 +199,7 @@ def _check_precision(target: Target, theta: Tensor) -> None:
 
 
 @torch.no_grad()
-def _check_derivatives(target: Target, point: Tensor, rows: Rows) -> None:
+def check_derivatives(target: Target, point: Tensor, rows: Rows) -> None:
     """Check that all of a log-likelihood is differentiated: `detach`, or a number taken out of a tensor, hides a part.
 
     Finite differences are believed where those of two steps agree: rounding, kinks and fast oscillations make them

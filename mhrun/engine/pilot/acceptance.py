@@ -133,7 +133,9 @@ def _first_found(chains: PilotChains, aim: float) -> _Step:
         rate, noise = chains.window(step_size)
         return _Step(step_size, rate, aim, noise, True, 1, f"acceptance {rate:.2f}; {aim:.2f} is efficient")
     first = chains.kernel.proposal.first_step_size(method.target.dim)
-    log_step, rate, noise, settled, windows = _search(chains, math.log(first), _size_by_chain(chains), aim)
+    log_step, rate, noise, settled, windows = search_step_size(
+        chains, math.log(first), _size_by_chain(chains), aim
+    )
     return _Step(
         math.exp(log_step) * _size_by_chain(chains), rate, aim, noise, settled, windows, _why(rate, aim)
     )
@@ -199,7 +201,7 @@ def _searched_again(chains: PilotChains, measured: _Step) -> _Step:
     """Return what the chains find from the step size on that was measured with another minibatch."""
     size_by_chain = _size_by_chain(chains)
     last = math.log(float((measured.step / size_by_chain)[0]))
-    log_step, rate, noise, settled, more_windows = _search(chains, last, size_by_chain, measured.aim)
+    log_step, rate, noise, settled, more_windows = search_step_size(chains, last, size_by_chain, measured.aim)
     step, reason = math.exp(log_step) * size_by_chain, _why(rate, measured.aim)
     return _Step(step, rate, measured.aim, noise, settled, measured.windows + more_windows, reason)
 
@@ -275,7 +277,7 @@ def _of_length(chains: PilotChains, length: float, count: int, step: Tensor) -> 
     return exact, sum(chains.window(exact)[0] for _ in range(_POOLED)) / _POOLED
 
 
-def _search(
+def search_step_size(
     chains: PilotChains, log_step: float, size_by_chain: Tensor, aim: float
 ) -> tuple[float, float, float, bool, int]:
     """Return the logarithm of the step size, acceptance and noise at it, whether it settled, and windows."""

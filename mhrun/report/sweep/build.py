@@ -148,7 +148,7 @@ def _page(place: Path, jobs: Sequence[Job], metrics: _Metrics, additions: Additi
         finding=metrics.finding,
         warnings=[]
         if metrics.frame.empty
-        else [*unknown_metrics(jobs), *sweep_warnings(metrics.frame, _warnings(jobs))],
+        else [*unknown_metrics(jobs), *sweep_warnings(metrics.frame, job_warnings(jobs))],
         means=TableOnPage(MEANS, _OVER_SEEDS, metrics.means, metrics.explained)
         if SEED in metrics.keys
         else None,
@@ -208,7 +208,7 @@ def sweep_summary(place: Path) -> SweepSummary | str:
     columns = list(dict.fromkeys([*keys, "method", *numbers]))
     table = frame.assign(method=marked_methods(frame))[columns].rename(columns=headings_of(config, frame))
     warnings = unknown_metrics(jobs)
-    warnings += [f"{where}: {line}" for where, lines in _warnings(jobs) for line in lines]
+    warnings += [f"{where}: {line}" for where, lines in job_warnings(jobs) for line in lines]
     finding = sweep_finding(config, frame, keys)
     return SweepSummary(finding, keys, table, is_over_seeds, warnings, notes_of(frame))
 
@@ -218,7 +218,7 @@ def _nothing(jobs: Sequence[Job]) -> str:
     return NO_METHODS if any(job.has_run for job in jobs) else NOTHING
 
 
-def _warnings(jobs: Sequence[Job]) -> Iterator[tuple[str, list[str]]]:
+def job_warnings(jobs: Sequence[Job]) -> Iterator[tuple[str, list[str]]]:
     """Yield the swept settings of each job and the warnings of its methods.
 
     Of those that are alike but for their numbers the first, with the number of jobs that have others.
