@@ -9,7 +9,6 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from mhrun.array_types import Array
 from mhrun.data.dataset import Dataset, as_is, known
+from mhrun.data.lazy import LazyData
 from mhrun.data.mapping import writable
 from mhrun.data.memory import check_memory
 from mhrun.errors import Refusal, UserError, nearest, reason
@@ -33,7 +33,7 @@ _BLOCK = 1 << 24  # numbers that are checked at once
 _SEARCHED = 1 << 28  # bytes of a map up to which it is searched for non-finite numbers
 
 
-class Npz:
+class Npz(LazyData):
     """The arrays of an .npz file, each with one row per datum.
 
     Args:
@@ -50,21 +50,7 @@ class Npz:
         self.pixels = pixels
         self.fields = None if fields is None else dict(fields)
 
-    @property
-    def n(self) -> int:
-        """The number of data; reads the file."""
-        return self._loaded.n
-
-    def load(self) -> Dataset:
-        """Return the data set.
-
-        Raises:
-            UserError: a file or an array is missing, or does not hold numbers.
-        """
-        return self._loaded
-
-    @cached_property
-    def _loaded(self) -> Dataset:
+    def _dataset(self) -> Dataset:
         path = located(self.file)
         try:
             with open(path, "rb") as stream:
@@ -115,7 +101,7 @@ class Npz:
         )
 
 
-class Memmap:
+class Memmap(LazyData):
     """Arrays in .npy files, which may be larger than memory: rows are read from the disk when a minibatch needs them.
 
     Passes over all data read in blocks. A map of up to 256 MB is searched for non-finite numbers; in a larger one they
@@ -138,21 +124,7 @@ class Memmap:
         self.files = {"x": file} if file is not None else dict(files or {})
         self.pixels = pixels
 
-    @property
-    def n(self) -> int:
-        """The number of data, from the files' headers."""
-        return self._loaded.n
-
-    def load(self) -> Dataset:
-        """Return the data set, without reading the data into memory.
-
-        Raises:
-            UserError: a file is missing, or does not hold numbers.
-        """
-        return self._loaded
-
-    @cached_property
-    def _loaded(self) -> Dataset:
+    def _dataset(self) -> Dataset:
         fields = {}
         for field, file in self.files.items():
             path = located(str(file))

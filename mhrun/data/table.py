@@ -27,6 +27,7 @@ from mhrun.data.columns import (
 )
 from mhrun.data.dataset import Dataset
 from mhrun.data.design import TableDesign, check_column
+from mhrun.data.lazy import LazyData
 from mhrun.data.memory import check_memory
 from mhrun.data.missing_values import checked_values, without_values
 from mhrun.data.outcome import Outcome, outcome_in
@@ -43,7 +44,7 @@ _KEPT = 2  # tables that are kept: the training and the test rows of one
 _tables: OrderedDict[str, tuple[Dataset, TableDesign]] = OrderedDict()
 
 
-class Table:
+class Table(LazyData):
     """Rows of a table: ``x`` (n, D) float64, the features, and ``y`` (n,), the target.
 
     Columns of x: ones, with `intercept`; the numerical features, in their order; then, for each categorical column, an
@@ -164,21 +165,7 @@ class Table:
         self.seed = seed
         self.separator = separator
 
-    @property
-    def n(self) -> int:
-        """The number of rows; reads the table."""
-        return self._loaded.n
-
-    def load(self) -> Dataset:
-        """Return the data set.
-
-        Raises:
-            UserError: a file, a column or a value is missing or invalid.
-        """
-        return self._loaded
-
-    @cached_property
-    def _loaded(self) -> Dataset:
+    def _dataset(self) -> Dataset:
         return self._kept[0]
 
     @cached_property

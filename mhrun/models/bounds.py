@@ -104,6 +104,33 @@ def centred_norms(x: Tensor) -> tuple[float, float, Tensor]:
     return centre, half, torch.cat([1 + (part.double() - centre).abs() / half for part in x.split(_PART)])
 
 
+def bounds_in_means(x: Tensor, variance: float, means: Callable[[Tensor], Tensor]) -> Bounds:
+    """Return bounds on the terms of a mixture of normals with a common variance, of kind ``difference``.
+
+    The gradient of l_i in the means has the components p_k (x_i - mu_k) / v, with probabilities p_k of the components,
+    so that for any centre c and any a > 0
+
+        |l_i(theta') - l_i(theta)| <= max_k |mu'_k - mu_k| (|x_i - c| + R) / v
+                                   <= (1 + |x_i - c| / a) max(a, R) max_k |mu'_k - mu_k| / v,
+
+    where R is the largest |mu_k - c| of both points. Here c is the mean of the data and a half their standard
+    deviation.
+
+    Args:
+        x: the data (n,).
+        variance: v.
+        means: theta (C, D) -> the means mu of the components (C, K).
+    """
+    centre, half, weights = centred_norms(x)
+
+    def width(theta: Tensor, to: Tensor) -> Tensor:
+        start, end = means(theta).double(), means(to).double()
+        reach = torch.maximum((start - centre).abs().amax(-1), (end - centre).abs().amax(-1))
+        return (end - start).abs().amax(-1) * reach.clamp_min(half) / variance
+
+    return Bounds(weights, width)
+
+
 Constant = float | Callable[[Rows], Tensor]
 """A bound on a derivative of the log-likelihood: one number, or a function of the rows (n, ...) that returns (n,)."""
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.models.bounds import centred_norms
+from mhrun.models.bounds import bounds_in_means
 from mhrun.models.compressed import bins_of, compress
 from mhrun.models.naming import numbered
 from mhrun.native import NativeModel, NativeSums, Piece, available, compiled, piece, routine
@@ -101,15 +101,8 @@ class MixtureMeans:
         return torch.logsumexp(gaps.mul_(-0.5 / self.variance), -1) + self._constant
 
     def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
-        """Return the bounds of kind ``difference``, as those of `mhrun.models.tied_means.TiedMeans`, of all means."""
-        centre, half, weights = centred_norms(data["x"])
-
-        def width(theta: Tensor, to: Tensor) -> Tensor:
-            start, end = theta.double(), to.double()
-            reach = torch.maximum((start - centre).abs().amax(-1), (end - centre).abs().amax(-1))
-            return (end - start).abs().amax(-1) * reach.clamp_min(half) / self.variance
-
-        return Bounds(weights, width)
+        """Return the bounds of kind ``difference``, see `mhrun.models.bounds.bounds_in_means`."""
+        return bounds_in_means(data["x"], self.variance, lambda theta: theta)
 
     def log_lik_and_grad(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the log-likelihoods (C, m) and the gradient (C, D) of their mean."""

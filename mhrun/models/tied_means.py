@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.models.bounds import centred_norms
+from mhrun.models.bounds import bounds_in_means, centred_norms
 from mhrun.models.compressed import compress
 from mhrun.native import NativeBounds, NativeModel, piece, routine
 from mhrun.native.maths import (
@@ -133,25 +133,15 @@ class TiedMeans:
         return largest
 
     def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
-        """Return the bounds of kind ``difference``, see `mhrun.types.Bounds`; they hold everywhere.
+        """Return the bounds of kind ``difference``, see `mhrun.models.bounds.bounds_in_means`; they hold everywhere.
 
-        With the means mu_1 = theta1 and mu_2 = theta1 + theta2, the gradient of l_i in the means has the components
-        p_k (x_i - mu_k) / v, with probabilities p_k of the components, so that for any centre c and any a > 0
-
-            |l_i(theta') - l_i(theta)| <= max_k |mu'_k - mu_k| (|x_i - c| + R) / v
-                                       <= (1 + |x_i - c| / a) max(a, R) max_k |mu'_k - mu_k| / v,
-
-        where R is the largest |mu_k - c| of both points. Here c is the mean of the data and a half their standard
-        deviation.
+        The means are mu_1 = theta1 and mu_2 = theta1 + theta2.
         """
-        centre, half, weights = centred_norms(data["x"])
 
-        def width(theta: Tensor, to: Tensor) -> Tensor:
-            start, end = (torch.stack((t[:, 0], t[:, 0] + t[:, 1]), -1).double() for t in (theta, to))
-            reach = torch.maximum((start - centre).abs().amax(-1), (end - centre).abs().amax(-1))
-            return (end - start).abs().amax(-1) * reach.clamp_min(half) / self.variance
+        def means(theta: Tensor) -> Tensor:
+            return torch.stack((theta[:, 0], theta[:, 0] + theta[:, 1]), -1)
 
-        return Bounds(weights, width)
+        return bounds_in_means(data["x"], self.variance, means)
 
     def native_bounds(self, data: Rows, kind: str, surrogate: Any) -> NativeBounds:
         """Return the pieces of the fused loop on bounded terms."""
