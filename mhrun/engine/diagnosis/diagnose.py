@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mhrun.engine.diagnosis.excess_variance import excess_variance
 from mhrun.engine.diagnosis.exchange_noise import EXCHANGE_NOISE, exchange_noise
 from mhrun.engine.diagnosis.fit import fit_warnings, judges_fit
+from mhrun.engine.diagnosis.flat_regions import FLAT_REGIONS, FlatRegions, flat_regions
 from mhrun.engine.diagnosis.kinetic import kinetic_temperature
 from mhrun.engine.diagnosis.mean_bias import mean_bias
 from mhrun.engine.diagnosis.mixing import UNSETTLED, rhat_of_unsettled
@@ -76,6 +77,7 @@ class Diagnosis:
                 VISITS: self._tried("visits of another mode", lambda: visits(method, folder)),
                 WIDTH: self._tried("the width of the draws", lambda: width_of_draws(method, folder)),
                 TERM_NOISE: noise if (noise := self._noise(folder)) is None else noise._asdict(),
+                FLAT_REGIONS: flat if (flat := self._flat_regions(folder)) is None else flat._asdict(),
                 EXCHANGE_NOISE: self._tried("the noise of exchanges", lambda: exchange_noise(method, folder)),
                 UNSETTLED: self._tried("R-hat", lambda: rhat_of_unsettled(method, folder)),
                 OUTSIDE: self._tried(
@@ -90,6 +92,9 @@ class Diagnosis:
             variance_ratio=ratio,
             narrow_ratio=least,
         )
+
+    def _flat_regions(self, folder: Path) -> FlatRegions | None:
+        return self._tried("the energies of the rungs", lambda: flat_regions(self._method, folder))
 
     def _noise(self, folder: Path) -> TermNoise | None:
         return self._tried("the noise of decisions", lambda: term_noise(self._method, folder))

@@ -16,6 +16,7 @@ from mhrun.engine.diagnosis.outside import OUTSIDE
 from mhrun.engine.diagnosis.visits import VISITS
 from mhrun.engine.method import Method
 from mhrun.engine.pilot.result import pilot_warnings
+from mhrun.engine.warnings.flat_regions import flat_region_warnings
 from mhrun.engine.warnings.noise import (
     decision_warnings,
     excess_warnings,
@@ -118,6 +119,7 @@ def run_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"{method.name}: {method.plan.lost_cycles}."
     if not stopped:  # a chain that stopped exchanges no state
         yield from _exchange_warnings(method, summary)
+    yield from flat_region_warnings(method, summary)
     yield from _trajectory_warnings(method, summary)
     yield from _nan_warnings(method, summary)
     yield from _tuning_warnings(method, summary)
