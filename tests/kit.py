@@ -23,8 +23,12 @@ from mhrun.data import Dataset
 from mhrun.engine.experiment import run_experiment
 from mhrun.engine.watcher import Silent
 from mhrun.errors import Interrupted, UserError
+from mhrun.models.binomial_regression import BinomialRegression
 from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.models.logistic import Logistic
+from mhrun.models.poisson_regression import PoissonRegression
+from mhrun.models.robust_regression import RobustRegression
+from mhrun.models.softmax_regression import SoftmaxRegression
 from mhrun.random import Draws, Streams, derive_key
 from mhrun.report import build
 from mhrun.store.folder import RunFolder
@@ -246,6 +250,22 @@ def logistic_target(n, kind, surrogate, temper="posterior") -> Target:
     return Target(
         Logistic(3, 1.0, "zeros"), Dataset.of(fields, pixels=True), surrogate=surrogate, temper=temper
     )
+
+
+def regression_target(family, n, surrogate="none", temper="posterior", kind="float64") -> Target:
+    """Return a robust, Poisson, binomial or softmax regression on n data with three features of a type."""
+    rng = np.random.default_rng(6)
+    x = rng.normal(size=(n, 3)) * np.array([1.0, 0.5, 0.2])
+    eta, size = x.sum(1), 1.0 + np.arange(n) % 5
+    made, fields = {
+        "robust": (RobustRegression, {"y": eta + rng.standard_t(4, n)}),
+        "poisson": (PoissonRegression, {"y": rng.poisson(size * np.exp(0.5 * eta)), "exposure": size}),
+        "binomial": (BinomialRegression, {"y": rng.binomial(size.astype(int), 0.4), "trials": size}),
+        "softmax": (SoftmaxRegression, {"y": rng.integers(0, 4, n)}),
+    }[family]
+    data = Dataset.of({"x": x.astype(kind), **fields})
+    model = made(3, 4, prior_variance=1.0) if family == "softmax" else made(3, prior_variance=1.0)
+    return Target(model, data, surrogate=surrogate, temper=temper)
 
 
 CURVATURE = 4.0

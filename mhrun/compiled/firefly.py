@@ -84,10 +84,11 @@ class FireflyLoop(BlockLoop):
         if moves is None or offered is None or not isinstance(bound, LowerBound) or not plain:
             return None
         proposal: NativeProposal | None = moves()
-        if proposal is None:
+        model: NativeLowerBound | None = offered(target.data.fields, bound.sums, tuned=bound.tuned)
+        if proposal is None or model is None:
             return None
         return cls(
-            offered(target.data.fields, bound.sums, tuned=bound.tuned),
+            model,
             proposal,
             kernel.share,
             target,

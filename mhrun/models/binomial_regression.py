@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
+from mhrun.models.bounds import over_parts
 from mhrun.models.dispersion import ROWS, dispersion_warnings
+from mhrun.models.families_native import BINOMIAL
 from mhrun.models.linear import Regression, linear_bounds, predictor
 from mhrun.models.logistic_bounds import DERIVATIVES, TINY, UNTUNED
+from mhrun.models.regression_native import Family, native_lower_bound
+from mhrun.native import NativeBounds, NativeLowerBound
 from mhrun.types import Bounds, Field, Reference, Rows
 
 
@@ -85,6 +90,31 @@ class BinomialRegression(Regression):
         y, trials = data["y"].double(), data["trials"].double()
         derivatives = (torch.maximum(y, trials - y), *(bound * trials for bound in DERIVATIVES[1:]))
         return linear_bounds(data["x"], derivatives, kind, reference)
+
+    def native_family(self) -> Family:
+        """Return the compiled form of f."""
+        return BINOMIAL
+
+    def native_known(self, data: Rows) -> Sequence[Tensor]:
+        """Return the successes, the trials, and sums of logarithms of factorials, each (n,)."""
+        y, trials = data["y"].double(), data["trials"].double()
+        choose = _log_choose(trials, y)
+        return [y, trials, choose, 2 * torch.lgamma(trials + 1) - choose]
+
+    def native_bounds(self, data: Rows, kind: str, surrogate: Any) -> NativeBounds | None:
+        """Return the pieces of the compiled loops on terms with bounds."""
+        return self.bounds_in_loops(data, kind, surrogate)
+
+    def native_lower_bound(self, data: Rows, sums: Any, *, tuned: bool) -> NativeLowerBound | None:
+        """Return the pieces of the compiled loop of Firefly Monte Carlo."""
+        if (family := self.family_in_loops()) is None:
+            return None
+        xi = torch.full((len(data["y"]),), UNTUNED, dtype=torch.float64)
+        if tuned:
+            eta = over_parts(lambda rows: rows["x"].double() @ sums.reference.theta, data)
+            xi = eta.abs().clamp_min(TINY)
+        tangent = torch.stack([xi, torch.tanh(xi / 2) / (4 * xi), logsigmoid(xi)], -1).numpy()
+        return native_lower_bound(family, self.arrays_in_loops(data), tangent, sums)
 
     def lower_bound(self, theta: Tensor, rows: Rows, anchor: Tensor | None) -> Tensor:
         """Return log B <= log_lik (C, m), quadratic in theta (Jaakkola & Jordan 1997):

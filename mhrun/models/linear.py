@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from mhrun.array_types import Float64Array
 from mhrun.errors import Refusal
-from mhrun.models.bounds import Distances, order_of, remainder_slope, remainder_width, row_norms
+from mhrun.models.bounds import Distances, order_of, over_parts, remainder_slope, remainder_width, row_norms
 from mhrun.models.naming import named
+from mhrun.models.regression_native import Family, RegressionArrays, native_bounds, native_model
 from mhrun.models.weights import Weights
+from mhrun.native import NativeBounds, NativeModel, native_form
 from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
 
 
@@ -92,6 +97,58 @@ class Regression(Weights, ABC):
         step = predictor(theta.double() - reference, x)
         first, second = self.slopes(x @ reference + self.offset(rows), rows)
         return first * step if order == 1 else (first + 0.5 * second * step) * step
+
+    def native(self, data: Rows, *, full: bool) -> NativeModel | None:
+        """Return the pieces of the compiled loops; None if the family has none."""
+        family = self.family_in_loops()
+        return None if family is None else native_model(family, self.arrays_in_loops(data))
+
+    def native_family(self) -> Family | None:
+        """Return the compiled form of f; None if there is none."""
+        return None
+
+    def native_known(self, data: Rows) -> Sequence[Tensor]:
+        """Return the numbers of each datum that the compiled form reads, each (n,)."""
+        return [data["y"]]
+
+    def native_settings(self) -> Sequence[float]:
+        """Return the numbers of the model that the compiled form reads."""
+        return []
+
+    def family_in_loops(self) -> Family | None:
+        """Return the compiled form of f, unless a subclass changes f."""
+        offered = native_form(self, "native_family", "log_lik", "value", "slopes", "offset", "taylor")
+        return None if offered is None else cast(Family | None, offered())
+
+    def arrays_in_loops(self, data: Rows) -> RegressionArrays:
+        """Return the data and settings as compiled loops read them."""
+        known = torch.stack([field.double() for field in self.native_known(data)], -1).numpy()
+        settings = np.array(self.native_settings(), np.float64)
+        return RegressionArrays(data["x"].numpy(), known, settings, self.precision)
+
+    def bounds_in_loops(
+        self, data: Rows, kind: str, surrogate: Any, *, stretches: bool = False
+    ) -> NativeBounds | None:
+        """Return the pieces of the compiled loops on terms with bounds; None if the family has none."""
+        family = self.family_in_loops()
+        if family is None:
+            return None
+        reference = None if surrogate is None else surrogate.reference
+        widest = float(row_norms(data["x"], reference).max()) if stretches else 0.0
+        expansion = np.zeros((1, 3)) if reference is None else self._expansion(data, reference.theta)
+        return native_bounds(family, self.arrays_in_loops(data), order_of(kind), widest, surrogate, expansion)
+
+    def _expansion(self, data: Rows, theta: Tensor) -> Float64Array:
+        """Return x_i.theta and the first two derivatives of f_i there, (n, 3)."""
+
+        def column(k: int) -> Tensor:
+            def of_rows(rows: Rows) -> Tensor:
+                eta = rows["x"].double() @ theta
+                return eta if k == 0 else self.slopes(eta + self.offset(rows), rows)[k - 1]
+
+            return over_parts(of_rows, data)
+
+        return torch.stack([column(k) for k in range(3)], -1).numpy()
 
     @abstractmethod
     def value(self, eta: Tensor, rows: Rows) -> Tensor:

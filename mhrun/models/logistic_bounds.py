@@ -54,9 +54,9 @@ def bound_pieces(
         hessian,
         eta,
     )
-    gradients = (_slope, _remainder) if order else ()
+    gradients = (bound_slope, _remainder) if order else ()
     return NativeBounds(
-        args, log_prior, _width, _terms, log_lik_of_all, _size, _taylor_difference, *gradients
+        args, log_prior, bound_width, _terms, log_lik_of_all, _size, taylor_difference, *gradients
     )
 
 
@@ -85,7 +85,7 @@ def lower_bound_pieces(
     xi = np.full(len(x), untuned) if untuned else np.maximum(np.abs(eta.astype(np.float64)), least)
     tangent = np.stack((xi, np.tanh(xi / 2) / (4 * xi), -np.log1p(np.exp(-xi))), -1)
     args = (np.ascontiguousarray(x), y, tangent, scale, precision, anchor, gradient, hessian)
-    return NativeLowerBound(args, log_prior, _gap, _total_bound)
+    return NativeLowerBound(args, log_prior, _gap, total_bound)
 
 
 @piece
@@ -101,7 +101,8 @@ def _gap(args: Any, i: Any, theta: Any) -> Any:
 
 
 @piece
-def _total_bound(args: Any, theta: Any) -> Any:
+def total_bound(args: Any, theta: Any) -> Any:
+    """Return the sum of all lower bounds, up to a constant."""
     anchor, gradient, hessian = args[5], args[6], args[7]
     total = 0.0
     for d in range(len(theta)):
@@ -113,8 +114,8 @@ def _total_bound(args: Any, theta: Any) -> Any:
 
 
 @piece
-def _norms(inverse: Any, anchor: Any, origin: Any, candidate: Any) -> Any:
-    """Return |candidate - origin|, |origin - about| and |candidate - about| in the metric."""
+def norms(inverse: Any, anchor: Any, origin: Any, candidate: Any) -> Any:
+    """Return |candidate - origin|, |origin - anchor| and |candidate - anchor| in the metric."""
     dim = len(origin)
     step, one, two = 0.0, 0.0, 0.0
     for e in range(dim):
@@ -129,9 +130,10 @@ def _norms(inverse: Any, anchor: Any, origin: Any, candidate: Any) -> Any:
 
 
 @piece
-def _width(args: Any, origin: Any, candidate: Any) -> Any:
+def bound_width(args: Any, origin: Any, candidate: Any) -> Any:
+    """Return the width of the bounds, see `mhrun.models.bounds.remainder_width`."""
     order = args[5]
-    step, a, b = _norms(args[7], args[6], origin, candidate)
+    step, a, b = norms(args[7], args[6], origin, candidate)
     if order == 0:
         return step
     if order == 1:
@@ -140,7 +142,8 @@ def _width(args: Any, origin: Any, candidate: Any) -> Any:
 
 
 @piece
-def _taylor_difference(args: Any, origin: Any, candidate: Any) -> Any:
+def taylor_difference(args: Any, origin: Any, candidate: Any) -> Any:
+    """Return the difference of the surrogate's part, summed over all data."""
     order, anchor, gradient, hessian = args[5], args[6], args[8], args[9]
     dim, total = len(origin), 0.0
     if order == 0:
@@ -199,7 +202,8 @@ def _size(args: Any, i: Any, origin: Any, candidate: Any) -> Any:
 
 
 @piece
-def _slope(args: Any, theta: Any) -> Any:
+def bound_slope(args: Any, theta: Any) -> Any:
+    """Return the slope of the bounds, see `mhrun.models.bounds.remainder_slope`."""
     order, anchor, inverse, dim, square = args[5], args[6], args[7], len(theta), 0.0
     for e in range(dim):
         a = 0.0

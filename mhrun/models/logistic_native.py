@@ -32,7 +32,7 @@ def pieces(x: npt.NDArray[Any], y: npt.NDArray[Any], scale: float, precision: fl
         moments=_moments,
         total=log_lik_of_all,
         gradient=_gradient,
-        prior_gradient=_prior_gradient,
+        prior_gradient=prior_gradient,
         terms=_terms,
         full_pass_stats=_full_pass_stats,
     )
@@ -54,7 +54,8 @@ def log_prior(args: Any, theta: Any) -> Any:
 
 
 @piece
-def _prior_gradient(args: Any, theta: Any, out: Any) -> None:
+def prior_gradient(args: Any, theta: Any, out: Any) -> None:
+    """Fill out (D,) with the gradient of the log density of the normal prior."""
     for d in range(len(theta)):
         out[d] = -args[4] * theta[d]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +11,10 @@ from torch import Tensor
 from mhrun.errors import Refusal, nearest
 from mhrun.models.bounds import Distances, order_of, over_parts, remainder_slope, remainder_width, row_norms
 from mhrun.models.dispersion import ROWS, dispersion_warnings
+from mhrun.models.families_native import POISSON
 from mhrun.models.linear import Regression, predictor
+from mhrun.models.regression_native import Family
+from mhrun.native import NativeBounds
 from mhrun.types import Bounds, Field, Reference, Rows
 
 
@@ -93,6 +97,20 @@ class PoissonRegression(Regression):
     def simulate(self, theta: Tensor, rows: Rows) -> dict[str, Tensor]:
         """Return new counts ``y`` (n,) for rows with ``x`` (n, D), at theta (D,)."""
         return {"y": torch.poisson((rows["x"].double() @ theta.double() + self.offset(rows)).exp())}
+
+    def native_family(self) -> Family:
+        """Return the compiled form of f."""
+        return POISSON
+
+    def native_known(self, data: Rows) -> Sequence[Tensor]:
+        """Return the counts, the logarithm of the exposure and that of y!, each (n,)."""
+        y = data["y"].double()
+        offset = data["exposure"].double().log() if "exposure" in data else torch.zeros_like(y)
+        return [y, offset, torch.lgamma(y + 1.0)]
+
+    def native_bounds(self, data: Rows, kind: str, surrogate: Any) -> NativeBounds | None:
+        """Return the pieces of the compiled loops on terms with bounds."""
+        return self.bounds_in_loops(data, kind, surrogate, stretches=True)
 
     def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
         """Return the bounds, see `mhrun.types.Bounds`; they hold everywhere."""

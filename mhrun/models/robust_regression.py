@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import StudentT
 
 from mhrun.errors import Refusal
+from mhrun.models.bounds import over_parts
+from mhrun.models.families_native import ROBUST
 from mhrun.models.linear import Regression, linear_bounds, predictor
+from mhrun.models.regression_native import Family, native_lower_bound
+from mhrun.native import NativeBounds, NativeLowerBound
 from mhrun.types import Bounds, Reference, Rows
 
 _UNTUNED = 1.0  # |s| at which untuned lower bounds touch: the fewest bright data for errors with nu = 4
@@ -87,6 +92,34 @@ class RobustRegression(Regression):
     def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
         """Return the bounds, see `mhrun.types.Bounds`; they hold everywhere."""
         return linear_bounds(data["x"], self.derivative_bounds, kind, reference)
+
+    def native_family(self) -> Family:
+        """Return the compiled form of f."""
+        return ROBUST
+
+    def native_settings(self) -> Sequence[float]:
+        """Return the degrees of freedom, the scale and the log density at 0."""
+        return [self.degrees, self.scale, self._constant]
+
+    def native_bounds(self, data: Rows, kind: str, surrogate: Any) -> NativeBounds | None:
+        """Return the pieces of the compiled loops on terms with bounds."""
+        return self.bounds_in_loops(data, kind, surrogate)
+
+    def native_lower_bound(self, data: Rows, sums: Any, *, tuned: bool) -> NativeLowerBound | None:
+        """Return the pieces of the compiled loop of Firefly Monte Carlo."""
+        if (family := self.family_in_loops()) is None:
+            return None
+        square = torch.full((len(data["y"]),), _UNTUNED**2, dtype=torch.float64)
+        if tuned:
+            residuals = [
+                data["y"].double(),
+                over_parts(lambda rows: rows["x"].double() @ sums.reference.theta, data),
+            ]
+            square = ((residuals[0] - residuals[1]) / self.scale).square()
+        value = self._constant - 0.5 * (self.degrees + 1) * (square / self.degrees).log1p()
+        return native_lower_bound(
+            family, self.arrays_in_loops(data), torch.stack([square, value], -1).numpy(), sums
+        )
 
     def lower_bound(self, theta: Tensor, rows: Rows, anchor: Tensor | None) -> Tensor:
         """Return log B <= log_lik (C, m), quadratic in theta: the tangent of log_lik in s^2 (Maclaurin & Adams 2015),

@@ -6,14 +6,18 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from mhrun.array_types import Float64Array
 from mhrun.errors import Refusal
 from mhrun.models.bounds import Distances, order_of, over_parts, remainder_slope, remainder_width
 from mhrun.models.linear import predictor
 from mhrun.models.naming import named
+from mhrun.models.softmax_native import native_bounds, native_lower_bound, native_model
 from mhrun.models.weights import Weights
+from mhrun.native import NativeBounds, NativeLowerBound, NativeModel
 from mhrun.types import BOUND_KINDS, Bounds, DataShape, Field, Reference, Rows
 
 # Of log softmax in its K logits: sup of |d^j| over unit vectors, the norm of a symmetric form being that on its
@@ -21,6 +25,7 @@ from mhrun.types import BOUND_KINDS, Bounds, DataShape, Field, Reference, Rows
 # moment at most range^3 / (6 sqrt 3).
 _DERIVATIVES = (math.sqrt(2), 1 / 2, 2 * math.sqrt(2) / (6 * math.sqrt(3)))
 _VALUES = 1 << 22  # most values in memory while norms are computed
+_LOOPED = 256  # weights up to which compiled loops are used
 
 
 class SoftmaxRegression(Weights):
@@ -109,6 +114,39 @@ class SoftmaxRegression(Weights):
         if order == 1:
             return first
         return first - 0.5 * (share * (step - mean[..., None]).square()).sum(-1)
+
+    def native(self, data: Rows, *, full: bool) -> NativeModel | None:
+        """Return the pieces of the compiled loops; None for many weights, of which products of matrices are faster."""
+        if self.dim > _LOOPED:
+            return None
+        return native_model(data["x"].numpy(), data["y"].numpy(), self.classes, self.precision)
+
+    def native_bounds(self, data: Rows, kind: str, surrogate: Any) -> NativeBounds | None:
+        """Return the pieces of the compiled loops on terms with bounds; None for many weights."""
+        if self.dim > _LOOPED:
+            return None
+        expansion = np.zeros((1, 2, self.classes))
+        if surrogate is not None:
+            expansion = self._expansion(data, surrogate.reference.theta)
+        x, y = data["x"].numpy(), data["y"].numpy()
+        return native_bounds(x, y, self.classes, self.precision, order_of(kind), surrogate, expansion)
+
+    def native_lower_bound(self, data: Rows, sums: Any, *, tuned: bool) -> NativeLowerBound | None:
+        """Return the pieces of the compiled loop of Firefly Monte Carlo; None for many weights."""
+        if self.dim > _LOOPED:
+            return None
+        anchor = sums.reference.theta if tuned else torch.zeros_like(sums.reference.theta)
+        x, y = data["x"].numpy(), data["y"].numpy()
+        return native_lower_bound(x, y, self.classes, self.precision, sums, self._expansion(data, anchor))
+
+    def _expansion(self, data: Rows, theta: Tensor) -> Float64Array:
+        """Return the logits of all data and their probabilities, (n, 2, K)."""
+
+        def of_rows(rows: Rows) -> Tensor:
+            logits = self._logits(theta[None], {"x": rows["x"][None]})[0]
+            return torch.stack([logits, logits.softmax(-1)], 1)
+
+        return over_parts(of_rows, data).numpy()
 
     def lower_bound(self, theta: Tensor, rows: Rows, anchor: Tensor | None) -> Tensor:
         """Return log B <= log_lik (C, m), quadratic in theta (Boehning 1992): with logits e and those of the anchor a,

@@ -381,5 +381,5 @@ class Target:
         usable = usable and (plain or self.surrogate is None)
         if offered is None or not usable or self.device.type != "cpu" or not available():
             return None
-        pieces: NativeModel = offered(self.data.fields, full=full)
+        pieces: NativeModel | None = offered(self.data.fields, full=full)
         return pieces

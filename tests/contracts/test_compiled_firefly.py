@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from kit import advance, advance_compiled, begin, controls, logistic_target
+from kit import advance, advance_compiled, begin, controls, logistic_target, regression_target
 
 from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
@@ -30,13 +30,23 @@ pytestmark = pytest.mark.skipif(not available(), reason="needs numba")
         ("float32", "lower_bound_untuned", 0.3, 0.1, 1.0, "posterior"),
         ("bytes", "lower_bound", 0.1, 0.2, 1.0, "posterior"),
         ("float64", "lower_bound", 1.0, 0.3, 5.0, "likelihood"),
+        ("robust", "lower_bound", 0.1, 0.1, 1.0, "posterior"),
+        ("robust", "lower_bound_untuned", 0.3, 0.1, 1.0, "posterior"),
+        ("binomial", "lower_bound", 0.1, 0.1, 1.0, "posterior"),
+        ("binomial", "lower_bound_untuned", 0.3, 0.1, 5.0, "likelihood"),
+        ("softmax", "lower_bound", 0.1, 0.05, 1.0, "posterior"),
+        ("softmax", "lower_bound_untuned", 0.3, 0.05, 5.0, "likelihood"),
     ],
 )
 def test_every_field_agrees(kind, surrogate, share, step, temperature, temper):
     """In two blocks: the first step draws all bits, and the others continue from what is kept."""
-    target, kernel = logistic_target(N, kind, surrogate, temper), Firefly(RandomWalk(), share)
+    kernel = Firefly(RandomWalk(), share)
+    if kind in ("robust", "binomial", "softmax"):
+        target = regression_target(kind, N, surrogate, temper)
+    else:
+        target = logistic_target(N, kind, surrogate, temper)
     about = target.surrogate.reference.theta
-    theta = about + 0.1 * torch.from_numpy(np.random.default_rng(3).normal(size=(CHAINS, 3)))
+    theta = about + 0.1 * torch.from_numpy(np.random.default_rng(3).normal(size=(CHAINS, target.dim)))
     state, draws = begin(kernel, target, theta, KEY)
     control = controls(step, temperature, chains=CHAINS)
     after, thetas, infos = advance(kernel, target, state, control, draws, STEPS)
@@ -59,7 +69,12 @@ def test_every_field_agrees(kind, surrogate, share, step, temperature, temper):
 def test_other_parts_have_no_compiled_loop():
     rng = np.random.default_rng(6)
     data = Dataset.of({"x": rng.normal(size=(50, 2)), "y": rng.normal(size=50)})
-    target = Target(RobustRegression(2, prior_variance=1.0), data, surrogate="lower_bound")
+
+    class Wider(RobustRegression):
+        def value(self, eta, rows):
+            return 2 * super().value(eta, rows)
+
+    target = Target(Wider(2, prior_variance=1.0), data, surrogate="lower_bound")
     assert compile_loop(Firefly(RandomWalk()), target, KEY, 1) is None
 
     class Other(Logistic):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from kit import advance, advance_compiled, begin, controls, logistic_target
+from kit import advance, advance_compiled, begin, controls, logistic_target, regression_target
 
 from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
@@ -48,6 +48,16 @@ CASES = {
     "logistic_1": (lambda: logistic_target(N, "float32", "taylor1"), 0.05, 1.0),
     "logistic_2": (lambda: logistic_target(N, "float64", "taylor2"), 0.1, 1.0),
     "logistic_2_bytes": (lambda: logistic_target(N, "bytes", "taylor2"), 0.1, 1.0),
+    "robust": (lambda: regression_target("robust", N), 0.02, 20.0),
+    "robust_1": (lambda: regression_target("robust", N, "taylor1", kind="float32"), 0.05, 1.0),
+    "robust_2": (lambda: regression_target("robust", N, "taylor2"), 0.1, 1.0),
+    "poisson_1": (lambda: regression_target("poisson", N, "taylor1"), 0.05, 1.0),
+    "poisson_2": (lambda: regression_target("poisson", N, "taylor2"), 0.05, 1.0),
+    "softmax": (lambda: regression_target("softmax", N), 0.02, 20.0),
+    "softmax_1": (lambda: regression_target("softmax", N, "taylor1", kind="float32"), 0.03, 1.0),
+    "softmax_2": (lambda: regression_target("softmax", N, "taylor2"), 0.05, 1.0),
+    "binomial": (lambda: regression_target("binomial", N), 0.02, 20.0),
+    "binomial_2": (lambda: regression_target("binomial", N, "taylor2"), 0.1, 1.0),
 }
 
 
@@ -62,6 +72,16 @@ CASES = {
         ("logistic_1", "smh"),
         ("logistic_2", "mh_ss"),
         ("logistic_2_bytes", "smh"),
+        ("robust", "tunamh"),
+        ("robust_1", "smh"),
+        ("robust_2", "mh_ss"),
+        ("poisson_1", "smh"),
+        ("poisson_2", "smh"),
+        ("softmax", "tunamh"),
+        ("softmax_1", "smh"),
+        ("softmax_2", "mh_ss"),
+        ("binomial", "poisson_mh"),
+        ("binomial_2", "smh"),
     ],
 )
 def test_every_field_agrees(name, rule):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from kit import advance, advance_compiled, begin, controls, logistic_target
+from kit import advance, advance_compiled, begin, controls, logistic_target, regression_target
 
-from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.errors import UserError
 from mhrun.kernels import ZigZag
+from mhrun.models.poisson_regression import PoissonRegression
 from mhrun.models.robust_regression import RobustRegression
 from mhrun.native import available
 from mhrun.random import derive_key
@@ -27,14 +27,26 @@ pytestmark = pytest.mark.skipif(not available(), reason="needs numba")
         ("float32", "taylor2", 2.0, 1.0, "posterior"),
         ("bytes", "taylor2", 1.0, 1.0, "posterior"),
         ("float64", "taylor2", 3.0, 5.0, "likelihood"),
+        ("robust", "taylor1", 0.3, 1.0, "posterior"),
+        ("robust", "taylor2", 1.0, 1.0, "posterior"),
+        ("poisson", "taylor2", 0.3, 1.0, "posterior"),
+        ("binomial", "taylor2", 1.0, 5.0, "likelihood"),
+        ("softmax", "taylor1", 0.1, 1.0, "posterior"),
+        ("softmax", "taylor2", 0.3, 1.0, "posterior"),
     ],
 )
 def test_every_field_agrees(request, kind, surrogate, step, temperature, temper):
     """The case with the most turns between two records in machine code, and the others as plain Python."""
     if kind != "float32":
         request.getfixturevalue("interpreted")
-    target, kernel = logistic_target(N, kind, surrogate, temper), ZigZag()
-    theta = target.quadratic.theta(torch.from_numpy(np.random.default_rng(3).normal(size=(CHAINS, 3))))
+    kernel = ZigZag()
+    if kind in ("robust", "poisson", "binomial", "softmax"):
+        target = regression_target(kind, N, surrogate, temper)
+    else:
+        target = logistic_target(N, kind, surrogate, temper)
+    theta = target.quadratic.theta(
+        torch.from_numpy(np.random.default_rng(3).normal(size=(CHAINS, target.dim)))
+    )
     state, draws = begin(kernel, target, theta, KEY)
     control = controls(step, temperature, chains=CHAINS)
     after, thetas, infos = advance(kernel, target, state, control, draws, STEPS)
@@ -55,8 +67,38 @@ def test_bounds_that_are_too_wide_end_the_loop(interpreted):
         advance_compiled(ZigZag(), target, state, controls(1.0, 1.0, chains=2), 3, KEY)
 
 
-def test_other_models_have_no_compiled_loop():
-    rng = np.random.default_rng(6)
-    data = Dataset.of({"x": rng.normal(size=(50, 2)), "y": rng.normal(size=50)})
-    target = Target(RobustRegression(2, prior_variance=1.0), data, surrogate="taylor2")
-    assert compile_loop(ZigZag(), target, KEY, 1) is None
+def test_a_regression_that_changes_its_likelihood_has_no_compiled_form():
+    """Each part of it that the compiled form replaces."""
+    data = Dataset.of({"x": np.ones((5, 2)), "y": np.arange(5.0)})
+
+    class Value(RobustRegression):
+        def value(self, eta, rows):
+            return 2 * super().value(eta, rows)
+
+    class Slopes(PoissonRegression):
+        def slopes(self, eta, rows):
+            return super().slopes(eta, rows)
+
+    class Offset(PoissonRegression):
+        def offset(self, rows):
+            return rows["x"][..., 0]
+
+    class LogLik(RobustRegression):
+        def log_lik(self, theta, rows):
+            return super().log_lik(theta, rows)
+
+    for model in (
+        Value(2, prior_variance=1.0),
+        Slopes(2, 1.0),
+        Offset(2, 1.0),
+        LogLik(2, prior_variance=1.0),
+    ):
+        assert Target(model, data).native(full=True) is None, type(model).__name__
+        assert Target(model, data, surrogate="taylor2").bounded.native() is None, type(model).__name__
+    assert Target(RobustRegression(2, prior_variance=1.0), data).native(full=True) is not None
+
+    class Bounded(PoissonRegression):
+        def bounds(self, data, kind, reference=None):
+            return super().bounds(data, kind, reference)
+
+    assert Target(Bounded(2, 1.0), data, surrogate="taylor2").bounded.native() is None

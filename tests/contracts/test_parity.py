@@ -31,6 +31,7 @@ from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.models.logistic import Logistic
 from mhrun.models.mixture_means import MixtureMeans
+from mhrun.models.poisson_regression import PoissonRegression
 from mhrun.paths import CONF
 from mhrun.schedules import Plan
 from mhrun.store.netcdf import Shape
@@ -92,6 +93,15 @@ def weights(dim=3, surrogate="none"):
     return Target(Logistic(dim, 2.0), Dataset(fields), surrogate=surrogate)
 
 
+def counts(surrogate):
+    rng = np.random.default_rng(3)
+    fields = {
+        "x": torch.from_numpy(rng.normal(size=(N, 3))),
+        "y": torch.from_numpy(rng.poisson(1.5, N) * 1.0),
+    }
+    return Target(PoissonRegression(3, 2.0), Dataset(fields), surrogate=surrogate)
+
+
 def nodes():
     return Target(MixtureMeans(3), Dataset.of(np.random.default_rng(2).normal(0.4, 1.5, N)))
 
@@ -126,6 +136,8 @@ CASES = {  # target, minibatch size, chains, temperatures, step size
     "one weight": (lambda: weights(1), M, 4, 1.0, 0.1),
     "remainders of first order": (lambda: weights(surrogate="taylor1"), M, 4, 1.0, 0.1),
     "remainders of second order": (lambda: weights(surrogate="taylor2"), M, 4, 1.0, 0.1),
+    "counts": (lambda: counts("none"), M, 4, 1.0, 0.1),
+    "remainders of counts": (lambda: counts("taylor2"), M, 4, 1.0, 0.1),
     "no finite step": (mean, M, 4, 1.0, 1e200),
 }
 

@@ -1,0 +1,253 @@
+"""The pieces of softmax regression for compiled loops; float64.
+
+``args`` are x (n, F), y (n,), the number of classes K, a place that is not used, the precision of the prior, and those
+of `mhrun.models.logistic_bounds` from the sixth on: order, anchor, inverse, gradient, hessian, and the expansion
+(n, 2, K), logits and probabilities of the classes at the anchor. Weights are theta[k F + d] of class k and feature d.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from mhrun.array_types import Array
+from mhrun.models.logistic_bounds import bound_slope, bound_width, taylor_difference, total_bound
+from mhrun.models.logistic_native import log_prior, prior_gradient
+from mhrun.native import NativeBounds, NativeLowerBound, NativeModel, piece, routine
+from mhrun.native.forms import GAP_ROUNDING
+from mhrun.native.maths import exp_negative_64
+
+_AT_ONCE = 256  # data
+
+
+def native_model(x: Array, y: Array, classes: int, precision: float) -> NativeModel:
+    """Return the pieces of the log-likelihood for x (n, F) and classes y (n,)."""
+    return NativeModel(
+        (np.ascontiguousarray(x), y.astype(np.int64), classes, 0.0, precision),
+        log_prior=log_prior,
+        difference=_difference,
+        moments=_moments,
+        total=_total,
+        gradient=_gradient,
+        prior_gradient=prior_gradient,
+        terms=_differences,
+        full_pass_stats=_full_pass_stats,
+    )
+
+
+def native_bounds(
+    x: Array, y: Array, classes: int, precision: float, order: int, surrogate: Any, expansion: Array
+) -> NativeBounds:
+    """Return the pieces of terms with bounds.
+
+    Args:
+        x: features (n, F).
+        y: classes (n,).
+        classes: K.
+        precision: of the prior of each weight.
+        order: of the surrogate; 0 for none.
+        surrogate: its `Sums`, or None.
+        expansion: logits and probabilities at the reference (n, 2, K); of any length without a surrogate.
+    """
+    dim = classes * x.shape[1]
+    anchor, inverse, gradient, hessian = np.zeros(dim), np.eye(dim), np.zeros(dim), np.zeros((dim, dim))
+    if surrogate is not None:
+        anchor, root = surrogate.reference.theta.numpy(), surrogate.reference.root.numpy()
+        inverse = np.ascontiguousarray(np.linalg.inv(root).T)
+        gradient, hessian = surrogate.gradient.numpy(), surrogate.hessian.numpy()
+    reference = (order, anchor, inverse, gradient, hessian, expansion)
+    args = (np.ascontiguousarray(x), y.astype(np.int64), classes, 0.0, precision, *reference)
+    remainders = (bound_slope, _remainder) if order else ()
+    return NativeBounds(args, log_prior, bound_width, _terms, _total, _size, taylor_difference, *remainders)
+
+
+def native_lower_bound(
+    x: Array, y: Array, classes: int, precision: float, sums: Any, expansion: Array
+) -> NativeLowerBound:
+    """Return the pieces of the lower bounds, which touch at the logits of the expansion (n, 2, K)."""
+    anchor, gradient, hessian = sums.reference.theta.numpy(), sums.gradient.numpy(), sums.hessian.numpy()
+    args = (
+        np.ascontiguousarray(x),
+        y.astype(np.int64),
+        classes,
+        expansion,
+        precision,
+        anchor,
+        gradient,
+        hessian,
+    )
+    return NativeLowerBound(args, log_prior, _gap, total_bound)
+
+
+@piece
+def _fill_logits(x: Any, i: Any, theta: Any, logits: Any) -> None:
+    features = x.shape[1]
+    for k in range(len(logits)):
+        total = 0.0
+        for d in range(features):
+            total += np.float64(x[i, d]) * theta[k * features + d]
+        logits[k] = total
+
+
+@piece
+def _log_sum_exp(logits: Any) -> Any:
+    largest, total = logits[0], 0.0
+    for k in range(len(logits)):
+        largest = max(largest, logits[k])
+    for k in range(len(logits)):
+        total += exp_negative_64(logits[k] - largest)
+    return largest + math.log(total)
+
+
+@piece
+def _log_lik(x: Any, y: Any, i: Any, theta: Any, logits: Any) -> Any:
+    _fill_logits(x, i, theta, logits)
+    return logits[y[i]] - _log_sum_exp(logits)
+
+
+@piece
+def _differences(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any) -> None:
+    x, y, logits = args[0], args[1], np.empty(args[2])
+    for j in range(m):
+        before = _log_lik(x, y, index[j], origin, logits)
+        out[j] = _log_lik(x, y, index[j], candidate, logits) - before
+
+
+@piece
+def _difference(args: Any, index: Any, m: Any, origin: Any, candidate: Any) -> Any:
+    terms = np.empty(m)
+    _differences(args, index, m, origin, candidate, terms)
+    total, square = 0.0, 0.0
+    for j in range(m):
+        total += terms[j]
+        square += terms[j] * terms[j]
+    return total, square
+
+
+@piece
+def _full_pass_stats(args: Any, origin: Any, candidate: Any) -> Any:
+    n = len(args[0])
+    index, terms = np.empty(_AT_ONCE, np.int64), np.empty(_AT_ONCE)
+    total, square, largest = 0.0, 0.0, 0.0
+    for start in range(0, n, _AT_ONCE):
+        size = min(_AT_ONCE, n - start)
+        for j in range(size):
+            index[j] = start + j
+        _differences(args, index, size, origin, candidate, terms)
+        for j in range(size):
+            total += terms[j]
+            square += terms[j] * terms[j]
+            largest = max(largest, abs(terms[j]))
+    return total, square, largest
+
+
+@piece
+def _moments(args: Any, index: Any, m: Any, theta: Any) -> Any:
+    x, y, logits = args[0], args[1], np.empty(args[2])
+    total, square = 0.0, 0.0
+    for j in range(m):
+        value = _log_lik(x, y, index[j], theta, logits)
+        total += value
+        square += value * value
+    return total, square
+
+
+@piece
+def _total(args: Any, theta: Any) -> Any:
+    x, y, logits = args[0], args[1], np.empty(args[2])
+    total = 0.0
+    for i in range(len(x)):
+        total += _log_lik(x, y, i, theta, logits)
+    return total
+
+
+@piece
+def _gradient(args: Any, index: Any, m: Any, theta: Any, out: Any) -> None:
+    x, y, logits = args[0], args[1], np.empty(args[2])
+    features = x.shape[1]
+    for d in range(len(out)):
+        out[d] = 0.0
+    for j in range(m):
+        i = index[j]
+        _fill_logits(x, i, theta, logits)
+        log_sum = _log_sum_exp(logits)
+        for k in range(len(logits)):
+            factor = (1.0 if k == y[i] else 0.0) - exp_negative_64(logits[k] - log_sum)
+            for d in range(features):
+                out[k * features + d] += factor * x[i, d]
+
+
+@piece
+def _expanded(expansion: Any, i: Any, label: Any, order: Any, logits: Any) -> Any:
+    """Return the Taylor polynomial at logits (K,), without its constant."""
+    mean, spread = 0.0, 0.0
+    for k in range(len(logits)):
+        mean += expansion[i, 1, k] * (logits[k] - expansion[i, 0, k])
+    first = logits[label] - expansion[i, 0, label] - mean
+    if order == 1:
+        return first
+    for k in range(len(logits)):
+        away = logits[k] - expansion[i, 0, k] - mean
+        spread += expansion[i, 1, k] * away * away
+    return first - 0.5 * spread
+
+
+@piece
+def _terms(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any) -> None:
+    x, y, order, expansion, logits = args[0], args[1], args[5], args[10], np.empty(args[2])
+    for j in range(m):
+        i = index[j]
+        term = -_log_lik(x, y, i, origin, logits)
+        if order > 0:
+            term += _expanded(expansion, i, y[i], order, logits)
+        term += _log_lik(x, y, i, candidate, logits)
+        if order > 0:
+            term -= _expanded(expansion, i, y[i], order, logits)
+        out[j] = term
+
+
+@routine
+def _size(args: Any, i: Any, origin: Any, candidate: Any) -> Any:
+    x, y, order, expansion, logits = args[0], args[1], args[5], args[10], np.empty(args[2])
+    total = 0.0
+    for theta in (origin, candidate):
+        total += abs(_log_lik(x, y, i, theta, logits))
+        if order > 0:
+            total += abs(_expanded(expansion, i, y[i], order, logits))
+    return total
+
+
+@piece
+def _remainder(args: Any, i: Any, theta: Any, remainder_grad: Any, grad: Any) -> None:
+    x, y, order, expansion, logits = args[0], args[1], args[5], args[10], np.empty(args[2])
+    features = x.shape[1]
+    _fill_logits(x, i, theta, logits)
+    log_sum, mean = _log_sum_exp(logits), 0.0
+    for k in range(len(logits)):
+        mean += expansion[i, 1, k] * (logits[k] - expansion[i, 0, k])
+    for k in range(len(logits)):
+        share = exp_negative_64(logits[k] - log_sum)
+        rest = expansion[i, 1, k] - share
+        if order == 2:
+            rest += expansion[i, 1, k] * (logits[k] - expansion[i, 0, k] - mean)
+        whole = (1.0 if k == y[i] else 0.0) - share
+        for d in range(features):
+            value = np.float64(x[i, d])
+            remainder_grad[k * features + d] = rest * value
+            grad[k * features + d] = whole * value
+
+
+@piece
+def _gap(args: Any, i: Any, theta: Any) -> Any:
+    x, y, expansion, logits = args[0], args[1], args[3], np.empty(args[2])
+    log_lik = _log_lik(x, y, i, theta, logits)
+    first, square, total = _log_sum_exp(expansion[i, 0]), 0.0, 0.0
+    for k in range(len(logits)):
+        step = logits[k] - expansion[i, 0, k]
+        first += step * expansion[i, 1, k]
+        square += step * step
+        total += step
+    bound = logits[y[i]] - first - 0.25 * (square - total * total / len(logits))
+    return log_lik - bound, GAP_ROUNDING * (1 + abs(log_lik) + abs(bound))
