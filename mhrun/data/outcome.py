@@ -139,12 +139,24 @@ def _numbers(column: Any, path: Path, remark: str) -> Array:
 
 
 def outcome_of(
-    path: Path, target: str | None, separator: str | None = None, missing_values: MissingValues = ()
+    path: Path,
+    target: str | None,
+    separator: str | None = None,
+    missing_values: MissingValues = (),
+    *,
+    may_be_constant: bool = False,
 ) -> tuple[str, list[Any]]:
     """Return the column of the outcome, the last if none is named, and its first values, each once: at most 21.
 
+    Args:
+        path: of the table.
+        target: the column.
+        separator: see `mhrun.data.table.Table`.
+        missing_values: likewise.
+        may_be_constant: whether one value suffices, as for counts of different exposures or trials.
+
     Raises:
-        UserError: there is no such column, it has one value, or more than 20 that are not numbers.
+        UserError: there is no such column, it has one value or none, or more than 20 that are not numbers.
     """
     frame = read_table(located(str(path)), separator, missing_values)
     frame.columns = list(map(str, frame.columns))
@@ -158,7 +170,7 @@ def outcome_of(
         raise UserError(f"{path.name} has no rows but that of the names of columns; add data.")
     check_decimals(frame[target], path)
     levels = levels_of(frame[target].dropna(), path)
-    if len(levels) < 2:
+    if len(levels) < (1 if may_be_constant else 2):
         raise UserError(
             f"{path.name}: column '{target}'{by_default} has no two values; choose another outcome."
         )

@@ -10,10 +10,9 @@ import numpy as np
 
 from mhrun.array_types import Array
 from mhrun.data.advice import list_setting
-from mhrun.data.columns import few, levels_of, numbers
+from mhrun.data.columns import check_decimals, few, levels_of, numbers
 from mhrun.errors import Refusal, UserError, nearest
 
-_FIELDS = ("x", "y", "exposure", "trials")  # of every table, which a column of groups cannot be called
 # A role of one column: its name, where a column has two roles.
 _ROLE_NAMES = {"features": "feature", "categorical": "category", "groups": "group", "exclude": "excluded"}
 
@@ -39,8 +38,9 @@ def check_roles(file: str, names: Sequence[str], roles: Mapping[str, Sequence[st
                 or f" There are: {', '.join(names[:12])}{', ...' * (len(names) > 12)}."
             )
             raise UserError(f"{file} has no column '{name}'.{hint}")
+    fields = ("x", "y", *(field for field in ("exposure", "trials") if roles.get(field)))
     for name in roles["groups"]:
-        if name in _FIELDS:
+        if name in fields:
             raise UserError(
                 f"{file}: groups: '{name}' is the name of another field of the data; rename the column."
             )
@@ -84,6 +84,10 @@ def size_of(field: str, column: Any, path: Path) -> Array:
     Raises:
         UserError: it has text, an exposure that is not positive, or trials that are no whole number from 0 on.
     """
+    what = "exposure" if field == "exposure" else "number of trials"
+    check_decimals(column, path)
+    if texts := sorted({value for value in column.tolist() if isinstance(value, str)}):
+        raise UserError(f"{path.name}: the {what} '{column.name}' holds {few(texts)}; it must be a number.")
     values = numbers(column, path)
     if field == "exposure":
         wrong, need = values <= 0, "it must be positive. If it is a logarithm, take its exponential."
@@ -91,7 +95,6 @@ def size_of(field: str, column: Any, path: Path) -> Array:
         wrong, need = (values < 0) | (values % 1 != 0), "it must be a whole number from 0 on."
     if wrong.any():
         first = int(wrong.argmax())
-        what = "exposure" if field == "exposure" else "number of trials"
         row = column.index[first] + 1
         raise UserError(
             f"{path.name}: the {what} '{column.name}' is {values[first]:g} in data row {row:,}; {need}"

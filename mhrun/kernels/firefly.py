@@ -90,6 +90,10 @@ class Firefly(MetropolisHastings):
         """Return why it cannot move the rungs of a ladder: an exchange would leave the auxiliary variables behind."""
         return "Firefly keeps auxiliary variables, which an exchange would not carry; choose another kernel."
 
+    def rounds(self, target: Target) -> int:
+        """Return a guess: brightening, darkening and the move, each with its own rows."""
+        return 8
+
     def reads(self, target: Target) -> int:
         """Return a guess: the share of the dark data, and as many bright ones."""
         return max(1, math.ceil(2 * self.share * target.n))

@@ -223,6 +223,10 @@ class MetropolisHastings(Kernel):
         between, ends = self.proposal.leapfrog_steps - 1, 2 if self.pairing.rescores else 1
         return between / (between + ends)
 
+    def rounds(self, target: Target) -> int:
+        """Return those of the pairing."""
+        return self.pairing.rounds
+
     def reads(self, target: Target) -> int:
         """Return the data of the pairing, and those of the gradients along a trajectory."""
         between, m = self.proposal.leapfrog_steps - 1, self.pairing.gradient_m or self.pairing.m or target.n

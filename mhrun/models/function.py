@@ -263,21 +263,10 @@ class FunctionModel:
         Args:
             draws: of the posterior (K, P), the numbers of all named parameters or theta.
             data: fields (n, ...), of which ``y`` are the counts, and ``trials`` those of the family binomial.
-
-        Raises:
-            UserError: the data have no trials.
         """
         fields = {name: field[:: -(-len(data["y"]) // ROWS)] for name, field in data.items()}
-        means, trials = self._means(draws, fields), self._trials(fields)
-        return list(posterior_dispersion_warnings(fields["y"], means, trials))
-
-    def _trials(self, fields: Rows) -> Tensor | None:
-        """Return the trials that successes are out of (n,), None of another family."""
-        if self.family != "binomial":
-            return None
-        if "trials" not in fields:
-            raise UserError("family = binomial requires the field trials of the data.")
-        return fields["trials"]
+        trials = fields["trials"] if self.family == "binomial" else None
+        return list(posterior_dispersion_warnings(fields["y"], self._means(draws, fields), trials))
 
     def _means(self, draws: Tensor, fields: Rows) -> Iterator[Tensor]:
         """Yield the outcome's mean (n,) at some of the draws (K, P), evenly spaced."""

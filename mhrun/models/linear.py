@@ -152,7 +152,7 @@ class Regression(Weights, ABC):
 
     @abstractmethod
     def value(self, eta: Tensor, rows: Rows) -> Tensor:
-        """Return f(eta, y), (C, m)."""
+        """Return f_i(eta_i) of the data `rows`, (C, m)."""
 
     @abstractmethod
     def slopes(self, eta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:

@@ -38,6 +38,7 @@ class Thinned(Rescoring):
 
     offers = ARRIVALS
     stationary = "tempered"
+    rounds = 4
 
     def __init__(self, gradient_m: int | None = None) -> None:
         self.gradient_m = None if gradient_m is None else whole_number("gradient_m", gradient_m, least=1)

@@ -32,6 +32,7 @@ class Pairing(ABC):
     # Minibatch size of a proposal's gradients, where they are independent of the decision's data
     gradient_m: int | None = None
     keeps_full_sums: bool = False  # whether the state stores the current point's full-data sum
+    rounds: int = 1  # how many times over a step in torch does its operations, for cost estimates
 
     @abstractmethod
     def refuses(self, target: Target) -> str | None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mhrun.data import Dataset
 from mhrun.errors import UserError
+from mhrun.models.function import FunctionModel
 from mhrun.models.weights import Weights
 from mhrun.native import native_form
 from mhrun.target.labels import other_labels
@@ -31,6 +32,8 @@ def unfit(model: Model, data: Dataset) -> str | None:
         fields = fields_read(model, data)
     except UserError as error:
         return str(error)
+    if isinstance(model, FunctionModel) and model.family == "binomial" and "trials" not in data.fields:
+        return "family = binomial requires the field trials of the data; of a table, set data.trials=COLUMN."
     if fields is None:
         return None
     name, data_fields = type(model).__name__, data.fields
@@ -43,10 +46,12 @@ def unfit(model: Model, data: Dataset) -> str | None:
             "mhrun init DIR --data FILE --outcome COLUMN groups=[...] writes one."
         )
     if any(field not in data_fields for field in fields):
-        phrase = (
-            f"the fields {' and '.join(fields)}" if len(fields) > 1 else f"the field {next(iter(fields))}"
-        )
-        return f"{name} needs {phrase}; the data have {', '.join(data_fields)}."
+        *others, last = fields
+        phrase = f"the fields {', '.join(others)} and {last}" if others else f"the field {last}"
+        remedy = ""
+        if any(size not in data_fields for size in _SIZES if size in fields):
+            remedy = f"; of a table, set data.{last}=COLUMN"
+        return f"{name} needs {phrase}; the data have {', '.join(data_fields)}{remedy}."
     for field, need in fields.items():
         row = tuple(data_fields[field].shape[1:])
         if need.row is not None and row != need.row:
@@ -56,9 +61,9 @@ def unfit(model: Model, data: Dataset) -> str | None:
             return f"{name} needs {field} with {describe_row(need.row)}; the data have {describe_row(row)}{change}."
         if data_fields[field].is_complex():
             return f"{name} needs {field} of real numbers; the data have {data_fields[field].dtype}."
-        if need.values and (wrong := _wrong(need, data_fields[field])) is not None:
+        if need.values and (wrong := wrong_value(need, data_fields[field])) is not None:
             remedy = f" {need.remedy}" if need.remedy else ""
-            return f"{name} needs {field} {_values(need)}; the data have {wrong}.{remedy}"
+            return f"{name} needs {field} {described_values(need)}; the data have {wrong}.{remedy}"
     for field, need in fields.items():
         if need.at_most and (above := _above(data_fields[field], data_fields[need.at_most])) is not None:
             return f"{name} needs {field} to be at most {need.at_most}; the data have {above}."
@@ -96,7 +101,8 @@ def describe_row(row: tuple[int, ...]) -> str:
     return f"rows of shape {row}" if row else "one number per datum"
 
 
-def _values(need: Field) -> str:
+def described_values(need: Field) -> str:
+    """Return what the values of a field must be, in words."""
     return {
         "signs": "to be labels +1 and -1",
         "classes": f"to be classes, whole numbers from 0 to {need.classes - 1}",
@@ -106,7 +112,7 @@ def _values(need: Field) -> str:
     }[need.values]
 
 
-def _wrong(need: Field, values: Tensor) -> str | None:
+def wrong_value(need: Field, values: Tensor) -> str | None:
     """Describe the first value that violates the requirement, with its row; None if there is none."""
     rows = max(1, _BLOCK // max(1, values[:1].numel()))
     for start in range(0, len(values), rows):

@@ -102,7 +102,7 @@ def test_what_is_no_category_is_not_proposed_as_one(capsys):
         (
             {"y": flags},
             ["model=poison"],
-            "model=poison is unknown; choose logistic, linear, softmax, poisson. Did you",
+            "model=poison is unknown; choose logistic, linear, softmax, poisson, binomial. Did you",
         ),
         ({"y": lambda rng, rows: rng.normal(size=rows)}, ["model=poisson"], "'y' holds other numbers"),
         ({"y": lambda rng, rows: rng.normal(size=rows)}, ["model=logistic"], "is for two values"),

@@ -124,7 +124,7 @@ def test_successes_out_of_trials(capsys):
     arguments += ["model=binomial", "trials=attempts"]
     assert run(["init", "mine", *arguments]) == 0
     out = capsys.readouterr().out
-    assert "model   binomial regression of wins out of attempts: " in out
+    assert "model   binomial regression of wins out of attempts (" in out
     assert "400 rows, 2 columns" in out
     assert "times that of a binomial" not in out
     few = ["steps=300", "warmup=100", "runtime.report=false", "~methods.mint", "~methods.smh2"]
@@ -139,11 +139,44 @@ def test_successes_out_of_trials(capsys):
         loaded.predict("mcmc", {"age": [0.0], "bmi": [0.0]})
 
 
-def test_successes_that_exceed_their_trials_are_refused(capsys):
-    table(rows=40, wins=lambda rng, rows: np.arange(rows) % 5, attempts=np.full(40, 3))
-    arguments = ["--data", "my rows.csv", "--outcome", "wins", "model=binomial", "trials=attempts"]
+@pytest.mark.parametrize("groups", [[], ["groups=school"]])
+@pytest.mark.parametrize(
+    ("wins", "message"),
+    [
+        (np.arange(40) % 5, "'wins' is 4 where the trials 'attempts' are 3, and above them in 8 rows."),
+        (np.arange(40) % 3 - 1, "'wins' holds other numbers, such as -1."),
+        (np.arange(40) % 4 / 3, "such as 0.333333. Multiply a proportion by the trials."),
+    ],
+)
+def test_an_outcome_that_is_no_number_of_successes_is_refused(wins, message, groups, capsys):
+    table(rows=40, wins=wins, attempts=np.full(40, 3), **({"school": np.arange(40) % 6} if groups else {}))
+    arguments = ["--data", "my rows.csv", "--outcome", "wins", "model=binomial", "trials=attempts", *groups]
     assert run(["init", "mine", *arguments]) == 2
-    assert "model=binomial: 'wins' is 4 where the trials 'attempts' are 3." in capsys.readouterr().err
+    assert message in capsys.readouterr().err
+
+
+def test_no_success_in_any_trial_is_an_outcome(capsys):
+    """The likelihood is informative and the prior proper. Text in the column of trials is named as such."""
+    attempts = np.arange(60) % 7
+    table(wins=np.zeros(60, int), attempts=attempts)
+    arguments = ["init", "mine", "--data", "my rows.csv", "--outcome", "wins"]
+    assert run([*arguments, "model=binomial", "trials=attempts"]) == 0
+    assert f"wins out of attempts (0 of {attempts.sum()})" in capsys.readouterr().out
+    assert run([*arguments, "trials=attempts"]) == 2
+    assert "has no two values" in capsys.readouterr().err
+    table(wins=np.arange(60) % 2, attempts=["many"] * 60)
+    assert run([*arguments, "model=binomial", "trials=attempts"]) == 2
+    assert "the number of trials 'attempts' holds 'many'; it must be a number." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("model", ["model=binomial trials=people", "model=poisson exposure=people"])
+def test_rare_events_among_many_are_not_overdispersed(model, capsys):
+    """A rate of 1 in 1,000 of populations near a million, whose gradients of the mean loss are tiny."""
+    rng = np.random.default_rng(6)
+    people = rng.integers(200_000, 2_000_000, 100)
+    table(rows=100, deaths=lambda rng, rows: rng.binomial(people, 1e-3), people=people)
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "deaths", *model.split()]) == 0
+    assert "times" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("noise", "lines"), [(False, 0), (True, 1)])
@@ -163,7 +196,7 @@ def test_successes_that_vary_too_much_are_named(noise, lines, groups, capsys):
     assert out.count("times that of a binomial distribution") == lines
     if not groups:
         return
-    assert "model   binomial regression of wins, intercepts by school" in out
+    assert "), intercepts by school: 600 rows" in out
     text = Path("mine/my_rows_model.py").read_text()
     assert "Binomial(rows.trials, logits=mean).log_prob(rows.y)" in text
     assert "family: binomial" in Path("mine/conf/model/my_rows.yaml").read_text()

@@ -130,16 +130,18 @@ def test_a_function_of_the_family_binomial_is_judged_by_its_trials():
         sd = 1 / np.sqrt(400 * shares * (1 - shares))
         draws = torch.from_numpy(logits + sd * rng.normal(size=(300, 20)))
         assert len(model.fit_warnings(draws, data)) == count
-    with pytest.raises(UserError, match="family = binomial requires the field trials of the data"):
-        model.fit_warnings(draws, {name: data[name] for name in ("y", "group")})
+    without = Dataset.of({name: data[name] for name in ("y", "group")})
+    assert "family = binomial requires the field trials of the data" in unfit(model, without)
+    assert unfit(model, Dataset.of(data)) is None
 
 
 def test_what_the_data_must_be():
     fields = {"x": np.ones((3, 1)), "y": np.array([0.0, 2.0, 3.0]), "trials": np.array([1.0, 2.0, 2.0])}
     model = BinomialRegression(1)
     assert "needs y to be at most trials; the data have 3 of 2 in row 2" in unfit(model, Dataset.of(fields))
-    assert "needs the fields x and y and trials" in unfit(
-        model, Dataset.of({name: fields[name] for name in "xy"})
+    assert (
+        "needs the fields x, y and trials; the data have x, y; of a table, set data.trials=COLUMN."
+        in unfit(model, Dataset.of({name: fields[name] for name in "xy"}))
     )
     halves = fields | {"trials": np.array([1.0, 2.0, 3.5])}
     assert "needs trials to be counts" in unfit(model, Dataset.of(halves))
@@ -162,3 +164,5 @@ def test_predictions_are_expected_successes():
     assert mhrun.predict(trace, model, new).to_numpy() == pytest.approx(expected)
     with pytest.raises(UserError, match="the new data have no trials, which the model was fitted with"):
         mhrun.predict(trace, model, X[:, :1])
+    with pytest.raises(UserError, match=r"needs trials to be counts, .* the new data have 3.5 in row 0"):
+        mhrun.predict(trace, model, {"x": X[:2, :1], "trials": np.array([3.5, 4.0])})

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mhrun.cli.init.forms import CENTRED, NONCENTRED, is_centred
-from mhrun.cli.init.models import Fitted, part_text, place_of
+from mhrun.cli.init.models import Fitted, part_text, place_of, successes_of
 from mhrun.data.dataset import Dataset
 from mhrun.data.table_facts import features_of
 from mhrun.errors import UserError
@@ -163,7 +163,8 @@ def multilevel(kind: str, name: str, target: str, data: Dataset, form: str | Non
     names = "intercept and weights" if features else "intercept"
     unit = ", for the standardised outcome" * (kind == "linear")
     prior = f"{names} {normal}, effects N(0, sd^2), sd {likelihood.spread}{unit}; in {place_of(name)}"
-    return Fitted(files, dim, prior, f"{target}{value}, intercepts by {' and '.join(groups)}")
+    outcome = successes_of(target, data) if kind == "binomial" else f"{target}{value}"
+    return Fitted(files, dim, prior, f"{outcome}, intercepts by {' and '.join(groups)}")
 
 
 def _identifiers(columns: Iterable[str]) -> list[str]:

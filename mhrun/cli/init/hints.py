@@ -24,6 +24,7 @@ _NARROW = 0.1  # sd between them, below which few values make the sd
 _ROUNDED = 1e-6  # by what an outcome in its own units may be off
 _WIDEST = 2_000  # features up to which their correlations are computed
 _GROUPS = 1_000  # by which counts are judged
+_TOLERANCE = 1e-10  # of a gradient of the mean loss, which is small where events are rare; Newton's method is quadratic
 _ROWS = 100_000  # of which relations between columns are computed
 
 
@@ -100,7 +101,8 @@ def _collinear(data: Dataset) -> Iterator[str]:
     """Yield a line on features that others nearly determine: R_j^2 = 1 - 1 / [C^-1]_jj, of their correlations C."""
     names = features_of(data.facts)
     if data.n <= len(names) + 1:
-        yield f"{len(names):,} features and only {data.n:,} rows: the prior decides on some weights"
+        features = f"{len(names):,} feature{'s' * (len(names) > 1)}"
+        yield f"{features} and only {data.n:,} rows: the prior decides on some weights"
         return
     if not 1 < len(names) <= _WIDEST:
         return
@@ -124,12 +126,11 @@ def _proportions(data: Dataset) -> Iterator[str]:
     y = y * data.facts.get("target_sd", 1.0) + data.facts.get("target_mean", 0.0)
     if ((y >= -_ROUNDED) & (y <= 1 + _ROUNDED)).all():
         inside = ((y > _ROUNDED) & (y < 1 - _ROUNDED)).all()
-        remedy = (
-            "such as the log odds"
-            if inside
-            else "in a model of your own (Beta); of counts out of a total, model=binomial"
+        scale = "such as the log odds" if inside else "in a model of your own (Beta)"
+        yield (
+            f"the outcome is between 0 and 1: predictions may be outside; take a scale without ends, {scale}. Of "
+            "successes out of trials give their number, with model=binomial trials=COLUMN"
         )
-        yield f"the outcome is between 0 and 1: predictions may be outside; take a scale without ends, {remedy}"
 
 
 def _overdispersed(data: Dataset, kind: str) -> Iterator[str]:
@@ -145,7 +146,7 @@ def _overdispersed(data: Dataset, kind: str) -> Iterator[str]:
     x = _some_rows(data, "x") if "x" in data.fields else np.empty((len(y), 0))
     size_field = "trials" if kind == "binomial" else "exposure"
     sizes = _some_rows(data, size_field) if size_field in data.fields else np.ones(len(y))
-    parameters, has_groups = x.shape[1], bool(data.facts.get("groups"))
+    parameters = x.shape[1]
     if groups := [_some_rows(data, name).astype(np.int64) for name in data.facts.get("groups", {})]:
         kept = _informative(groups, [y, sizes - y] if kind == "binomial" else [y])
         if not kept.any():
@@ -158,7 +159,7 @@ def _overdispersed(data: Dataset, kind: str) -> Iterator[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.simplefilter("ignore", scipy.linalg.LinAlgWarning)  # another solver then takes over
-        mean = torch.from_numpy(fit(x, y, sizes, has_groups=has_groups))
+        mean = torch.from_numpy(fit(x, y, sizes, has_groups=bool(groups)))
     trials = torch.from_numpy(sizes) if kind == "binomial" else None
     yield from dispersion_warnings(torch.from_numpy(y), mean, parameters, trials)
 
@@ -167,10 +168,10 @@ def _poisson_means(x: Any, y: np.ndarray, exposure: np.ndarray, *, has_groups: b
     """Return the fitted means of counts (n,)."""
     from sklearn.linear_model import PoissonRegressor
 
-    settings: dict[str, Any] = {"alpha": 1e-8, "max_iter": 300}
-    if has_groups:
-        settings = {"alpha": 1e-7, "solver": "newton-cholesky"}  # lbfgs takes too many steps with rare groups
-    rates = PoissonRegressor(fit_intercept=False, **settings)
+    alpha = 1e-7 if has_groups else 1e-8
+    rates = PoissonRegressor(
+        fit_intercept=False, alpha=alpha, solver="newton-cholesky", tol=_TOLERANCE, max_iter=300
+    )
     mean: np.ndarray = exposure * rates.fit(x, y / exposure, sample_weight=exposure).predict(x)
     return mean
 
@@ -181,7 +182,9 @@ def _binomial_means(x: Any, y: np.ndarray, trials: np.ndarray, *, has_groups: bo
 
     stack = scipy.sparse.vstack if has_groups else np.vstack
     labels, weights = np.repeat([1, 0], len(y)), np.concatenate([y, trials - y])
-    model = LogisticRegression(C=1e8, fit_intercept=False, solver="newton-cholesky", max_iter=300)
+    model = LogisticRegression(
+        C=1e8, fit_intercept=False, solver="newton-cholesky", tol=_TOLERANCE, max_iter=300
+    )
     mean: np.ndarray = trials * model.fit(stack([x, x]), labels, sample_weight=weights).predict_proba(x)[:, 1]
     return mean
 

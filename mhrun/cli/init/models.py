@@ -57,7 +57,9 @@ def regression_of(chosen: str | None, target: str, levels: Sequence[Any]) -> Reg
     if name == "softmax" and len(levels) > CLASSES:
         raise UserError(f"model=softmax is for at most {CLASSES} classes, and '{target}' has more values.")
     if name in ("linear", "poisson", "binomial") and not numbers:
-        raise UserError(f"model={name} is for numbers, and '{target}' holds {levels[0]!r} and {levels[1]!r}.")
+        raise UserError(
+            f"model={name} is for numbers, and '{target}' holds {' and '.join(map(repr, levels[:2]))}."
+        )
     return REGRESSIONS[name]
 
 
@@ -152,10 +154,40 @@ def _softmax(name: str, target: str, data: Dataset, _levels: Sequence[Any]) -> F
     return Fitted({place_of(name): text}, dim, prior, f"{target}, {len(classes)} classes ({class_names})")
 
 
+def check_counts(kind: str, target: str, data: Dataset) -> None:
+    """Refuse an outcome that is not what a Poisson or binomial regression is for.
+
+    Raises:
+        UserError: it has other numbers than counts, or more successes than trials.
+    """
+    if kind not in ("Poisson", "binomial"):
+        return
+    y, where = data.fields["y"], f"model={kind.lower()}"
+    if bool((wrong := (y < 0) | (y != y.round())).any()):
+        hint = ""
+        if kind == "binomial" and bool(((y >= 0) & (y <= 1)).all()):
+            hint = ". Multiply a proportion by the trials"
+        raise UserError(
+            f"{where} is for counts 0, 1, 2, ..., and '{target}' holds other numbers, such as {float(y[wrong][0]):g}"
+            f"{hint}."
+        )
+    if kind == "binomial" and bool((above := y > data.fields["trials"]).any()):
+        value, most = float(y[above][0]), float(data.fields["trials"][above][0])
+        count, column = int(above.sum()), data.facts["trials"]
+        raise UserError(
+            f"{where}: '{target}' is {value:g} where the trials '{column}' are {most:g}, and above them in {count:,} "
+            f"row{'s' * (count > 1)}."
+        )
+
+
+def successes_of(target: str, data: Dataset) -> str:
+    """Return how many of the trials were successes, in words."""
+    y, trials = data.fields["y"], data.fields["trials"]
+    return f"{target} out of {data.facts['trials']} ({y.sum():,.0f} of {trials.sum():,.0f})"
+
+
 def _poisson(name: str, target: str, data: Dataset, _levels: Sequence[Any]) -> Fitted:
     y = data.fields["y"]
-    if not bool((y >= 0).all() and (y == y.round()).all()):
-        raise UserError(f"model=poisson is for counts 0, 1, 2, ..., and '{target}' holds other numbers.")
     exposure = data.facts.get("exposure")
     rate = f"{exposure} * " * bool(exposure)
     comment = f"{target} ~ Poisson({rate}exp(x.theta)); the first column of x is 1. The variance is the mean."
@@ -166,15 +198,9 @@ def _poisson(name: str, target: str, data: Dataset, _levels: Sequence[Any]) -> F
 
 
 def _binomial(name: str, target: str, data: Dataset, _levels: Sequence[Any]) -> Fitted:
-    y, trials, column = data.fields["y"], data.fields["trials"], data.facts["trials"]
-    if not bool((y >= 0).all() and (y == y.round()).all()):
-        raise UserError(f"model=binomial is for counts 0, 1, 2, ..., and '{target}' holds other numbers.")
-    if bool((above := y > trials).any()):
-        value, most = float(y[above][0]), float(trials[above][0])
-        raise UserError(f"model=binomial: '{target}' is {value:g} where the trials '{column}' are {most:g}.")
+    column = data.facts["trials"]
     comment = f"{target} ~ Binomial({column}, 1 / (1 + exp(-x.theta))); the first column of x is 1."
-    outcome = f"{target} out of {column}: {y.sum():,.0f} of {trials.sum():,.0f}"
-    return _built_in(name, "binomial_regression", comment, data, outcome)
+    return _built_in(name, "binomial_regression", comment, data, successes_of(target, data))
 
 
 def _linear(name: str, target: str, data: Dataset, _levels: Sequence[Any]) -> Fitted:

@@ -14,7 +14,7 @@ import yaml
 from mhrun.build import call
 from mhrun.cli.init.groups import multilevel
 from mhrun.cli.init.hints import hints_of
-from mhrun.cli.init.models import flow, part_text, regression_of
+from mhrun.cli.init.models import check_counts, flow, part_text, regression_of
 from mhrun.data import Dataset
 from mhrun.data.advice import list_setting
 from mhrun.data.outcome import outcome_of
@@ -87,7 +87,11 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> NewPr
     # Checks the settings before the file is read; a baseline may be that of the outcome, which is not known yet.
     call(Table, {key: value for key, value in table_settings.items() if key != "baselines"}, "the table")
     target, levels = outcome_of(
-        file, target, table_settings.get("separator"), table_settings.get("missing_values", ())
+        file,
+        target,
+        table_settings.get("separator"),
+        table_settings.get("missing_values", ()),
+        may_be_constant=model in ("poisson", "binomial"),
     )
     regression = regression_of(model, target, levels)
     _check_sizes(table_settings, regression.kind)
@@ -98,6 +102,7 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> NewPr
     if groups:
         table_settings.pop("intercept", None)  # a named parameter, and no column of x
     data = _loaded(file, target, levels, table_settings)
+    check_counts(regression.kind, target, data)
     columns, name = features_of(data.facts), _name(file)
     fitted = (
         multilevel(regression.kind, name, target, data, form)

@@ -13,7 +13,7 @@ from mhrun.data.frames import is_frame
 from mhrun.errors import UserError
 from mhrun.models.module import ModuleModel
 from mhrun.store.netcdf import FIELDS, LAYERS, flat_draws
-from mhrun.target.fields import describe_row
+from mhrun.target.fields import describe_row, described_values, wrong_value
 from mhrun.types import Model
 from mhrun.types.capabilities import declared_fields
 
@@ -90,6 +90,10 @@ def check_rows(model: object, data: Dataset) -> None:
             raise UserError(
                 f"{type(model).__name__} needs {name} with {describe_row(need.row)}; the new data have "
                 f"{describe_row(tuple(field.shape[1:]))}."
+            )
+        if need.values and (wrong := wrong_value(need, field)) is not None:
+            raise UserError(
+                f"{type(model).__name__} needs {name} {described_values(need)}; the new data have {wrong}."
             )
         if field.is_floating_point() and (count := int((~field.isfinite()).sum())):
             raise UserError(
