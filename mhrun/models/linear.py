@@ -19,6 +19,8 @@ from mhrun.models.weights import Weights
 from mhrun.native import NativeBounds, NativeModel, native_form
 from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
 
+_COPIED = 1 << 26  # data of which numbers in float64 are made for compiled loops, at most: some GB
+
 
 def predictor(theta: Tensor, x: Tensor) -> Tensor:
     """Return x.theta (C, m) of theta (C, D) and x (C or 1, m, D)."""
@@ -99,9 +101,11 @@ class Regression(Weights, ABC):
         return first * step if order == 1 else (first + 0.5 * second * step) * step
 
     def native(self, data: Rows, *, full: bool) -> NativeModel | None:
-        """Return the pieces of the compiled loops; None if the family has none."""
+        """Return the pieces of the compiled loops; None if the family has none, and for data larger than memory."""
         family = self.family_in_loops()
-        return None if family is None else native_model(family, self.arrays_in_loops(data))
+        if family is None or len(data["y"]) > _COPIED:
+            return None
+        return native_model(family, self.arrays_in_loops(data))
 
     def native_family(self) -> Family | None:
         """Return the compiled form of f; None if there is none."""

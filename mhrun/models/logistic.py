@@ -24,6 +24,7 @@ _STARTS = ("normal", "uniform", "zeros")
 # Rows converted at once: converted rows stay in the processor's cache, which halves the time of a pass.
 _TILE = 256
 _PART = 8192  # rows of one part of a full-data sum
+_MANY = 1024  # points with one datum each, as for gradients of single data, above which there is no loop over them
 _FEW = 64  # data of a chain up to which float64 products of all chains are one batched product
 
 
@@ -102,6 +103,8 @@ class Logistic(Weights):
             products = torch.cat([weights @ tile.to(kind).T for tile in tiles], dim=1)
         elif kind == torch.float64 and x.shape[1] <= _FEW:
             products = predictor(weights, x)
+        elif x.shape[1] == 1 and len(x) > _MANY:
+            products = (x[:, 0].to(kind) * weights).sum(-1, keepdim=True)
         elif x.is_cuda:
             products = torch.bmm(x.to(kind), weights[:, :, None])[..., 0]
         else:  # chain by chain: bmm with a single column is four times slower

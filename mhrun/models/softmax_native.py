@@ -25,7 +25,7 @@ _AT_ONCE = 256  # data
 def native_model(x: Array, y: Array, classes: int, precision: float) -> NativeModel:
     """Return the pieces of the log-likelihood for x (n, F) and classes y (n,)."""
     return NativeModel(
-        (np.ascontiguousarray(x), y.astype(np.int64), classes, 0.0, precision),
+        (np.ascontiguousarray(x), np.asarray(y, np.int64), classes, 0.0, precision),
         log_prior=log_prior,
         difference=_difference,
         moments=_moments,
@@ -58,7 +58,7 @@ def native_bounds(
         inverse = np.ascontiguousarray(np.linalg.inv(root).T)
         gradient, hessian = surrogate.gradient.numpy(), surrogate.hessian.numpy()
     reference = (order, anchor, inverse, gradient, hessian, expansion)
-    args = (np.ascontiguousarray(x), y.astype(np.int64), classes, 0.0, precision, *reference)
+    args = (np.ascontiguousarray(x), np.asarray(y, np.int64), classes, 0.0, precision, *reference)
     remainders = (bound_slope, _remainder) if order else ()
     return NativeBounds(args, log_prior, bound_width, _terms, _total, _size, taylor_difference, *remainders)
 
@@ -70,7 +70,7 @@ def native_lower_bound(
     anchor, gradient, hessian = sums.reference.theta.numpy(), sums.gradient.numpy(), sums.hessian.numpy()
     args = (
         np.ascontiguousarray(x),
-        y.astype(np.int64),
+        np.asarray(y, np.int64),
         classes,
         expansion,
         precision,
