@@ -13,13 +13,9 @@ import numpy.typing as npt
 from mhrun.array_types import Array
 from mhrun.data.columns import check_decimals, few, numbers
 from mhrun.data.outcome import Outcome
-from mhrun.data.table_roles import codes_of, size_of
+from mhrun.data.sizes import SIZES, size_of
+from mhrun.data.table_roles import codes_of
 from mhrun.errors import UserError, nearest
-
-_SIZES = {
-    "exposure": "the exposure, which counts are proportional to",
-    "trials": "the trials, which successes are out of",
-}
 
 
 @dataclass(frozen=True)
@@ -94,7 +90,8 @@ class TableDesign:
         """
         for field, name in self.sizes.items():
             if name not in frame:
-                raise UserError(f"{path.name}: there is no column '{name}', {_SIZES[field]}.")
+                size = SIZES[field]
+                raise UserError(f"{path.name}: there is no column '{name}', the {field}, {size.purpose}.")
         if repeated := frame.columns[frame.columns.duplicated()].tolist():
             raise UserError(f"{path.name}: there are two columns '{repeated[0]}'; rename one.")
         for name in (*self.numerical, *self.categorical, *self.groups, *self.sizes.values()):

@@ -10,7 +10,8 @@ import numpy as np
 
 from mhrun.array_types import Array
 from mhrun.data.advice import list_setting
-from mhrun.data.columns import check_decimals, few, levels_of, numbers
+from mhrun.data.columns import few, levels_of
+from mhrun.data.sizes import SIZES
 from mhrun.errors import Refusal, UserError, nearest
 
 # A role of one column: its name, where a column has two roles.
@@ -38,7 +39,7 @@ def check_roles(file: str, names: Sequence[str], roles: Mapping[str, Sequence[st
                 or f" There are: {', '.join(names[:12])}{', ...' * (len(names) > 12)}."
             )
             raise UserError(f"{file} has no column '{name}'.{hint}")
-    fields = ("x", "y", *(field for field in ("exposure", "trials") if roles.get(field)))
+    fields = ("x", "y", *(field for field in SIZES if roles.get(field)))
     for name in roles["groups"]:
         if name in fields:
             raise UserError(
@@ -76,30 +77,6 @@ def check_plain_name(name: str, what: str) -> None:
             f"{what} '{name}' cannot be named in a configuration, where ${{...}} refers to a setting and ??? is a "
             "missing one; rename it."
         )
-
-
-def size_of(field: str, column: Any, path: Path) -> Array:
-    """Return the exposure of counts, or the trials that successes are out of, as float64.
-
-    Raises:
-        UserError: it has text, an exposure that is not positive, or trials that are no whole number from 0 on.
-    """
-    what = "exposure" if field == "exposure" else "number of trials"
-    check_decimals(column, path)
-    if texts := sorted({value for value in column.tolist() if isinstance(value, str)}):
-        raise UserError(f"{path.name}: the {what} '{column.name}' holds {few(texts)}; it must be a number.")
-    values = numbers(column, path)
-    if field == "exposure":
-        wrong, need = values <= 0, "it must be positive. If it is a logarithm, take its exponential."
-    else:
-        wrong, need = (values < 0) | (values % 1 != 0), "it must be a whole number from 0 on."
-    if wrong.any():
-        first = int(wrong.argmax())
-        row = column.index[first] + 1
-        raise UserError(
-            f"{path.name}: the {what} '{column.name}' is {values[first]:g} in data row {row:,}; {need}"
-        )
-    return values
 
 
 def codes_of(column: Any, levels: Sequence[Any], path: Path) -> Array:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from mhrun.data import Dataset
+from mhrun.data.sizes import SIZES
 from mhrun.errors import UserError
 from mhrun.models.function import FunctionModel
 from mhrun.models.weights import Weights
@@ -15,8 +16,6 @@ from mhrun.target.labels import other_labels
 from mhrun.types import Field, Model
 from mhrun.types.capabilities import HasFields, ReadsPixels, offers
 
-# Fields that change the outcome, and the regression that reads each.
-_SIZES = {"exposure": "Poisson", "trials": "binomial"}
 _BLOCK = 1 << 22  # values checked at once: a memory-mapped field may be larger than memory
 
 
@@ -37,9 +36,9 @@ def unfit(model: Model, data: Dataset) -> str | None:
     if fields is None:
         return None
     name, data_fields = type(model).__name__, data.fields
-    for size, family in _SIZES.items():
-        if size in data_fields and size not in fields and isinstance(model, Weights):
-            return f"{name} has no {size}; leave it out of the data, or take a {family} regression."
+    for field, size in SIZES.items():
+        if field in data_fields and field not in fields and isinstance(model, Weights):
+            return f"{name} has no {field}; leave it out of the data, or take a {size.family} regression."
     if (groups := data.facts.get("groups")) and isinstance(model, Weights):
         return (
             f"{name} has no effects of groups ({', '.join(groups)}); leave them out of the data, or take a function: "
@@ -48,9 +47,8 @@ def unfit(model: Model, data: Dataset) -> str | None:
     if any(field not in data_fields for field in fields):
         *others, last = fields
         phrase = f"the fields {', '.join(others)} and {last}" if others else f"the field {last}"
-        remedy = ""
-        if any(size not in data_fields for size in _SIZES if size in fields):
-            remedy = f"; of a table, set data.{last}=COLUMN"
+        sizes = [field for field in SIZES if field in fields and field not in data_fields]
+        remedy = f"; of a table, set data.{sizes[0]}=COLUMN" if sizes else ""
         return f"{name} needs {phrase}; the data have {', '.join(data_fields)}{remedy}."
     for field, need in fields.items():
         row = tuple(data_fields[field].shape[1:])

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from mhrun.data.sizes import SIZES
 from mhrun.errors import Refusal
 from mhrun.models.parameters import parameters_of
 from mhrun.target import Target
@@ -16,7 +17,7 @@ _READ = 1 << 16  # rows that are searched for NaN at a time
 _EVALUATED = 1 << 10  # rows whose log-likelihoods are searched at a time: those of a network take memory
 _SHOWN = 4  # parameters in a message
 _LARGE = 1e3  # values of features from which they are named: exp of a predictor overflows at weights near 1
-_NO_FEATURES = ("y", "exposure", "trials")
+_NO_FEATURES = ("y", *SIZES)
 
 
 def check_start(target: Target, theta: Tensor, log_lik: Tensor) -> None:
