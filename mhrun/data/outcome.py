@@ -172,7 +172,8 @@ def outcome_of(
     levels = levels_of(frame[target].dropna(), path)
     if len(levels) < (1 if may_be_constant else 2):
         raise UserError(
-            f"{path.name}: column '{target}'{by_default} has no two values; choose another outcome."
+            f"{path.name}: column '{target}'{by_default} has no {'' if may_be_constant else 'two '}values; choose "
+            "another outcome."
         )
     if len(levels) > CLASSES and frame[target].dtype.kind not in "iuf":
         check_few_texts(frame[target].dropna(), path)

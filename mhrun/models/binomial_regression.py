@@ -107,7 +107,7 @@ class BinomialRegression(Regression):
 
     def native_lower_bound(self, data: Rows, sums: Any, *, tuned: bool) -> NativeLowerBound | None:
         """Return the pieces of the compiled loop of Firefly Monte Carlo."""
-        if (family := self.family_in_loops()) is None:
+        if (family := self.family_in_loops(data)) is None:
             return None
         xi = torch.full((len(data["y"]),), UNTUNED, dtype=torch.float64)
         if tuned:

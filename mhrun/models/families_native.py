@@ -8,7 +8,7 @@ import numpy as np
 
 from mhrun.models.regression_native import Family
 from mhrun.native import piece
-from mhrun.native.maths import exp_negative_64, log1p_unit_64, log_64
+from mhrun.native.maths import exp_negative_64, log1p_unit_64
 
 # Robust regression. known: y; settings: degrees of freedom, scale, log of the density at 0.
 
@@ -16,7 +16,9 @@ from mhrun.native.maths import exp_negative_64, log1p_unit_64, log_64
 @piece
 def _robust_value(known: Any, settings: Any, i: Any, eta: Any) -> Any:
     s = (known[i, 0] - eta) / settings[1]
-    return settings[2] - 0.5 * (settings[0] + 1) * log_64(1.0 + s * s / settings[0])
+    z = s * s / settings[0]
+    log = log1p_unit_64(z) if z <= 1.0 else np.log1p(z)  # exact for tiny z, and keeps infinity and NaN
+    return settings[2] - 0.5 * (settings[0] + 1) * log
 
 
 @piece

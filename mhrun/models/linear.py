@@ -20,6 +20,12 @@ from mhrun.native import NativeBounds, NativeModel, native_form
 from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
 
 _COPIED = 1 << 26  # data of which numbers in float64 are made for compiled loops, at most: some GB
+NARROW = (torch.float16, torch.bfloat16)  # which compiled loops do not read
+
+
+def fits_loops(data: Rows) -> bool:
+    """Return whether compiled loops can read data: not of 16 bits, and not so many that copies would fill memory."""
+    return data["x"].dtype not in NARROW and len(data["y"]) <= _COPIED
 
 
 def predictor(theta: Tensor, x: Tensor) -> Tensor:
@@ -101,11 +107,9 @@ class Regression(Weights, ABC):
         return first * step if order == 1 else (first + 0.5 * second * step) * step
 
     def native(self, data: Rows, *, full: bool) -> NativeModel | None:
-        """Return the pieces of the compiled loops; None if the family has none, and for data larger than memory."""
-        family = self.family_in_loops()
-        if family is None or len(data["y"]) > _COPIED:
-            return None
-        return native_model(family, self.arrays_in_loops(data))
+        """Return the pieces of the compiled loops; None without any."""
+        family = self.family_in_loops(data)
+        return None if family is None else native_model(family, self.arrays_in_loops(data))
 
     def native_family(self) -> Family | None:
         """Return the compiled form of f; None if there is none."""
@@ -119,8 +123,10 @@ class Regression(Weights, ABC):
         """Return the numbers of the model that the compiled form reads."""
         return []
 
-    def family_in_loops(self) -> Family | None:
-        """Return the compiled form of f, unless a subclass changes f."""
+    def family_in_loops(self, data: Rows) -> Family | None:
+        """Return the compiled form of f; None if a subclass changes f, or loops cannot read the data."""
+        if not fits_loops(data):
+            return None
         offered = native_form(self, "native_family", "log_lik", "value", "slopes", "offset", "taylor")
         return None if offered is None else cast(Family | None, offered())
 
@@ -134,7 +140,7 @@ class Regression(Weights, ABC):
         self, data: Rows, kind: str, surrogate: Any, *, stretches: bool = False
     ) -> NativeBounds | None:
         """Return the pieces of the compiled loops on terms with bounds; None if the family has none."""
-        family = self.family_in_loops()
+        family = self.family_in_loops(data)
         if family is None:
             return None
         reference = None if surrogate is None else surrogate.reference

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from mhrun.errors import Refusal, UserError
-from mhrun.models.linear import linear_bounds, predictor
+from mhrun.models.linear import NARROW, linear_bounds, predictor
 from mhrun.models.logistic_bounds import DERIVATIVES, TINY, UNTUNED, bound_pieces, lower_bound_pieces
 from mhrun.models.logistic_native import pieces
 from mhrun.models.logistic_sums import compiled_sums_pay, sums
@@ -156,8 +156,10 @@ class Logistic(Weights):
         """Return the bounds, see `mhrun.types.Bounds`; they hold everywhere."""
         return linear_bounds(data["x"], DERIVATIVES, kind, reference, _scale(data["x"]))
 
-    def native_bounds(self, data: Rows, kind: str, surrogate: Any) -> NativeBounds:
-        """Return the pieces of the fused loop on bounded terms."""
+    def native_bounds(self, data: Rows, kind: str, surrogate: Any) -> NativeBounds | None:
+        """Return the pieces of the fused loop on bounded terms; None if it cannot read the data."""
+        if data["x"].dtype in NARROW:
+            return None
         x, y = self._fields({name: value[None] for name, value in data.items()})
         order = BOUND_KINDS.index(kind)
         return bound_pieces(x[0].numpy(), y[0].numpy(), _scale(x), self.precision, order, surrogate)
@@ -187,14 +189,21 @@ class Logistic(Weights):
         )
         return logsigmoid(xi) + (z - xi) / 2 - torch.tanh(xi / 2) / (4 * xi) * (z - xi) * (z + xi)
 
-    def native_lower_bound(self, data: Rows, sums: Any, *, tuned: bool) -> NativeLowerBound:
-        """Return the pieces of the compiled loop of Firefly Monte Carlo, with the sums of all bounds."""
+    def native_lower_bound(self, data: Rows, sums: Any, *, tuned: bool) -> NativeLowerBound | None:
+        """Return the pieces of the compiled loop of Firefly Monte Carlo; None if it cannot read the data."""
+        if data["x"].dtype in NARROW:
+            return None
         x, y = self._fields({name: value[None] for name, value in data.items()})
         xi = 0.0 if tuned else UNTUNED
         return lower_bound_pieces(x[0].numpy(), y[0].numpy(), _scale(x), self.precision, sums, xi, TINY)
 
-    def native(self, data: Rows, *, full: bool) -> NativeModel:
-        """Return the pieces of the fused loop: products in the precision of the data, the rest float64."""
+    def native(self, data: Rows, *, full: bool) -> NativeModel | None:
+        """Return the pieces of the fused loop: products in the precision of the data, the rest float64.
+
+        None if it cannot read the data.
+        """
+        if data["x"].dtype in NARROW:
+            return None
         x, y = self._fields({name: value[None] for name, value in data.items()})
         return pieces(x[0].numpy(), y[0].numpy(), _scale(x), self.precision)
 

@@ -107,7 +107,7 @@ class RobustRegression(Regression):
 
     def native_lower_bound(self, data: Rows, sums: Any, *, tuned: bool) -> NativeLowerBound | None:
         """Return the pieces of the compiled loop of Firefly Monte Carlo."""
-        if (family := self.family_in_loops()) is None:
+        if (family := self.family_in_loops(data)) is None:
             return None
         square = torch.full((len(data["y"]),), _UNTUNED**2, dtype=torch.float64)
         if tuned:

@@ -13,7 +13,7 @@ from torch import Tensor
 from mhrun.array_types import Float64Array
 from mhrun.errors import Refusal
 from mhrun.models.bounds import Distances, order_of, over_parts, remainder_slope, remainder_width
-from mhrun.models.linear import predictor
+from mhrun.models.linear import fits_loops, predictor
 from mhrun.models.naming import named
 from mhrun.models.softmax_native import native_bounds, native_lower_bound, native_model
 from mhrun.models.weights import Weights
@@ -117,13 +117,13 @@ class SoftmaxRegression(Weights):
 
     def native(self, data: Rows, *, full: bool) -> NativeModel | None:
         """Return the pieces of the compiled loops; None for many weights, of which products of matrices are faster."""
-        if self.dim > _LOOPED:
+        if not self._loops(data):
             return None
         return native_model(data["x"].numpy(), data["y"].numpy(), self.classes, self.precision)
 
     def native_bounds(self, data: Rows, kind: str, surrogate: Any) -> NativeBounds | None:
         """Return the pieces of the compiled loops on terms with bounds; None for many weights."""
-        if self.dim > _LOOPED:
+        if not self._loops(data):
             return None
         expansion = np.zeros((1, 2, self.classes))
         if surrogate is not None:
@@ -133,11 +133,14 @@ class SoftmaxRegression(Weights):
 
     def native_lower_bound(self, data: Rows, sums: Any, *, tuned: bool) -> NativeLowerBound | None:
         """Return the pieces of the compiled loop of Firefly Monte Carlo; None for many weights."""
-        if self.dim > _LOOPED:
+        if not self._loops(data):
             return None
         anchor = sums.reference.theta if tuned else torch.zeros_like(sums.reference.theta)
         x, y = data["x"].numpy(), data["y"].numpy()
         return native_lower_bound(x, y, self.classes, self.precision, sums, self._expansion(data, anchor))
+
+    def _loops(self, data: Rows) -> bool:
+        return self.dim <= _LOOPED and fits_loops(data)
 
     def _expansion(self, data: Rows, theta: Tensor) -> Float64Array:
         """Return the logits of all data and their probabilities, (n, 2, K)."""

@@ -329,7 +329,7 @@ class FastForms(Protocol):
 class CompiledForms(Protocol):
     """Pieces of compiled CPU loops, see `mhrun.native`; a model has any of them."""
 
-    def native(self, data: Rows, *, full: bool) -> NativeModel:
+    def native(self, data: Rows, *, full: bool) -> NativeModel | None:
         """Return the pieces of a loop, which needs sums over all data if `full`."""
         ...
 
@@ -337,7 +337,7 @@ class CompiledForms(Protocol):
         """Return those of a kernel that thins; None without them for this kind."""
         ...
 
-    def native_lower_bound(self, data: Rows, sums: Any, *, tuned: bool) -> NativeLowerBound:
+    def native_lower_bound(self, data: Rows, sums: Any, *, tuned: bool) -> NativeLowerBound | None:
         """Return those of a firefly kernel."""
         ...
 

@@ -203,7 +203,9 @@ def test_groups_alone_and_a_model_without_them(capsys):
     table(y=lambda rng, rows: rng.choice(list("abc"), rows), school=np.arange(60) % 5)
     arguments = ["--data", "my rows.csv", "--outcome", "y", "groups=school"]
     assert run(["init", "mine", *arguments]) == 2
-    assert "groups requires model=linear, logistic, poisson, not softmax." in capsys.readouterr().err
+    assert (
+        "groups requires model=linear, logistic, poisson, binomial, not softmax." in capsys.readouterr().err
+    )
     assert (
         run(["init", "mine", "--data", "my rows.csv", "--outcome", "age", "groups=school", "exclude=[bmi,y]"])
         == 0

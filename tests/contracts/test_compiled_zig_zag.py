@@ -102,3 +102,27 @@ def test_a_regression_that_changes_its_likelihood_has_no_compiled_form():
             return super().bounds(data, kind, reference)
 
     assert Target(Bounded(2, 1.0), data, surrogate="taylor2").bounded.native() is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("family", ["robust", "poisson", "binomial", "softmax", "logistic"])
+def test_features_of_16_bits_are_left_to_torch(family, dtype):
+    target = logistic_target(5, "float64", "none") if family == "logistic" else regression_target(family, 5)
+    fields = dict(target.data.fields)
+    narrow = Target(target.model, Dataset(fields | {"x": fields["x"].to(dtype)}), surrogate="taylor2")
+    assert narrow.native(full=True, plain=True) is None
+    assert narrow.bounded.native() is None
+    assert target.native(full=True) is not None
+
+
+def test_errors_that_are_nearly_normal_keep_their_log_likelihood(interpreted):
+    """With 10^12 degrees of freedom, log(1 + s^2 / nu) is 10^-12, and multiplied by as much."""
+    rng = np.random.default_rng(0)
+    data = Dataset.of({"x": rng.normal(size=(50, 1)), "y": rng.normal(size=50)})
+    target = Target(RobustRegression(1, degrees=1e12, prior_variance=1.0), data)
+    native, index = target.native(full=True), np.arange(50)
+    terms, residuals = np.empty(50), data.fields["y"].numpy()[:, None] - data.fields["x"].numpy() * [0.2, 0.7]
+    native.terms(native.args, index, 50, np.array([0.2]), np.array([0.7]), terms)
+    assert terms == pytest.approx(0.5 * (residuals[:, 0] ** 2 - residuals[:, 1] ** 2), rel=1e-9, abs=1e-9)
+    total, _ = native.moments(native.args, index, 50, np.array([np.inf]))
+    assert total == -np.inf

@@ -156,6 +156,8 @@ def test_predict_needs_the_exposure_that_the_model_was_fitted_with(tmp_path):
     trace = open_trace(tmp_path / "trace")
     with pytest.raises(UserError, match="the new data have no exposure, which the model was fitted with"):
         mhrun.predict(trace, model, X)
+    with pytest.raises(UserError, match="needs exposure to be positive; the new data have -1 in row 0"):
+        mhrun.predict(trace, model, {"x": X, "exposure": np.full(N, -1.0)})
     found = mhrun.predict(trace, model, {"x": X, "exposure": np.full(N, 7.0)})
     assert found.to_numpy() == pytest.approx(7 * np.exp(theta @ X.T).mean((0, 1)))
 

@@ -12,6 +12,7 @@ from mhrun.data import Dataset
 from mhrun.data.frames import is_frame
 from mhrun.errors import UserError
 from mhrun.models.module import ModuleModel
+from mhrun.native import native_form
 from mhrun.store.netcdf import FIELDS, LAYERS, flat_draws
 from mhrun.target.fields import describe_row, described_values, wrong_value
 from mhrun.types import Model
@@ -80,7 +81,10 @@ def _check_module(trace: xr.DataTree, model: ModuleModel) -> None:
 
 def check_rows(model: object, data: Dataset) -> None:
     """Refuse new data that a model cannot read, or with a number that is not finite; the outcome may lack."""
-    for name, need in declared_fields(model).items():
+    needs = dict(declared_fields(model))
+    if (of_data := native_form(model, "fields_of", "log_lik")) is not None:
+        needs |= of_data(data.fields)
+    for name, need in needs.items():
         if name == "y":
             continue
         if name not in data.fields:

@@ -7,6 +7,7 @@ from typing import Any
 
 from mhrun.engine.diagnosis.flat_regions import FLAT_REGIONS, FlatRegions
 from mhrun.engine.method import Method
+from mhrun.models.parameters import parameters_of
 from mhrun.numbers import rounded
 
 _BELOW = 0.05  # in units of T_0; the density is at most so much too low there
@@ -34,7 +35,9 @@ def flat_region_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator
     if flat.below > _BELOW:
         point = ""
         if len(flat.lowest) <= _SHOWN:
-            point = f", for instance [{', '.join(f'{value:.6g}' for value in flat.lowest)}]"
+            parameters = parameters_of(method.target.model)
+            where = "" if parameters is None or parameters.is_plain else " (in unconstrained coordinates)"
+            point = f", for instance [{', '.join(f'{value:.6g}' for value in flat.lowest)}]{where}"
         yield (
             f"{method.name}: draws of the coldest rung have energies up to {rounded(flat.below)} T below H_0, that of "
             "the anchor, where its density is flat: they are not of the posterior. Give kernel.anchor a point of lower "
