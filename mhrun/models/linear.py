@@ -106,6 +106,10 @@ class Regression(Weights, ABC):
         first, second = self.slopes(x @ reference + self.offset(rows), rows)
         return first * step if order == 1 else (first + 0.5 * second * step) * step
 
+    def multiplies_chains(self, data: Rows) -> bool:
+        """Return True: all data are multiplied with the coefficients of all chains at once."""
+        return True
+
     def native(self, data: Rows, *, full: bool) -> NativeModel | None:
         """Return the pieces of the compiled loops; None without any."""
         family = self.family_in_loops(data)
