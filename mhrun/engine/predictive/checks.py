@@ -12,6 +12,7 @@ from mhrun.data import Dataset
 from mhrun.data.frames import is_frame
 from mhrun.errors import UserError
 from mhrun.models.module import ModuleModel
+from mhrun.models.weights import Weights
 from mhrun.native import native_form
 from mhrun.store.netcdf import FIELDS, LAYERS, flat_draws
 from mhrun.target.fields import describe_row, described_values, wrong_value
@@ -82,7 +83,8 @@ def _check_module(trace: xr.DataTree, model: ModuleModel) -> None:
 def check_rows(model: object, data: Dataset) -> None:
     """Refuse new data that a model cannot read, or with a number that is not finite; the outcome may lack."""
     needs = dict(declared_fields(model))
-    if (of_data := native_form(model, "fields_of", "log_lik")) is not None:
+    of_data = native_form(model, "fields_of", "log_lik") if isinstance(model, Weights) else None
+    if of_data is not None:  # of a regression, which the outcome is not needed for
         needs |= of_data(data.fields)
     for name, need in needs.items():
         if name == "y":
