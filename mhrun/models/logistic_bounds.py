@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mhrun.models.logistic_native import log_lik_of_all, log_prior, log_sigmoid
+from mhrun.models.linear_native import (
+    bound_slope,
+    bound_width,
+    log_prior,
+    reference_arrays,
+    taylor_difference,
+    total_bound,
+)
+from mhrun.models.logistic_native import log_lik_of_all, log_sigmoid
 from mhrun.native import NativeBounds, NativeLowerBound, piece, routine
 from mhrun.native.forms import GAP_ROUNDING
 from mhrun.native.maths import exp_negative_64
@@ -32,14 +40,10 @@ def bound_pieces(
         order: of the surrogate; 0 for none.
         surrogate: its `Sums`, or None.
     """
-    dim = x.shape[1]
     zero = np.zeros(1, x.dtype if x.dtype.kind == "f" else np.float32)
-    anchor, inverse, gradient, hessian = np.zeros(dim), np.eye(dim), np.zeros(dim), np.zeros((dim, dim))
+    anchor, inverse, gradient, hessian = reference_arrays(x.shape[1], surrogate)
     eta = np.zeros(len(x) if order else 1)
     if surrogate is not None:
-        anchor, root = surrogate.reference.theta.numpy(), surrogate.reference.root.numpy()
-        inverse = np.ascontiguousarray(np.linalg.inv(root).T)
-        gradient, hessian = surrogate.gradient.numpy(), surrogate.hessian.numpy()
         eta = np.concatenate([part @ (anchor * scale) for part in np.array_split(x, max(1, len(x) >> 16))])
     args = (
         np.ascontiguousarray(x),
@@ -101,66 +105,6 @@ def _gap(args: Any, i: Any, theta: Any) -> Any:
 
 
 @piece
-def total_bound(args: Any, theta: Any) -> Any:
-    """Return the sum of all lower bounds, up to a constant."""
-    anchor, gradient, hessian = args[5], args[6], args[7]
-    total = 0.0
-    for d in range(len(theta)):
-        slope = gradient[d]
-        for e in range(len(theta)):
-            slope += 0.5 * hessian[d, e] * (theta[e] - anchor[e])
-        total += slope * (theta[d] - anchor[d])
-    return total
-
-
-@piece
-def norms(inverse: Any, anchor: Any, origin: Any, candidate: Any) -> Any:
-    """Return |candidate - origin|, |origin - anchor| and |candidate - anchor| in the metric."""
-    dim = len(origin)
-    step, one, two = 0.0, 0.0, 0.0
-    for e in range(dim):
-        a, b = 0.0, 0.0
-        for d in range(dim):
-            a += inverse[d, e] * (origin[d] - anchor[d])
-            b += inverse[d, e] * (candidate[d] - anchor[d])
-        step += (b - a) * (b - a)
-        one += a * a
-        two += b * b
-    return math.sqrt(step), math.sqrt(one), math.sqrt(two)
-
-
-@piece
-def bound_width(args: Any, origin: Any, candidate: Any) -> Any:
-    """Return the width of the bounds, see `mhrun.models.bounds.remainder_width`."""
-    order = args[5]
-    step, a, b = norms(args[7], args[6], origin, candidate)
-    if order == 0:
-        return step
-    if order == 1:
-        return min(a * a + b * b, step * (a + b)) / 2
-    return min(a * a * a + b * b * b, step * (a * a + b * b + a * b)) / 6
-
-
-@piece
-def taylor_difference(args: Any, origin: Any, candidate: Any) -> Any:
-    """Return the difference of the surrogate's part, summed over all data."""
-    order, anchor, gradient, hessian = args[5], args[6], args[8], args[9]
-    dim, total = len(origin), 0.0
-    if order == 0:
-        return total
-    for d in range(dim):
-        total += gradient[d] * (candidate[d] - origin[d])
-    if order == 2:
-        for d in range(dim):
-            one, two = 0.0, 0.0
-            for e in range(dim):
-                one += hessian[d, e] * (origin[e] - anchor[e])
-                two += hessian[d, e] * (candidate[e] - anchor[e])
-            total += 0.5 * (two * (candidate[d] - anchor[d]) - one * (origin[d] - anchor[d]))
-    return total
-
-
-@piece
 def _terms(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any) -> None:
     x, y, scale, order, eta = args[0], args[1], args[3], args[5], args[10]
     for j in range(m):
@@ -199,18 +143,6 @@ def _size(args: Any, i: Any, origin: Any, candidate: Any) -> Any:
             curve = 0.5 * share * (1 - share) * (z - at) if order == 2 else 0.0
             total += abs((share - curve) * (z - at))
     return total
-
-
-@piece
-def bound_slope(args: Any, theta: Any) -> Any:
-    """Return the slope of the bounds, see `mhrun.models.bounds.remainder_slope`."""
-    order, anchor, inverse, dim, square = args[5], args[6], args[7], len(theta), 0.0
-    for e in range(dim):
-        a = 0.0
-        for d in range(dim):
-            a += inverse[d, e] * (theta[d] - anchor[d])
-        square += a * a
-    return math.sqrt(square) if order == 1 else 0.5 * square
 
 
 @piece

@@ -7,7 +7,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mhrun.models.linear_native import (
+    difference_of,
+    full_pass_stats_of,
+    log_prior,
+    prior_gradient,
+    product_pairs,
+    products,
+)
 from mhrun.native import NativeModel, piece
+from mhrun.native.compiler import piece_once
 from mhrun.native.maths import exp_negative_64, log1p_unit_64
 
 _TILE = 256  # rows at a time
@@ -28,13 +37,13 @@ def pieces(x: npt.NDArray[Any], y: npt.NDArray[Any], scale: float, precision: fl
     return NativeModel(
         args,
         log_prior=log_prior,
-        difference=_difference,
+        difference=piece_once(difference_of, _terms),
         moments=_moments,
         total=log_lik_of_all,
         gradient=_gradient,
         prior_gradient=prior_gradient,
         terms=_terms,
-        full_pass_stats=_full_pass_stats,
+        full_pass_stats=piece_once(full_pass_stats_of, _terms),
     )
 
 
@@ -42,22 +51,6 @@ def pieces(x: npt.NDArray[Any], y: npt.NDArray[Any], scale: float, precision: fl
 def log_sigmoid(z: Any) -> Any:
     """Return log(1 / (1 + exp(-z)))."""
     return min(z, 0.0) - log1p_unit_64(exp_negative_64(-abs(z)))
-
-
-@piece
-def log_prior(args: Any, theta: Any) -> Any:
-    """Return the log density of the normal prior, without its constant."""
-    square = 0.0
-    for d in range(len(theta)):
-        square += theta[d] * theta[d]
-    return -0.5 * args[4] * square
-
-
-@piece
-def prior_gradient(args: Any, theta: Any, out: Any) -> None:
-    """Fill out (D,) with the gradient of the log density of the normal prior."""
-    for d in range(len(theta)):
-        out[d] = -args[4] * theta[d]
 
 
 # A product is accumulated from zero[0] with operands of its type, so that it has the precision of the data both
@@ -87,59 +80,6 @@ def _product(weights: Any, row: Any, zero: Any) -> Any:
     return np.float64(total)
 
 
-# Four rows at a time, so that each weight is loaded once for four rows. There are separate loops for one point and for
-# two, written out so that the compiler keeps the sums in registers.
-
-
-@piece
-def products(x: Any, index: Any, m: Any, w: Any, zero: Any, out: Any) -> None:
-    """out[j] = w . x[index[j]] for j < m."""
-    fours = m // 4 * 4
-    for j in range(0, fours, 4):
-        p, q, r, s = x[index[j]], x[index[j + 1]], x[index[j + 2]], x[index[j + 3]]
-        a, b, c, d = zero[0], zero[0], zero[0], zero[0]
-        for k in range(len(w)):
-            a += w[k] * p[k]
-            b += w[k] * q[k]
-            c += w[k] * r[k]
-            d += w[k] * s[k]
-        out[j], out[j + 1], out[j + 2], out[j + 3] = a, b, c, d
-    for j in range(fours, m):
-        p = x[index[j]]
-        a = zero[0]
-        for k in range(len(w)):
-            a += w[k] * p[k]
-        out[j] = a
-
-
-@piece
-def product_pairs(x: Any, index: Any, m: Any, v: Any, w: Any, zero: Any, out: Any, other: Any) -> None:
-    """out[j] and other[j] = v . x and w . x of x[index[j]] for j < m."""
-    fours = m // 4 * 4
-    for j in range(0, fours, 4):
-        p, q, r, s = x[index[j]], x[index[j + 1]], x[index[j + 2]], x[index[j + 3]]
-        a, b, c, d = zero[0], zero[0], zero[0], zero[0]
-        e, f, g, h = zero[0], zero[0], zero[0], zero[0]
-        for k in range(len(w)):
-            a += v[k] * p[k]
-            e += w[k] * p[k]
-            b += v[k] * q[k]
-            f += w[k] * q[k]
-            c += v[k] * r[k]
-            g += w[k] * r[k]
-            d += v[k] * s[k]
-            h += w[k] * s[k]
-        out[j], out[j + 1], out[j + 2], out[j + 3] = a, b, c, d
-        other[j], other[j + 1], other[j + 2], other[j + 3] = e, f, g, h
-    for j in range(fours, m):
-        p = x[index[j]]
-        a, e = zero[0], zero[0]
-        for k in range(len(w)):
-            a += v[k] * p[k]
-            e += w[k] * p[k]
-        out[j], other[j] = a, e
-
-
 @piece
 def _terms(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any) -> None:
     x, y, zero, scale = args[0], args[1], args[2], args[3]
@@ -152,34 +92,6 @@ def _terms(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any)
         for j in range(size):
             sign = np.float64(y[index[start + j]])
             part[j] = log_sigmoid(sign * part[j]) - log_sigmoid(sign * before[j])
-
-
-@piece
-def _difference(args: Any, index: Any, m: Any, origin: Any, candidate: Any) -> Any:
-    terms = np.empty(m)
-    _terms(args, index, m, origin, candidate, terms)
-    total, square = 0.0, 0.0
-    for j in range(m):
-        total += terms[j]
-        square += terms[j] * terms[j]
-    return total, square
-
-
-@piece
-def _full_pass_stats(args: Any, origin: Any, candidate: Any) -> Any:
-    n = len(args[0])
-    index, terms = np.empty(_TILE, np.int64), np.empty(_TILE)
-    total, square, largest = 0.0, 0.0, 0.0
-    for start in range(0, n, _TILE):
-        size = min(_TILE, n - start)
-        for j in range(size):
-            index[j] = start + j
-        _terms(args, index, size, origin, candidate, terms)
-        for j in range(size):
-            total += terms[j]
-            square += terms[j] * terms[j]
-            largest = max(largest, abs(terms[j]))
-    return total, square, largest
 
 
 @piece

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mhrun.models.logistic_native import log_sigmoid, product_pairs, products, rounded
+from mhrun.models.linear_native import product_pairs, products
+from mhrun.models.logistic_native import log_sigmoid, rounded
 from mhrun.native import piece
 from mhrun.native.compiler import Piece, available, compiled_once, over_chains
 from mhrun.native.processor import vector_registers

@@ -13,8 +13,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mhrun.array_types import Array
-from mhrun.models.logistic_bounds import bound_slope, bound_width, norms, taylor_difference, total_bound
-from mhrun.models.logistic_native import log_prior, prior_gradient, product_pairs, products
+from mhrun.models.linear_native import (
+    bound_slope,
+    bound_width,
+    difference_of,
+    full_pass_stats_of,
+    log_prior,
+    norms,
+    prior_gradient,
+    product_pairs,
+    products,
+    reference_arrays,
+    taylor_difference,
+    total_bound,
+)
 from mhrun.native import NativeBounds, NativeLowerBound, NativeModel, Piece, piece, routine
 from mhrun.native.compiler import piece_once
 from mhrun.native.forms import GAP_ROUNDING
@@ -57,13 +69,13 @@ def native_model(family: Family, arrays: RegressionArrays) -> NativeModel:
     return NativeModel(
         args,
         log_prior=log_prior,
-        difference=piece_once(_difference, terms),
+        difference=piece_once(difference_of, terms),
         moments=moments,
         total=piece_once(_total, moments),
         gradient=piece_once(_gradient, family.slopes),
         prior_gradient=prior_gradient,
         terms=terms,
-        full_pass_stats=piece_once(_full_pass_stats, terms),
+        full_pass_stats=piece_once(full_pass_stats_of, terms),
     )
 
 
@@ -80,14 +92,10 @@ def native_bounds(
         surrogate: its `Sums`, or None.
         expansion: x_i.reference and the first two derivatives of f_i there (n, 3); of any length without a surrogate.
     """
-    x, dim = np.ascontiguousarray(arrays.x), arrays.x.shape[1]
-    anchor, inverse, gradient, hessian = np.zeros(dim), np.eye(dim), np.zeros(dim), np.zeros((dim, dim))
-    if surrogate is not None:
-        anchor, root = surrogate.reference.theta.numpy(), surrogate.reference.root.numpy()
-        inverse = np.ascontiguousarray(np.linalg.inv(root).T)
-        gradient, hessian = surrogate.gradient.numpy(), surrogate.hessian.numpy()
+    x = np.ascontiguousarray(arrays.x)
+    anchor, inverse, gradient, hessian = reference_arrays(x.shape[1], surrogate)
     known, settings, zero = arrays.known, arrays.settings, np.zeros(1)
-    # The places of the first eleven that pieces of logistic regression read too are the same as there.
+    # In the places that the pieces of `mhrun.models.linear_native` read.
     reference = (order, anchor, inverse, gradient, hessian, expansion)
     args = (x, known, settings, zero, arrays.precision, *reference, widest)
     moments = piece_once(_moments, family.value)
@@ -138,38 +146,6 @@ def _terms(value: Piece) -> Piece:
                 part[j] = value(known, settings, i, part[j]) - value(known, settings, i, before[j])
 
     return terms
-
-
-def _difference(terms: Piece) -> Piece:
-    def difference(args: Any, index: Any, m: Any, origin: Any, candidate: Any) -> Any:
-        each = np.empty(m)
-        terms(args, index, m, origin, candidate, each)
-        total, square = 0.0, 0.0
-        for j in range(m):
-            total += each[j]
-            square += each[j] * each[j]
-        return total, square
-
-    return difference
-
-
-def _full_pass_stats(terms: Piece) -> Piece:
-    def full_pass_stats(args: Any, origin: Any, candidate: Any) -> Any:
-        n = len(args[0])
-        index, each = np.empty(_TILE, np.int64), np.empty(_TILE)
-        total, square, largest = 0.0, 0.0, 0.0
-        for start in range(0, n, _TILE):
-            size = min(_TILE, n - start)
-            for j in range(size):
-                index[j] = start + j
-            terms(args, index, size, origin, candidate, each)
-            for j in range(size):
-                total += each[j]
-                square += each[j] * each[j]
-                largest = max(largest, abs(each[j]))
-        return total, square, largest
-
-    return full_pass_stats
 
 
 def _moments(value: Piece) -> Piece:

@@ -1,7 +1,7 @@
 """The pieces of softmax regression for compiled loops; float64.
 
 ``args`` are x (n, F), y (n,), the number of classes K, a place that is not used, the precision of the prior, and those
-of `mhrun.models.logistic_bounds` from the sixth on: order, anchor, inverse, gradient, hessian, and the expansion
+of `mhrun.models.linear_native` from the sixth on: order, anchor, inverse, gradient, hessian, and the expansion
 (n, 2, K), logits and probabilities of the classes at the anchor. Weights are theta[k F + d] of class k and feature d.
 """
 
@@ -13,13 +13,21 @@ from typing import Any
 import numpy as np
 
 from mhrun.array_types import Array
-from mhrun.models.logistic_bounds import bound_slope, bound_width, taylor_difference, total_bound
-from mhrun.models.logistic_native import log_prior, prior_gradient
+from mhrun.models.linear_native import (
+    bound_slope,
+    bound_width,
+    difference_of,
+    full_pass_stats_of,
+    log_prior,
+    prior_gradient,
+    reference_arrays,
+    taylor_difference,
+    total_bound,
+)
 from mhrun.native import NativeBounds, NativeLowerBound, NativeModel, piece, routine
+from mhrun.native.compiler import piece_once
 from mhrun.native.forms import GAP_ROUNDING
 from mhrun.native.maths import exp_negative_64
-
-_AT_ONCE = 256  # data
 
 
 def native_model(x: Array, y: Array, classes: int, precision: float) -> NativeModel:
@@ -27,13 +35,13 @@ def native_model(x: Array, y: Array, classes: int, precision: float) -> NativeMo
     return NativeModel(
         (np.ascontiguousarray(x), np.asarray(y, np.int64), classes, 0.0, precision),
         log_prior=log_prior,
-        difference=_difference,
+        difference=piece_once(difference_of, _differences),
         moments=_moments,
         total=_total,
         gradient=_gradient,
         prior_gradient=prior_gradient,
         terms=_differences,
-        full_pass_stats=_full_pass_stats,
+        full_pass_stats=piece_once(full_pass_stats_of, _differences),
     )
 
 
@@ -51,12 +59,7 @@ def native_bounds(
         surrogate: its `Sums`, or None.
         expansion: logits and probabilities at the reference (n, 2, K); of any length without a surrogate.
     """
-    dim = classes * x.shape[1]
-    anchor, inverse, gradient, hessian = np.zeros(dim), np.eye(dim), np.zeros(dim), np.zeros((dim, dim))
-    if surrogate is not None:
-        anchor, root = surrogate.reference.theta.numpy(), surrogate.reference.root.numpy()
-        inverse = np.ascontiguousarray(np.linalg.inv(root).T)
-        gradient, hessian = surrogate.gradient.numpy(), surrogate.hessian.numpy()
+    anchor, inverse, gradient, hessian = reference_arrays(classes * x.shape[1], surrogate)
     reference = (order, anchor, inverse, gradient, hessian, expansion)
     args = (np.ascontiguousarray(x), np.asarray(y, np.int64), classes, 0.0, precision, *reference)
     remainders = (bound_slope, _remainder) if order else ()
@@ -113,34 +116,6 @@ def _differences(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out
     for j in range(m):
         before = _log_lik(x, y, index[j], origin, logits)
         out[j] = _log_lik(x, y, index[j], candidate, logits) - before
-
-
-@piece
-def _difference(args: Any, index: Any, m: Any, origin: Any, candidate: Any) -> Any:
-    terms = np.empty(m)
-    _differences(args, index, m, origin, candidate, terms)
-    total, square = 0.0, 0.0
-    for j in range(m):
-        total += terms[j]
-        square += terms[j] * terms[j]
-    return total, square
-
-
-@piece
-def _full_pass_stats(args: Any, origin: Any, candidate: Any) -> Any:
-    n = len(args[0])
-    index, terms = np.empty(_AT_ONCE, np.int64), np.empty(_AT_ONCE)
-    total, square, largest = 0.0, 0.0, 0.0
-    for start in range(0, n, _AT_ONCE):
-        size = min(_AT_ONCE, n - start)
-        for j in range(size):
-            index[j] = start + j
-        _differences(args, index, size, origin, candidate, terms)
-        for j in range(size):
-            total += terms[j]
-            square += terms[j] * terms[j]
-            largest = max(largest, abs(terms[j]))
-    return total, square, largest
 
 
 @piece
