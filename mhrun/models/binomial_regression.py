@@ -64,7 +64,7 @@ class BinomialRegression(Regression):
         factorials = torch.lgamma(trials + 1) + torch.lgamma(y + 1) + torch.lgamma(trials - y + 1)
         return y * softplus(-eta) + (trials - y) * softplus(eta) + factorials
 
-    def slopes(self, eta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+    def derivatives(self, eta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the first two derivatives of f in eta, each (C, m)."""
         chance, trials = torch.sigmoid(eta), rows["trials"].double()
         return rows["y"].double() - trials * chance, -trials * chance * (1 - chance)

@@ -22,7 +22,7 @@ def _robust_value(known: Any, settings: Any, i: Any, eta: Any) -> Any:
 
 
 @piece
-def _robust_slopes(known: Any, settings: Any, i: Any, eta: Any) -> Any:
+def _robust_derivatives(known: Any, settings: Any, i: Any, eta: Any) -> Any:
     nu, scale = settings[0], settings[1]
     s = (known[i, 0] - eta) / scale
     base, factor = nu + s * s, (nu + 1) / scale
@@ -41,7 +41,7 @@ def _robust_lower_bound(known: Any, settings: Any, tangent: Any, i: Any, eta: An
     return tangent[i, 1] - 0.5 * (settings[0] + 1) * (s * s - tangent[i, 0]) / (settings[0] + tangent[i, 0])
 
 
-ROBUST = Family(_robust_value, _robust_slopes, _robust_size, lower_bound=_robust_lower_bound)
+ROBUST = Family(_robust_value, _robust_derivatives, _robust_size, lower_bound=_robust_lower_bound)
 
 # Poisson regression. known: y, log of the exposure, log y!
 
@@ -53,7 +53,7 @@ def _poisson_value(known: Any, settings: Any, i: Any, eta: Any) -> Any:
 
 
 @piece
-def _poisson_slopes(known: Any, settings: Any, i: Any, eta: Any) -> Any:
+def _poisson_derivatives(known: Any, settings: Any, i: Any, eta: Any) -> Any:
     mean = np.exp(eta + known[i, 1])
     return known[i, 0] - mean, -mean
 
@@ -69,7 +69,7 @@ def _poisson_stretch(widest: Any, a: Any, b: Any) -> Any:
     return np.exp(widest * max(a, b))
 
 
-POISSON = Family(_poisson_value, _poisson_slopes, _poisson_size, _poisson_stretch)
+POISSON = Family(_poisson_value, _poisson_derivatives, _poisson_size, _poisson_stretch)
 
 # Binomial regression. known: y, trials t, log of t! / (y! (t - y)!), log of t! y! (t - y)!
 
@@ -82,7 +82,7 @@ def _binomial_value(known: Any, settings: Any, i: Any, eta: Any) -> Any:
 
 
 @piece
-def _binomial_slopes(known: Any, settings: Any, i: Any, eta: Any) -> Any:
+def _binomial_derivatives(known: Any, settings: Any, i: Any, eta: Any) -> Any:
     e = exp_negative_64(-abs(eta))
     chance = (1.0 if eta > 0 else e) / (1.0 + e)
     return known[i, 0] - known[i, 1] * chance, -known[i, 1] * e / ((1.0 + e) * (1.0 + e))
@@ -101,4 +101,4 @@ def _binomial_lower_bound(known: Any, settings: Any, tangent: Any, i: Any, eta: 
     return (known[i, 0] - known[i, 1] / 2) * eta + known[i, 1] * of_a_trial + known[i, 2]
 
 
-BINOMIAL = Family(_binomial_value, _binomial_slopes, _binomial_size, lower_bound=_binomial_lower_bound)
+BINOMIAL = Family(_binomial_value, _binomial_derivatives, _binomial_size, lower_bound=_binomial_lower_bound)

@@ -103,7 +103,7 @@ class Regression(Weights, ABC):
         """Return the Taylor polynomial of log_lik about the reference, without its constant, (C, m)."""
         x = rows["x"].double()
         step = predictor(theta.double() - reference, x)
-        first, second = self.slopes(x @ reference + self.offset(rows), rows)
+        first, second = self.derivatives(x @ reference + self.offset(rows), rows)
         return first * step if order == 1 else (first + 0.5 * second * step) * step
 
     def multiplies_chains(self, data: Rows) -> bool:
@@ -131,7 +131,7 @@ class Regression(Weights, ABC):
         """Return the compiled form of f; None if a subclass changes f, or loops cannot read the data."""
         if not fits_loops(data):
             return None
-        offered = native_form(self, "native_family", "log_lik", "value", "slopes", "offset", "taylor")
+        offered = native_form(self, "native_family", "log_lik", "value", "derivatives", "offset", "taylor")
         return None if offered is None else cast(Family | None, offered())
 
     def arrays_in_loops(self, data: Rows) -> RegressionArrays:
@@ -158,7 +158,7 @@ class Regression(Weights, ABC):
         def column(k: int) -> Tensor:
             def of_rows(rows: Rows) -> Tensor:
                 eta = rows["x"].double() @ theta
-                return eta if k == 0 else self.slopes(eta + self.offset(rows), rows)[k - 1]
+                return eta if k == 0 else self.derivatives(eta + self.offset(rows), rows)[k - 1]
 
             return over_parts(of_rows, data)
 
@@ -169,7 +169,7 @@ class Regression(Weights, ABC):
         """Return f_i(eta_i) of the data `rows`, (C, m)."""
 
     @abstractmethod
-    def slopes(self, eta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+    def derivatives(self, eta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the first two derivatives of f in eta, each (C, m)."""
 
     @abstractmethod

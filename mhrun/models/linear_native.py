@@ -139,6 +139,21 @@ def full_pass_stats_of(terms: Piece) -> Piece:
     return full_pass_stats
 
 
+def total_of(moments: Piece) -> Piece:
+    """Return the piece `total` of a `NativeModel` from its piece `moments`."""
+
+    def total(args: Any, theta: Any) -> Any:
+        n, index, log_lik = len(args[0]), np.empty(_TILE, np.int64), 0.0
+        for start in range(0, n, _TILE):
+            size = min(_TILE, n - start)
+            for j in range(size):
+                index[j] = start + j
+            log_lik += moments(args, index, size, theta)[0]
+        return log_lik
+
+    return total
+
+
 @piece
 def norms(inverse: Any, anchor: Any, origin: Any, candidate: Any) -> Any:
     """Return |candidate - origin|, |origin - anchor| and |candidate - anchor| in the metric."""

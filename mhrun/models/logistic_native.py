@@ -14,6 +14,7 @@ from mhrun.models.linear_native import (
     prior_gradient,
     product_pairs,
     products,
+    total_of,
 )
 from mhrun.native import NativeModel, piece
 from mhrun.native.compiler import piece_once
@@ -110,18 +111,7 @@ def _moments(args: Any, index: Any, m: Any, theta: Any) -> Any:
     return total, square
 
 
-@piece
-def log_lik_of_all(args: Any, theta: Any) -> Any:
-    """Return the log-likelihood of all data."""
-    n = len(args[0])
-    index = np.empty(_TILE, np.int64)
-    total = 0.0
-    for start in range(0, n, _TILE):
-        size = min(_TILE, n - start)
-        for j in range(size):
-            index[j] = start + j
-        total += _moments(args, index, size, theta)[0]
-    return total
+log_lik_of_all = piece_once(total_of, _moments)
 
 
 @piece

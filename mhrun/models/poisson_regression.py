@@ -78,7 +78,7 @@ class PoissonRegression(Regression):
         eta, y = predictor(theta.double(), rows["x"].double()) + self.offset(rows), rows["y"].double()
         return y * eta.abs() + eta.exp() + torch.lgamma(y + 1.0)
 
-    def slopes(self, eta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+    def derivatives(self, eta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the first two derivatives of f in eta, each (C, m)."""
         mean = eta.exp()
         return rows["y"] - mean, -mean

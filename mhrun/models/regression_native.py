@@ -26,6 +26,7 @@ from mhrun.models.linear_native import (
     reference_arrays,
     taylor_difference,
     total_bound,
+    total_of,
 )
 from mhrun.native import NativeBounds, NativeLowerBound, NativeModel, Piece, piece, routine
 from mhrun.native.compiler import piece_once
@@ -44,7 +45,7 @@ class Family(NamedTuple):
     """The pieces of a family of regressions; ``i`` is a datum."""
 
     value: Piece  # (known, settings, i, eta) -> f_i
-    slopes: Piece  # (known, settings, i, eta) -> its first two derivatives
+    derivatives: Piece  # (known, settings, i, eta) -> its first two derivatives
     size: Piece  # (known, settings, i, eta) -> sum of the absolute summands of f_i, which rounding is relative to
     # (widest, a, b) -> factor of the bounds between points at distances a and b from the reference; widest is the
     # largest |x_i.v| over |v|
@@ -71,8 +72,8 @@ def native_model(family: Family, arrays: RegressionArrays) -> NativeModel:
         log_prior=log_prior,
         difference=piece_once(difference_of, terms),
         moments=moments,
-        total=piece_once(_total, moments),
-        gradient=piece_once(_gradient, family.slopes),
+        total=piece_once(total_of, moments),
+        gradient=piece_once(_gradient, family.derivatives),
         prior_gradient=prior_gradient,
         terms=terms,
         full_pass_stats=piece_once(full_pass_stats_of, terms),
@@ -99,13 +100,15 @@ def native_bounds(
     reference = (order, anchor, inverse, gradient, hessian, expansion)
     args = (x, known, settings, zero, arrays.precision, *reference, widest)
     moments = piece_once(_moments, family.value)
-    remainders = (piece_once(_slope, family.stretch), piece_once(_remainder, family.slopes)) if order else ()
+    remainders = (
+        (piece_once(_slope, family.stretch), piece_once(_remainder, family.derivatives)) if order else ()
+    )
     return NativeBounds(
         args,
         log_prior,
         piece_once(_width, family.stretch),
         piece_once(_remainder_terms, family.value),
-        piece_once(_total, moments),
+        piece_once(total_of, moments),
         _size_of(family.size),
         taylor_difference,
         *remainders,
@@ -165,20 +168,7 @@ def _moments(value: Piece) -> Piece:
     return moments
 
 
-def _total(moments: Piece) -> Piece:
-    def total(args: Any, theta: Any) -> Any:
-        n, index, log_lik = len(args[0]), np.empty(_TILE, np.int64), 0.0
-        for start in range(0, n, _TILE):
-            size = min(_TILE, n - start)
-            for j in range(size):
-                index[j] = start + j
-            log_lik += moments(args, index, size, theta)[0]
-        return log_lik
-
-    return total
-
-
-def _gradient(slopes: Piece) -> Piece:
+def _gradient(derivatives: Piece) -> Piece:
     def gradient(args: Any, index: Any, m: Any, theta: Any, out: Any) -> None:
         x, known, settings, zero = args[0], args[1], args[2], args[3]
         eta = np.empty(_TILE)
@@ -189,7 +179,7 @@ def _gradient(slopes: Piece) -> Piece:
             products(x, index[start:], size, theta, zero, eta)
             for j in range(size):
                 i = index[start + j]
-                first, _ = slopes(known, settings, i, eta[j])
+                first, _ = derivatives(known, settings, i, eta[j])
                 for d in range(len(out)):
                     out[d] += first * x[i, d]
 
@@ -254,11 +244,11 @@ def _slope(stretch: Piece) -> Piece:
     return stretched
 
 
-def _remainder(slopes: Piece) -> Piece:
+def _remainder(derivatives: Piece) -> Piece:
     def remainder(args: Any, i: Any, theta: Any, remainder_grad: Any, grad: Any) -> None:
         x, known, settings, order, expansion = args[0], args[1], args[2], args[5], args[10]
         eta = _predictor(x, i, theta)
-        first, _ = slopes(known, settings, i, eta)
+        first, _ = derivatives(known, settings, i, eta)
         rest = first - expansion[i, 1]
         if order == 2:
             rest -= expansion[i, 2] * (eta - expansion[i, 0])

@@ -67,7 +67,7 @@ class RobustRegression(Regression):
         square = ((rows["y"] - eta) / self.scale).square()
         return self._constant - 0.5 * (self.degrees + 1) * (square / self.degrees).log1p()
 
-    def slopes(self, eta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+    def derivatives(self, eta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the first two derivatives of f in eta, each (C, m)."""
         s = (rows["y"] - eta) / self.scale
         base = self.degrees + s.square()

@@ -76,8 +76,8 @@ def test_a_regression_that_changes_its_likelihood_has_no_compiled_form():
             return 2 * super().value(eta, rows)
 
     class Slopes(PoissonRegression):
-        def slopes(self, eta, rows):
-            return super().slopes(eta, rows)
+        def derivatives(self, eta, rows):
+            return super().derivatives(eta, rows)
 
     class Offset(PoissonRegression):
         def offset(self, rows):

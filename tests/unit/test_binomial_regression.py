@@ -56,7 +56,7 @@ def test_slopes_are_the_derivatives():
     eta = torch.linspace(-3, 3, N, dtype=torch.float64)[None].requires_grad_()
     first = torch.autograd.grad(MODEL.value(eta, ROWS).sum(), eta, create_graph=True)[0]
     second = torch.autograd.grad(first.sum(), eta)[0]
-    found = MODEL.slopes(eta, ROWS)
+    found = MODEL.derivatives(eta, ROWS)
     assert torch.allclose(found[0], first)
     assert torch.allclose(found[1], second)
 
