@@ -191,26 +191,30 @@ DIM = 6
 
 
 def correlated() -> Known:
-    """The mean of 20 draws from a normal distribution in six dimensions, all correlations different; a flat prior."""
+    """The mean of 20 draws from a normal distribution in six dimensions, all correlations different; a flat prior.
+
+    Standard deviations are 1, as in the coordinates of a preconditioned run: a part that depends on the point, such as
+    a step size of 0.2 + 1 / (1 + theta^2), then varies over the target.
+    """
     n = 20
     rng = np.random.default_rng(7)
     root = np.tril(rng.normal(0.0, 0.25, (DIM, DIM)), -1) + np.eye(DIM)
     root /= np.linalg.norm(root, axis=1, keepdims=True)  # of a correlation matrix with condition number 7
-    x = rng.standard_normal((n, DIM)) @ root.T + rng.normal(0.0, 0.5, DIM)
-    half = torch.from_numpy(np.linalg.inv(root))
-    mean, spread = x.mean(0), root / n**0.5
+    x = (rng.standard_normal((n, DIM)) @ root.T + rng.normal(0.0, 0.5, DIM)) * n**0.5
+    half = torch.from_numpy(np.linalg.inv(root) / n**0.5)
+    mean = x.mean(0)
 
     def log_lik(theta: Tensor, rows: Any) -> Tensor:
         return -0.5 * ((rows["x"] - theta[:, None]) @ half.T).square().sum(-1)
 
     def uniforms(theta: FloatArray, temperature: FloatArray) -> FloatArray:
         """Of independent normals, of their sums in pairs, and of their square sum."""
-        z = np.linalg.solve(spread, (theta - mean).T).T / (temperature**0.5)[:, None]
+        z = np.linalg.solve(root, (theta - mean).T).T / (temperature**0.5)[:, None]
         sums = (z + np.roll(z, 1, axis=1)) * 0.5**0.5
         return np.column_stack([special.ndtr(z), special.ndtr(sums), special.chdtr(DIM, (z**2).sum(1))])
 
     def draw(rng: np.random.Generator, t: FloatArray) -> FloatArray:
-        drawn: FloatArray = mean + (t**0.5)[:, None] * (rng.standard_normal((len(t), DIM)) @ spread.T)
+        drawn: FloatArray = mean + (t**0.5)[:, None] * (rng.standard_normal((len(t), DIM)) @ root.T)
         return drawn
 
     def bounds(data: Rows, kind: str, reference: Reference | None) -> Bounds:
@@ -234,8 +238,8 @@ def correlated() -> Known:
         draw,
         uniforms,
         mean,
-        n**-0.5,
-        spread @ spread.T,
+        1.0,
+        root @ root.T,
     )
 
 

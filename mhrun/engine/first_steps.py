@@ -38,15 +38,13 @@ def check_first_steps(method: Method, state: State) -> None:
     chains = len(state.evaluation.theta)
     if any(isinstance(part, Dynamics) for part in parts):  # a kernel may keep more, such as a bank of points
         _check_aux(who, state, chains)
-    first, infos = _advanced(method, state)
-    if fault := aux_fault(state.aux, first.aux):
-        raise Refusal(f"{who}: {fault}.")
+    first, infos = _advanced(method, state, who)
     if method.kernel.of_a_chain.dynamics is not None and bool(infos[0].diverging.all()):
         raise Refusal(
             f"{who}: all chains become non-finite in the first step. See what move and the gradient of the model "
             "return there, or lower the step size."
         )
-    second, _ = _advanced(method, state)
+    second, _ = _advanced(method, state, who)
     start, one, other = (_flat(each) for each in (state, first, second))
     moved = (one - start)[one.isfinite()].abs()
     on_gpu = state.evaluation.theta.device.type != "cpu"
@@ -76,10 +74,15 @@ def _check_aux(who: str, state: State, chains: int) -> None:
 
 
 @torch.no_grad()
-def _advanced(method: Method, state: State) -> tuple[State, list[Info]]:
-    """Return the state some steps after a copy of a state, and what they report."""
+def _advanced(method: Method, state: State, who: str) -> tuple[State, list[Info]]:
+    """Return the state some steps after a copy of a state, and what they report.
+
+    Raises:
+        Refusal: auxiliary variables change.
+    """
     evaluation = {name: value.clone() for name, value in state.evaluation.tensors().items()}
     aux = {name: value.clone() for name, value in state.aux.items()}
+    begin = state.aux
     state = State(state.evaluation._replace(**cast(Any, evaluation)), aux)
     plan, draws, infos = method.plan, Draws(method.streams(), 0), list[Info]()
     for step in range(1, 1 + min(_STEPS, method.shape.total)):
@@ -88,6 +91,8 @@ def _advanced(method: Method, state: State) -> tuple[State, list[Info]]:
             lambda c: c[0].to(device=method.target.device, dtype=method.dtype)
         )
         state, info = method.kernel.step(method.target, state, controls, draws)
+        if fault := aux_fault(begin, state.aux):
+            raise Refusal(f"{who}: {fault}.")
         infos.append(info)
     return state, infos
 

@@ -197,7 +197,7 @@ class Unadjusted(Kernel):
         """Return the next theta (C, D), aux without ``stopped``, and which chains have stopped (C,).
 
         Raises:
-            UserError: the dynamics returns no pair, or a theta of another shape.
+            UserError: the dynamics returns no pair, a theta of another shape or type, or not all of its aux.
         """
         aux = dict(aux)
         stopped = aux.pop("stopped")
@@ -207,10 +207,17 @@ class Unadjusted(Kernel):
                 f"{type(self.dynamics).__name__}.move must return the next theta and aux, a pair."
             )
         updated, aux_moved = moved
-        if updated.shape != theta.shape:
+        if (updated.shape, updated.dtype) != (theta.shape, theta.dtype):
+            forms = [f"{tuple(each.shape)} and type {each.dtype}" for each in (updated, theta)]
             raise UserError(
-                f"{type(self.dynamics).__name__}.move returned a theta of shape {tuple(updated.shape)}, not (C, D) = "
-                f"{tuple(theta.shape)}."
+                f"{type(self.dynamics).__name__}.move returned a theta of shape {forms[0]}, not (C, D) = {forms[1]}."
+            )
+        lost = sorted(aux.keys() - aux_moved.keys() - {"log_density"})
+        # What a hyperprior keeps is not the dynamics', and a new name is refused before the run.
+        if lost and self.prior is None and aux_moved.keys() <= aux.keys():
+            raise UserError(
+                f"{type(self.dynamics).__name__}.move returned no aux['{lost[0]}'], which would keep its value: return "
+                "all auxiliary variables that move receives."
             )
         stopped = stopped | ~updated.isfinite().all(-1)
         return torch.where(stopped[:, None], theta, updated), aux | aux_moved, stopped

@@ -96,6 +96,29 @@ def test_the_bias_of_a_thermostat_must_be_declared(monkeypatch, friction, chains
     assert ("repeated with 5 times as many chains" in found.detail) == (friction == 0.1)
 
 
+class Riemannian(SGLD):
+    """Steps of e G, G = 0.2 + 1 / (1 + theta^2), with or without the derivative of G that keeps the target."""
+
+    def __init__(self, corrected):
+        super().__init__()
+        self.corrected = corrected
+
+    def move(self, theta, grad, aux, controls, draws):
+        step, temperature = controls.step_size[:, None], controls.noise_temperature[:, None]
+        width = 1 + theta**2
+        metric = 0.2 + 1 / width
+        drift = metric * grad - self.corrected * temperature * 2 * theta / width**2
+        z = draws.normal(Purpose.NOISE, theta.shape[1])
+        return theta + step * drift + (2 * step * temperature * metric).sqrt() * z, aux
+
+
+@pytest.mark.parametrize(("corrected", "outcome"), [(True, "holds"), (False, "fails")])
+def test_a_metric_that_depends_on_the_point_needs_its_derivative(corrected, outcome):
+    """The target is as wide as a preconditioned posterior; on one five times as narrow the metric hardly changes."""
+    found = judged(lambda n, m: Unadjusted(Riemannian(corrected), None), "nearing", chains=2000)
+    assert found["the target as steps shrink"].outcome == outcome
+
+
 class Uphill(SGHMC):
     """Away from the mode: there is no stationary distribution."""
 

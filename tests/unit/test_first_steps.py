@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import mhrun
-from mhrun.errors import Refusal
+from mhrun.errors import Refusal, UserError
 from mhrun.parts import Dynamics, Rule
 from mhrun.random import Purpose
 
@@ -47,6 +47,18 @@ class OtherName(Sound):
     def move(self, theta, grad, aux, controls, draws):
         theta, aux = super().move(theta, grad, aux, controls, draws)
         return theta, {"counts": aux["count"]}
+
+
+class Dropped(Sound):
+    def move(self, theta, grad, aux, controls, draws):
+        theta, _ = super().move(theta, grad, aux, controls, draws)
+        return theta, {}
+
+
+class Narrow(Sound):
+    def move(self, theta, grad, aux, controls, draws):
+        theta, aux = super().move(theta, grad, aux, controls, draws)
+        return theta.float(), aux
 
 
 class OtherType(Sound):
@@ -116,6 +128,8 @@ def run(kernel, **settings):
         (OtherNumbers, "OtherNumbers: two runs of the first 4 steps from the same state differ"),
         (HiddenState, "HiddenState: two runs of the first 4 steps from the same state differ"),
         (OtherName, r"OtherName: a step adds aux\['counts'\]"),
+        (Dropped, r"Dropped.move returned no aux\['count'\], which would keep its value"),
+        (Narrow, r"Narrow.move returned a theta of shape \(4, 1\) and type torch.float32, not \(C, D\) = .*float64"),
         (OtherType, r"OtherType: aux\['count'\] is \(4,\), float64 at the start and \(4,\), float32 after"),
         (WithoutChains, r"WithoutChains: aux\['count'\] is \(\) at the start, .* the chains: \(4, ...\)"),
         (Number, r"Number: aux\['count'\] is of type int, and must be a tensor \(4, ...\)"),
@@ -124,7 +138,7 @@ def run(kernel, **settings):
     ],
 )
 def test_a_dynamics_that_breaks_its_contract_is_refused(dynamics, message):
-    with pytest.raises(Refusal, match=message):
+    with pytest.raises(UserError, match=message):
         run(mhrun.Unadjusted(dynamics(), 10))
 
 
