@@ -202,7 +202,9 @@ def _moments(draws: CaseDraws, is_cold: np.ndarray, known: Known, temperature: f
     is_valid = np.isfinite(z).all(-1, keepdims=True)
     z = np.where(is_valid, z, 0.0)
     with np.errstate(invalid="ignore"):
-        products = z.swapaxes(1, 2) @ z / is_valid.sum(1, keepdims=True)  # (C, D, D); NaN without a valid draw
+        products = (
+            z.swapaxes(1, 2) @ z / is_valid.sum(1, keepdims=True)
+        )  # (C, D, D); NaN without a valid draw
     variances = np.einsum("cdd->cd", products) - 1
     covariances = products[:, *_PAIRS]
     moments = np.column_stack([variances.mean(1), variances, covariances])

@@ -129,7 +129,10 @@ def run(kernel, **settings):
         (HiddenState, "HiddenState: two runs of the first 4 steps from the same state differ"),
         (OtherName, r"OtherName: a step adds aux\['counts'\]"),
         (Dropped, r"Dropped.move returned no aux\['count'\], which would keep its value"),
-        (Narrow, r"Narrow.move returned a theta of shape \(4, 1\) and type torch.float32, not \(C, D\) = .*float64"),
+        (
+            Narrow,
+            r"Narrow.move returned a theta of shape \(4, 1\) and type torch.float32, not \(C, D\) = .*float64",
+        ),
         (OtherType, r"OtherType: aux\['count'\] is \(4,\), float64 at the start and \(4,\), float32 after"),
         (WithoutChains, r"WithoutChains: aux\['count'\] is \(\) at the start, .* the chains: \(4, ...\)"),
         (Number, r"Number: aux\['count'\] is of type int, and must be a tensor \(4, ...\)"),
