@@ -171,6 +171,7 @@ def check_attributes(part: Any, at: str = "") -> None:
                     f"{at}{cls.__name__} sets self.{name}, which is a method of {base.__name__}; choose another "
                     "attribute name."
                 )
+    _check_declared(part, at)
     bundled = [base for base in cls.__mro__ if is_bundled(base)]
     declarations = [
         name
@@ -193,6 +194,32 @@ def check_attributes(part: Any, at: str = "") -> None:
                     f"{at}{base.__name__} declares {name}, which {bundled[0].__name__} does not have; did you mean "
                     f"{close[0]}?"
                 )
+
+
+_DECLARED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "bool": (lambda value: isinstance(value, bool), "true or false"),
+    "int": (is_whole, "a whole number"),
+    "float": (is_number, "a number"),
+    "str": (lambda value: isinstance(value, str), "a text"),
+    "None": (lambda value: value is None, "None"),
+}
+
+
+def _check_declared(part: Any, at: str) -> None:
+    """Refuse a value of another type than the base class declares, such as ``exact = "yes"``."""
+    cls = type(part)
+    of_user = [vars(base) for base in cls.__mro__ if not is_bundled(base)] + [getattr(part, "__dict__", {})]
+    for base in cls.__mro__:
+        if not is_bundled(base):
+            continue
+        for name, annotation in vars(base).get("__annotations__", {}).items():
+            kinds = _as_text(annotation).split(" | ")
+            if not any(name in names for names in of_user) or not set(kinds) <= set(_DECLARED):
+                continue
+            value = getattr(part, name)
+            if not any(_DECLARED[kind][0](value) for kind in kinds):
+                forms = " or ".join(_DECLARED[kind][1] for kind in kinds)
+                raise UserError(f"{at}{cls.__name__}.{name} = {value!r} must be {forms}.")
 
 
 def _check_whole(part: Any, at: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from functools import partial
 from typing import Any, Self, cast
 
@@ -138,6 +139,8 @@ class MetropolisHastings(Kernel):
                     f"mhrun.{PACKAGES[kind]}, and a new one derives from mhrun.parts.{base.__name__}."
                 )
             check_attributes(part)
+        if not (limit := rule.noise_limit_of(math.inf)) > 0:
+            raise Refusal(f"{type(rule).__name__}.noise_limit = {limit!r} must be positive.")
         self.proposal = proposal
         self.pairing = pairing
         self.rule = rule

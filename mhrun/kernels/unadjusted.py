@@ -207,10 +207,14 @@ class Unadjusted(Kernel):
                 f"{type(self.dynamics).__name__}.move must return the next theta and aux, a pair."
             )
         updated, aux_moved = moved
-        if (updated.shape, updated.dtype) != (theta.shape, theta.dtype):
-            forms = [f"{tuple(each.shape)} and type {each.dtype}" for each in (updated, theta)]
+        if updated.shape != theta.shape:
             raise UserError(
-                f"{type(self.dynamics).__name__}.move returned a theta of shape {forms[0]}, not (C, D) = {forms[1]}."
+                f"{type(self.dynamics).__name__}.move returned a theta of shape {tuple(updated.shape)}, not (C, D) = "
+                f"{tuple(theta.shape)}."
+            )
+        if updated.dtype != theta.dtype:
+            raise UserError(
+                f"{type(self.dynamics).__name__}.move returned a theta of {updated.dtype}, not {theta.dtype}."
             )
         lost = sorted(aux.keys() - aux_moved.keys() - {"log_density"})
         # What a hyperprior keeps is not the dynamics', and a new name is refused before the run.

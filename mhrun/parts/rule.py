@@ -22,6 +22,8 @@ class Rule(ABC):
     min_batch: int = 1  # smallest minibatch from which it can estimate the noise of the log-ratio
     # Whether it corrects for minibatch noise; otherwise a run warns if that noise dominates
     corrects_noise: bool = False
+    # The standard deviation of the log-ratio's minibatch noise above which a run warns; None: see `noise_limit_of`
+    noise_limit: float | None = None
 
     barker: bool = False  # whether it accepts with Barker's probability r / (1 + r), possibly of a noisy r
 
@@ -35,17 +37,15 @@ class Rule(ABC):
         """The size of its first stage; None if it has no stages, or the size is not known in advance."""
         return None
 
-    @property
-    def noise_limit(self) -> float:
-        """The standard deviation of the log-ratio's minibatch noise above which a run warns.
-
-        At 0.7 standard deviations of draws may be 14 % too large, see `mhrun.kernels.acceptance.noise_widening`.
-        """
-        return math.inf if self.corrects_noise else 0.7
-
     def noise_limit_of(self, m: float) -> float:
-        """Return the `noise_limit` with minibatches of m data."""
-        return self.noise_limit
+        """Return the `noise_limit` with minibatches of m data; infinity if a rule without one corrects for noise.
+
+        The default of the others is 0.7, at which standard deviations of draws may be 14 % too large, see
+        `mhrun.kernels.acceptance.noise_widening`.
+        """
+        if self.noise_limit is not None:
+            return self.noise_limit
+        return math.inf if self.corrects_noise else 0.7
 
     @property
     def skew_limit(self) -> float:

@@ -35,19 +35,16 @@ class Penalty(Rule):
     """
 
     corrects_noise = True
+    noise_limit = 2.0  # a candidate with R = 0 is then accepted with probability 0.32
     min_batch = 2
 
     def __init__(self, estimated: bool = True) -> None:
         self.estimated = estimated
 
-    @property
-    def noise_limit(self) -> float:
-        """2: a candidate with R = 0 is then accepted with probability 0.32."""
-        return 2.0
-
     def noise_limit_of(self, m: float) -> float:
         """Return the least of 2 and sqrt(m) / 2, up to which the series holds."""
-        return min(self.noise_limit, math.sqrt(m) / 2) if self.estimated else self.noise_limit
+        limit = super().noise_limit_of(m)
+        return min(limit, math.sqrt(m) / 2) if self.estimated else limit
 
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
         """Accept iff a uniform's logarithm is below r - u; NaN is rejected."""

@@ -31,16 +31,14 @@ class PseudoMarginal(Rule):
 
     wants = ESTIMATES
     min_batch = 2
+    noise_limit = (
+        math.inf
+    )  # what counts is the noise of one estimate, not of the difference of two correlated ones
 
     def __init__(self, correct: bool = True) -> None:
         if not isinstance(correct, bool):
             raise Refusal(f"correct = {correct!r} must be true or false.")
         self.correct = correct
-
-    @property
-    def noise_limit(self) -> float:
-        """Infinite: what counts is the noise of one estimate, not that of the difference of two correlated ones."""
-        return math.inf
 
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
         """Accept iff log u < log r; NaN is rejected."""

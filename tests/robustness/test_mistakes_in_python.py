@@ -128,6 +128,37 @@ def test_a_misspelt_declaration_is_named():
         mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), Misspelt())
 
 
+class Limited(mhrun.Metropolis):
+    """A rule whose limit depends on its setting."""
+
+    corrects_noise = True
+
+    def __init__(self, cap):
+        self.noise_limit = cap**0.5
+
+
+class Declared(mhrun.Metropolis):
+    exact = "yes"
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (Limited(-1.0), r"Limited.noise_limit = \(.*j\) must be a number or None"),
+        (Limited(0.0), r"Limited.noise_limit = 0.0 must be positive"),
+        (Declared(), r"Declared.exact = 'yes' must be true or false"),
+    ],
+)
+def test_a_declaration_of_the_wrong_type_is_refused_at_once(rule, message):
+    with pytest.raises(UserError, match=message):
+        mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), rule)
+
+
+def test_a_limit_of_noise_may_be_set_by_a_constructor():
+    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), Limited(4.0))
+    assert kernel.rule.noise_limit_of(10.0) == 2.0
+
+
 class Wide(mhrun.RandomWalk):
     def log_density(self, origin, to, controls):
         return -(to - origin.theta).abs()

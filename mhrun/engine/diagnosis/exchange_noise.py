@@ -57,7 +57,7 @@ def exchange_noise(method: Method, folder: Path) -> list[float | None] | None:
 
 def is_noisy(kernel: ReplicaExchange, target: Target) -> bool:
     """Return whether exchanges have noise for which their rule does not correct at any size."""
-    if kernel.rule.wants_terms or math.isinf(kernel.rule.noise_limit):
+    if kernel.rule.wants_terms or math.isinf(kernel.rule.noise_limit_of(math.inf)):
         return False
     return target.energy_noise > 0 or has_minibatches(kernel, target)
 

@@ -12,10 +12,8 @@ from mhrun.engine.method import Method
 from mhrun.engine.pilot.chains import MOST_LEAPFROG_STEPS, WINDOW, PilotChains
 from mhrun.engine.pilot.kernels import measuring_kernel, scaled_kernel
 from mhrun.engine.pilot.minibatch import NOISE, minibatch_size
-from mhrun.errors import UserError
 from mhrun.kernels import MetropolisHastings
 from mhrun.kernels.acceptance import efficient_acceptance, is_assumed, noise_widening
-from mhrun.parts import Rule
 from mhrun.schedules.tuned import Tuned
 from mhrun.store.pilot_facts import PilotFacts
 from mhrun.types.scale import Scale
@@ -174,7 +172,7 @@ def _open_size(
     widens = not (rule.corrects_noise or rule.wants_terms or rule.exact or keeps_batch)
     most = NOISE
     if widens or keeps_batch or rule.corrects_noise:  # a run warns of what is above
-        most = min(NOISE, _QUIET * (NOISE if keeps_batch else _noise_limit(rule)))
+        most = min(NOISE, _QUIET * (NOISE if keeps_batch else rule.noise_limit_of(math.inf)))
     searches = method.plan.is_open and chains.length is None
     chains.length = None  # the kernel has the number of leapfrog steps
     noise = chains.noise_of_points() if keeps_batch else measured.noise
@@ -219,7 +217,7 @@ def _against_noise(chains: PilotChains, measured: _Step, wanted_rate: float | No
     if rule.wants_terms:
         return measured
     if rule.corrects_noise:
-        limit = _noise_limit(rule, chains.kernel.pairing.m or chains.target.n)
+        limit = rule.noise_limit_of(chains.kernel.pairing.m or chains.target.n)
         if sd <= limit or not chains.method.plan.is_open or wanted_rate is not None:
             return measured
         step, rate, sd = _quieter(chains, measured.step, sd, _QUIET * limit)
@@ -229,7 +227,10 @@ def _against_noise(chains: PilotChains, measured: _Step, wanted_rate: float | No
         )
         return measured._replace(step=step, rate=rate, aim=min(_MOST_ACCEPTED, rate), noise=sd**2, why=reason)
     if sd <= NOISE:
-        if sd <= rule.noise_limit or chains.kernel.pairing.keeps_batch:
+        if (
+            sd <= rule.noise_limit_of(chains.kernel.pairing.m or math.inf)
+            or chains.kernel.pairing.keeps_batch
+        ):
             return measured
         reason = f"minibatch noise of the log-ratio has sd {sd:.2g}{_wider(sd)}"
         return measured._replace(why=f"{measured.why}; {reason}")
@@ -244,18 +245,6 @@ def _against_noise(chains: PilotChains, measured: _Step, wanted_rate: float | No
         f"acceptance {rate:.2f}"
     )
     return measured._replace(step=step, rate=rate, aim=min(_MOST_ACCEPTED, rate), noise=sd**2, why=reason)
-
-
-def _noise_limit(rule: Rule, m: float = math.inf) -> float:
-    """Return the noise above which a run with minibatches of m data warns.
-
-    Raises:
-        UserError: it is not positive.
-    """
-    limit = rule.noise_limit_of(m)
-    if not limit > 0:
-        raise UserError(f"{type(rule).__name__}.noise_limit = {limit!r} must be positive.")
-    return limit
 
 
 def _wider(sd: float) -> str:
