@@ -91,4 +91,4 @@ def test_a_claim_whose_metric_no_run_has_is_named_with_it(project, tmp_path, cap
     path.write_text(path.read_text().replace("9, metric: mcmc.mean", "9, metric: mcmc.maen"))
     assert run(["--project", project, "thing", "scale=paper"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "1 of 2 claims reproduced. 1 has no number: large (this run has no mcmc.maen)." in out
+    assert "1 of 2 claims reproduced. 1 has no number: large (this run has no mcmc.maen. Did you" in out

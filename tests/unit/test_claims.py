@@ -9,7 +9,7 @@ import pytest
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
 from mhrun.paths import EXPERIMENTS
-from mhrun.report.claims.judge import claims_of, judge_all, read_claims
+from mhrun.report.claims.judge import claims_of, judge_all, judge_claim, read_claims
 from mhrun.report.claims.rules import check_rule, describe_rule, is_close, is_noisy, satisfied
 from mhrun.report.claims.verdicts import JUDGED, NOT_AT_SCALE, count
 
@@ -140,9 +140,37 @@ def test_no_verdict_at_other_settings(departures, why):
     assert not found["f1l-close-stored"].holds
 
 
+@pytest.mark.parametrize(
+    ("number", "verdict"),
+    [
+        (1.0, "no number"),
+        (Estimate(1.0, float("nan")), "no number"),
+        (Estimate(1.0, 0.1), "reproduced"),
+        (Estimate(2.0, 0.1), "not reproduced"),
+    ],
+)
+def test_a_rule_in_standard_errors_needs_one(number, verdict):
+    """Without it nothing is known, neither that the claim holds nor that it does not."""
+    claim = {
+        "id": "ratio",
+        "artefact": "Figure 1",
+        "quantity": "ratio",
+        "paper": 1.0,
+        "metric": "mint.ratio",
+        "rule": {"near": 1.0, "standard_errors": 3},
+    }
+    judged = judge_claim(claim, "", {"mint.ratio": number})
+    assert judged.verdict == verdict
+    assert (judged.why == "mint.ratio has no standard error, as Estimate(value, se) has") == (
+        verdict == "no number"
+    )
+    misspelt = judge_claim(claim | {"metric": "mint.ratios"}, "", {"mint.ratio": number})
+    assert misspelt.why == "this run has no mint.ratios. Did you mean 'mint.ratio'?"
+
+
 def test_a_number_that_is_missing_and_one_that_is_none():
     left_out = verdicts(METRICS)["f1r-sgld"]
-    assert left_out.verdict == "not run at paper scale"
+    assert left_out.verdict == "no number"
     assert left_out.why == "this run has no sgld.modes_visited_most"
     assert left_out.holds is None
     for value in (float("nan"), float("inf"), Estimate(float("nan"), 0.1)):

@@ -18,6 +18,7 @@ from mhrun.report.claims.rules import check_rule, describe_rule, is_close, is_no
 from mhrun.report.claims.verdicts import (
     FAILED,
     JUDGED,
+    NO_NUMBER,
     NOT_AT_SCALE,
     NOT_JUDGED,
     NOT_REPRODUCED,
@@ -74,7 +75,7 @@ def judge_all(config: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[
         return []
     departure = _other_settings(config)
     node = declared["experiments"].get(config["experiment"]) or {}
-    return [_judge(claim, departure, metrics) for claim in claims_of(node)]
+    return [judge_claim(claim, departure, metrics) for claim in claims_of(node)]
 
 
 def claims_of(node: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -144,7 +145,7 @@ def judge_sweep(
         departure = f"another sweep than the paper's, {settings}"
     elif not paper_run:
         departure = "other settings than the paper's"
-    return [_judge(claim, departure, metrics) for claim in claims_of(node)]
+    return [judge_claim(claim, departure, metrics) for claim in claims_of(node)]
 
 
 def paper_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -210,20 +211,34 @@ def _other_settings(config: Mapping[str, Any]) -> str:
     return f"other settings than the paper's: {', '.join(lines)}"
 
 
-def _judge(claim: Mapping[str, Any], departure: str, metrics: Mapping[str, Metric]) -> Judged:
+def judge_claim(claim: Mapping[str, Any], departure: str, metrics: Mapping[str, Metric]) -> Judged:
+    """Return a claim with the number of a run and its verdict.
+
+    Args:
+        claim: see `claims_of`.
+        departure: why the run can give no verdict, such as settings that are not the paper's; empty if it can.
+        metrics: short address -> number.
+    """
     name = short_address(claim["metric"], f"claim {claim['id']}")
     metric = metrics.get(name)
     value = metric.value if isinstance(metric, Estimate) else metric
     se = metric.se if isinstance(metric, Estimate) else None
-    finite = value is not None and math.isfinite(value)
-    # NaN satisfies no rule; a missing number is not judged.
-    holds = None if value is None else finite and satisfied(claim["rule"], value, se)
-    infinite = "" if finite else f"{name} is not a finite number"
+    missing, infinite, holds = "", "", None
+    if value is None:  # is not judged
+        missing = f"this run has no {name}.{nearest(name, metrics)}".rstrip(".")
+    elif not math.isfinite(value):  # NaN satisfies no rule
+        infinite, holds = f"{name} is not a finite number", False
+    elif "standard_errors" in claim["rule"] and (se is None or math.isnan(se)):
+        missing = f"{name} has no standard error, as Estimate(value, se) has"
+    else:
+        holds = satisfied(claim["rule"], value, se)
     verdict = without_run(claim)
     if claim.get("not_judged"):
         why = claim["not_judged"]
-    elif holds is None or departure:
-        why = departure if holds is not None else f"this run has no {name}"
+    elif departure:
+        why = missing or departure
+    elif missing:
+        verdict, why = (verdict if claim.get("self_check") else NO_NUMBER), missing
     else:
         yes, no = (PASSED, FAILED) if claim.get("self_check") else (REPRODUCED, NOT_REPRODUCED)
         verdict, why = (yes if holds else no), infinite

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 REPRODUCED, NOT_REPRODUCED, NOT_AT_SCALE = "reproduced", "not reproduced", "not run at paper scale"
-NOT_JUDGED = "not judged"
+NO_NUMBER, NOT_JUDGED = "no number", "not judged"
 PASSED, FAILED, UNCHECKED = "self-check passed", "self-check failed", "self-check not run"
 JUDGED = (REPRODUCED, NOT_REPRODUCED)
 """The verdicts on claims for which a run at the paper's settings has a number."""
-COUNTED = (*JUDGED, NOT_AT_SCALE)
-"""The verdicts on a paper's claims. Self-checks, and claims that our experiment cannot judge, get none."""
+COUNTED = (*JUDGED, NOT_AT_SCALE, NO_NUMBER)
+"""The verdicts on a paper's claims. Self-checks, and claims that our experiment cannot judge, get none.
+
+`NO_NUMBER`: a run at the paper's settings lacks the number, or the standard error that the rule needs.
+"""
 CLASSES = {REPRODUCED: "good", NOT_REPRODUCED: "bad", FAILED: "bad"}
 """The classes of verdicts on HTML pages; all others are "soft"."""
 
