@@ -51,7 +51,7 @@ def _kept(halt: Halt) -> str:
     """Return what there is of the run; a method that uses a file is computed again when the file has changed."""
     again = "Mend your code and run the same command again"
     if not halt.finished:
-        return f"{again} (the run is {halt.folder})."
+        return f"{again}: with other code it begins at the first step (this run is {halt.folder})."
     return (
         f"Finished methods are kept ({', '.join(halt.finished)}, in {halt.folder}). {again}: of these, it computes "
         "again only those that use what you have changed."

@@ -10,7 +10,7 @@ from torch import Tensor
 from mhrun.engine.method import Method
 from mhrun.errors import Refusal
 from mhrun.kernels.stationary import user_parts
-from mhrun.parts import Dynamics
+from mhrun.parts import Dynamics, Proposal, Rule
 from mhrun.random import Draws
 from mhrun.types import BUFFER, Info, State
 from mhrun.types.state import aux_fault
@@ -53,9 +53,16 @@ def check_first_steps(method: Method, state: State) -> None:
     if not torch.allclose(one, other, rtol=0.0, atol=allowed, equal_nan=True):
         raise Refusal(
             f"{who}: two runs of the first {_STEPS} steps from the same state differ, so that a run could be neither "
-            "repeated nor resumed. Random numbers must come from draws, such as draws.normal(Purpose.NOISE, D), and "
-            "what a step keeps for later ones must be in aux."
+            f"repeated nor resumed. Random numbers must come from draws, such as {_numbers(parts[0])}, and what a step "
+            "keeps for later ones must be in aux."
         )
+
+
+def _numbers(part: object) -> str:
+    """Return how a part may draw its random numbers."""
+    if isinstance(part, Rule):
+        return "draws.uniform(Purpose.ACCEPT)"
+    return f"draws.normal(Purpose.{'PROPOSAL' if isinstance(part, Proposal) else 'NOISE'}, D)"
 
 
 def _check_aux(who: str, state: State, chains: int) -> None:

@@ -186,6 +186,27 @@ def test_a_likelihood_that_is_not_a_number_somewhere_is_warned_of(executor):
     assert re.match(r"\d+ of 1,200 candidates were rejected because their log-ratio was not a number", line)
 
 
+class WithoutRatio(mhrun.Metropolis):
+    def decide(self, contest, draws):
+        verdict = super().decide(contest, draws)
+        return verdict._replace(log_ratio=torch.full_like(verdict.log_ratio, torch.nan))
+
+
+def test_a_rule_that_accepts_and_reports_no_ratio_is_named():
+    """Nothing was rejected for it, and no log-likelihood is NaN."""
+    with pytest.warns(
+        UserWarning, match="WithoutRatio reports NaN as the log-ratio of 1,200 of 1,200 decisions, some"
+    ):
+        mhrun.sample(
+            lambda theta, rows: -0.5 * (rows - theta[0]) ** 2,
+            torch.linspace(-1, 1, 50),
+            mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), WithoutRatio()),
+            start=[0.0],
+            step_size=0.2,
+            steps=300,
+        )
+
+
 @pytest.mark.parametrize(
     ("edge", "cause"),
     [

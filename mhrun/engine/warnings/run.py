@@ -252,11 +252,19 @@ def _may_have_groups(target: Target) -> bool:
 
 
 def _nan_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line if candidates were rejected because their log-ratio is NaN; of trajectories this is a divergence."""
+    """Yield a line if a log-ratio is NaN, which rejects the candidate; of trajectories this is a divergence."""
     kernel, totals = method.kernel.of_a_chain, summary["totals"]
     count, decisions = int(np.sum(totals["sum_diverging"])), method.shape.chains * method.shape.steps
-    moved = np.sum(totals["sum_accepted"]) > 0
-    if count and moved and kernel.proposal is not None and not kernel.follows:
+    accepted = int(np.sum(totals["sum_accepted"]))
+    if not count or not accepted or kernel.proposal is None or kernel.follows:
+        return
+    if count + accepted > decisions:  # no rule of this package accepts with NaN
+        yield (
+            f"{method.name}: {type(kernel.rule).__name__} reports NaN as the log-ratio of {count:,} of {decisions:,} "
+            "decisions, some of which accept. Return the log-ratio in the verdict: without it noise and skewness of "
+            "decisions are unknown."
+        )
+    else:
         yield (
             f"{method.name}: {count:,} of {decisions:,} candidates were rejected because their log-ratio was not a "
             "number: a log-likelihood is NaN there, or infinite at both points. Draws may lack that region"

@@ -205,6 +205,8 @@ def sweep_summary(place: Path) -> SweepSummary | str:
     named = ((config.get("report") or {}).get("sweep") or [])[:NAMED]
     metrics = named if measure is None else [measure.metric, measure.floor]
     numbers = dict.fromkeys(name for name in (*metrics, "ess", "rhat") if name in frame)
+    if not any(frame[name].count() for name in numbers):  # runs without a report
+        numbers = dict.fromkeys(name for name in ("accept_rate", "data_per_step") if name in frame)
     columns = list(dict.fromkeys([*keys, "method", *numbers]))
     table = frame.assign(method=marked_methods(frame))[columns].rename(columns=headings_of(config, frame))
     warnings = unknown_metrics(jobs)
