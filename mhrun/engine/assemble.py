@@ -20,7 +20,7 @@ from mhrun.errors import Refusal, UserError, nearest
 from mhrun.models.parameters import parameters_of
 from mhrun.monitors import Monitor
 from mhrun.numbers import is_number, whole_number
-from mhrun.parts import Kernel
+from mhrun.parts import Kernel, Rule
 from mhrun.schedules import Plan, Schedule
 from mhrun.store.blocks import done
 from mhrun.store.identity import CONSTANTS, COUNTS, PARTS, parts_of
@@ -280,7 +280,11 @@ def check_kind(kind: str, part: Any, base: type, where: str) -> None:
     if not isinstance(part, base):
         folder = "method" if kind == "kernel" else kind
         choices = [f"choose one of conf/{folder}"] if where.startswith("methods.") else []
-        advice = " or ".join([*choices, *filter(None, [_IN_PYTHON.get(kind)])])
+        if kind == "kernel" and isinstance(part, Rule):
+            wrapped = f"give mhrun.MetropolisHastings(proposal, pairing, {type(part).__name__}(...))"
+        else:
+            wrapped = _IN_PYTHON.get(kind, "")
+        advice = " or ".join(filter(None, [*choices, wrapped]))
         raise UserError(f"{where}: {type(part).__name__} is not a {kind}{advice and f'; {advice}'}.")
 
 

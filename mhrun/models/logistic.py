@@ -79,7 +79,10 @@ class Logistic(Weights):
     @property
     def fields(self) -> Mapping[str, Field]:
         """What the data must be: ``x`` (n, D) and ``y`` (n,), +1 or -1."""
-        return {"x": Field((self.dim,), setting="model.dim"), "y": Field((), "signs")}
+        return {
+            "x": Field((self.dim,), setting="model.dim"),
+            "y": Field((), "signs", remedy="Of labels 0 and 1, give 2 * y - 1."),
+        }
 
     def init(self, chains: int, draws: Draws) -> Tensor:
         """Return starting points (C, D)."""

@@ -53,7 +53,7 @@ def unfit(model: Model, data: Dataset) -> str | None:
     for field, need in fields.items():
         row = tuple(data_fields[field].shape[1:])
         if need.row is not None and row != need.row:
-            change = f"; set {need.setting}" if need.setting else ""
+            change = _resized(name, need.setting, row)
             if need.values == "classes" and row == (need.classes,):
                 change = f"; if they are one-hot, give {field}.argmax(1)"
             return f"{name} needs {field} with {describe_row(need.row)}; the data have {describe_row(row)}{change}."
@@ -66,6 +66,18 @@ def unfit(model: Model, data: Dataset) -> str | None:
         if need.at_most and (above := _above(data_fields[field], data_fields[need.at_most])) is not None:
             return f"{name} needs {field} to be at most {need.at_most}; the data have {above}."
     return None
+
+
+def _resized(name: str, setting: str | None, row: tuple[int, ...]) -> str:
+    """Return how to set the size of a model for rows of this shape; empty if no setting has it."""
+    if not setting:
+        return ""
+    if len(row) != 1:
+        return f"; set {setting}"
+    size = setting.removeprefix("model.")
+    return f"; set {setting} to {row[0]}" + (
+        f", in Python {name}({size}={row[0]})" if size.isidentifier() else ""
+    )
 
 
 def fields_read(model: Model, data: Dataset) -> Mapping[str, Field] | None:

@@ -92,7 +92,7 @@ def test_every_pair_of_a_model_and_data_runs_or_is_refused_in_a_line(here, monke
         (
             Logistic(2),
             {"x": torch.ones(3, 2), "y": torch.tensor([1, -1, 0])},
-            "labels +1 and -1; the data have 0",
+            "labels +1 and -1; the data have 0 in row 2 (counted from 0). Of labels 0 and 1, give 2 * y - 1.",
         ),
         (Logistic(2), {"x": torch.ones(3, 2, dtype=torch.cfloat), "y": torch.ones(3)}, "real numbers"),
         (
@@ -102,7 +102,11 @@ def test_every_pair_of_a_model_and_data_runs_or_is_refused_in_a_line(here, monke
         ),
         (Perceptron([2, 3]), {"x": torch.ones(2, 2), "y": torch.tensor([0.5, 1])}, "the data have 0.5"),
         (Perceptron([2, 3]), {"x": torch.ones(3, 2), "y": torch.tensor([0, 2, 1])}, None),
-        (GaussianLocation(2), {"x": torch.ones(3, 1)}, "set model.dim"),
+        (
+            GaussianLocation(2),
+            {"x": torch.ones(3, 1)},
+            "set model.dim to 1, in Python GaussianLocation(dim=1)",
+        ),
     ],
 )
 def test_what_a_model_needs_of_the_data(model, fields, message):

@@ -371,6 +371,10 @@ LADDER = mhrun.ReplicaExchange(
     ("how", "message"),
     [
         ({"kernel": mhrun.SGNHT()}, "SGNHT is not a kernel"),
+        (
+            {"kernel": mhrun.Metropolis()},
+            r"give mhrun.MetropolisHastings\(proposal, pairing, Metropolis\(...\)\)",
+        ),
         ({"folder": ""}, "folder = '' names no folder"),
         ({"dtype": "float32"}, "must be torch.float64 or torch.float32"),
         ({"steps": "100"}, "steps = '100' must be a whole number"),
