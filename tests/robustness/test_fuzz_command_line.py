@@ -315,6 +315,15 @@ def built(config: dict[str, Any]) -> None:
             raise AssertionError(f"no line: {message!r}") from error
 
 
+@pytest.fixture
+def _little_memory():
+    """Less than a machine has, so that what asks for more is seen and not killed."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (12 << 30, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
 @fast(60)
 @given(edited())
 def test_no_configuration_brings_anything_but_a_refusal(changed):
@@ -324,6 +333,7 @@ def test_no_configuration_brings_anything_but_a_refusal(changed):
 @pytest.mark.slow
 @many(5000)
 @given(edited())
+@pytest.mark.usefixtures("_little_memory")
 def test_thousands_of_configurations_bring_nothing_but_refusals(changed):
     built(changed.config())
 
@@ -339,15 +349,6 @@ FELL = {  # where a number that is far too large once was no refusal, or took al
     "mhbt_gaussian": ["model.dim"],
     "mixture_tests": ["methods.mhminibatch_released.kernel.rule.half_width_steps"],
 }
-
-
-@pytest.fixture
-def _little_memory():
-    """Less than a machine has, so that what asks for more is seen and not killed."""
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (12 << 30, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 @pytest.mark.parametrize("experiment", FELL)
