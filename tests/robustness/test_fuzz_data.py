@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import struct
+import sys
 import time
 import zipfile
 from pathlib import Path
@@ -47,8 +48,11 @@ from mhrun.target.fields import unfit
 def here(tmp_path, monkeypatch):
     monkeypatch.setenv("MHRUN_FOLDERS", str(tmp_path))
     monkeypatch.setenv("MHRUN_TRUST", "own,alone")
+    monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    yield tmp_path
+    for name in ("own", "alone"):
+        sys.modules.pop(name, None)
 
 
 # --- Every model on every data set -----------------------------------------------------------------------------
