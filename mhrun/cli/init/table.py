@@ -2,55 +2,27 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from mhrun.build import call
 from mhrun.cli.init.groups import multilevel
 from mhrun.cli.init.hints import hints_of
-from mhrun.cli.init.models import check_counts, flow, part_text, regression_of
+from mhrun.cli.init.methods import EXACT, compared_methods, describe, experiment_file, quick_steps
+from mhrun.cli.init.models import check_counts, part_text, regression_of
+from mhrun.cli.init.table_settings import read_settings
 from mhrun.data import Dataset
-from mhrun.data.advice import list_setting
 from mhrun.data.outcome import outcome_of
 from mhrun.data.table import Table
 from mhrun.data.table_facts import describe_units, features_of
 from mhrun.data.table_roles import check_plain_name
-from mhrun.errors import UserError, nearest
+from mhrun.errors import UserError
 from mhrun.paths import CONF
 
-_FULL = 200_000  # rows up to which a method on all data is the reference of a model with bounds
-_WORK = 50 * _FULL  # numbers of a table up to which it is: HMC reads all of them thousands of times
-_NOISY = 20_000  # rows above which SGLD needs control variates: its effective draws fall as 1 / n
-_WIDE = 50  # parameters from which the bounds of SMH-2 are too wide to save data
-_WIDER = 64  # and those of zig-zag: a draw of 30 parameters reads 52 data, of 60 430, and of 90 2,150
-_EXACT = ("hmc", "mcmc", "mala", "smh2", "mh_ss", "zig_zag")
-_AT_ONE = ("hmc", "mcmc", "mala", "sgld", "sgld_cv")  # methods that have no temperature but 1
-_STEPS = 10_000  # at scale=quick
-# Steps of HMC, each a trajectory of gradients on all data, and its burn-in; of multilevel models.
-_HMC, _BURN = {"smoke": 100, "quick": 500, "long": 2000}, 100
-_HMC_OF_GROUPS, _BURN_OF_GROUPS = {"smoke": 100, "quick": 1000, "long": 4000}, 500
-_WALK = 1_500  # steps for each parameter, so that four chains of a random walk converge (R-hat below 1.01)
-_MOST_STEPS = 3 * _STEPS  # at scale=quick
-_PILOTED = 1_000  # parameters up to which a pilot finds the length of HMC's trajectories
-_SHORT = 200  # and above which HMC reads at most _WORK numbers
-_TOO_FEW = 200  # rows up to which MHminibatch reads most of them: its first minibatch has 100
-_FEW = 10  # parameters up to which a random walk is the reference
 _LABELS = 10  # values of a target up to which whole numbers may be classes
-_SET = {
-    "file",
-    "target",
-    "outcome",
-    "standardise_target",
-    "intercept",
-    "part",
-}  # by the template, not by the user
-_OF_MODEL = ("model", "form")  # settings of the model, not of the table
 
 
 class NewProject(NamedTuple):
@@ -77,13 +49,8 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> NewPr
         UserError: a table, a column or a setting that does not fit.
     """
     file = file.resolve()
-    model, form = (
-        next((setting.partition("=")[2] for setting in settings if setting.startswith(f"{key}=")), None)
-        for key in _OF_MODEL
-    )
-    table_settings = {"file": str(file)} | _table_settings(
-        [w for w in settings if w.partition("=")[0] not in _OF_MODEL]
-    )
+    given, model, form = read_settings(settings)
+    table_settings = {"file": str(file)} | given
     # Checks the settings before the file is read; a baseline may be that of the outcome, which is not known yet.
     call(Table, {key: value for key, value in table_settings.items() if key != "baselines"}, "the table")
     target, levels = outcome_of(
@@ -110,29 +77,26 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> NewPr
         else regression.fitted(name, target, data, levels)
     )
     has_bounds = regression.has_bounds and not groups
-    of_columns = _columns(data.facts)
     title = (
         f"{regression.kind[0].upper()}{regression.kind[1:]} regression of {target} on columns of {file.name}"
     )
-    steps = min(max(_STEPS, _WALK * fitted.dim), _MOST_STEPS) // (1 if has_bounds else 2)
     width = len(columns) + len(groups) if groups else fitted.dim  # numbers of a row
-    methods = _methods(has_bounds, data.n, fitted.dim, width, may_walk=not groups)
+    methods = compared_methods(has_bounds, data.n, fitted.dim, width, may_walk=not groups)
+    steps = quick_steps(fitted.dim, has_bounds=has_bounds)
     files = {
-        f"conf/data/{name}.yaml": part_text([title], "table", _written(table_settings, file, columns)),
-        f"conf/experiment/{name}.yaml": _experiment(name, title, methods, steps, has_groups=bool(groups)),
+        f"conf/data/{name}.yaml": part_text([title], "table", _in_project(table_settings, file, columns)),
+        f"conf/experiment/{name}.yaml": experiment_file(name, title, methods, steps, has_groups=bool(groups)),
         **fitted.files,
     }
     lines = [
-        f"model   {regression.kind} regression of {fitted.outcome}: {data.n:,} rows, {of_columns}",
+        f"model   {regression.kind} regression of {fitted.outcome}: {data.n:,} rows, {_describe_columns(data.facts)}",
         *([] if model is not None else _other_models(target, levels, regression.kind)),
         *(f"        {line}" for line in hints_of(data, regression.kind)),
         *(f"units   {line}" for line in describe_units(data.facts)),
         f"priors  {fitted.prior}",
-        f"methods {_by_kind(methods)}",
-        *["        hmc reads all data: --dry-run says how long it takes, and '~methods.hmc' leaves it out"]
-        * ("hmc" in methods and data.n > _FULL),
+        *describe(methods, data.n),
     ]
-    exact = next((method for method in methods if method in _EXACT), None)
+    exact = next((method for method in methods if method in EXACT), None)
     return NewProject(name, files, lines, exact)
 
 
@@ -168,7 +132,7 @@ def _loaded(file: Path, target: str, levels: Sequence[Any], table_settings: Mapp
     return data
 
 
-def _written(table_settings: Mapping[str, Any], file: Path, columns: Sequence[str]) -> dict[str, Any]:
+def _in_project(table_settings: Mapping[str, Any], file: Path, columns: Sequence[str]) -> dict[str, Any]:
     """Return the settings of the table in the project: beside its copy, with the features that it has now."""
     settings = {**table_settings, "file": file.name}
     if "features" not in settings:
@@ -230,59 +194,6 @@ def write_project(folder: Path, table: Path, project: NewProject) -> list[Path]:
     return [folder / name for name in sorted(project.files)] + [copy] * (not is_in_place)
 
 
-def _table_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """Return settings of the table from KEY=VALUE, baselines.COLUMN=VALUE and missing_values.COLUMN=[VALUE,...]."""
-    names = set(inspect.signature(Table).parameters) - _SET
-    by_key: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        key, _, column = key.removeprefix("data.").partition(".")
-        if not equals or key not in names or (column and key not in ("baselines", "missing_values")):
-            hint = nearest(key, names)
-            if key == "offset":
-                hint = (
-                    " An offset is the logarithm of an exposure: write exposure=COLUMN, a column of its exp."
-                )
-            raise UserError(
-                f"{setting!r} is not a setting of the table here.{hint} There are: {', '.join(sorted(names))}."
-            )
-        check_plain_name(value, key)
-        if key == "baselines":
-            if not column:
-                raise UserError(f"{setting} cannot be read; write baselines.COLUMN=VALUE.")
-            by_key.setdefault(key, {})[column] = value
-            continue
-        if key == "missing_values" and column:
-            by_column = by_key.setdefault(key, {})
-            if not isinstance(by_column, dict):
-                raise UserError(
-                    f"{setting}: missing_values is a list for all columns already; leave one out."
-                )
-            found = yaml.safe_load(value)
-            by_column[column] = found if isinstance(found, list) else [found]
-            continue
-        try:
-            by_key[key] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise UserError(f"{setting} cannot be read; write lists as {key}=[a,b].") from error
-        if key in ("features", "categorical", "groups", "exclude"):
-            by_key[key] = by_key[key] if isinstance(by_key[key], list) else [str(by_key[key])]
-            _check_list(setting, key, by_key[key])
-        if key == "missing_values" and not isinstance(by_key[key], list | dict):
-            by_key[key] = [by_key[key]]
-    return by_key
-
-
-def _check_list(setting: str, key: str, columns: Sequence[Any]) -> None:
-    """Refuse a list in which a name with a colon was read as a mapping."""
-    for column in columns:
-        if isinstance(column, Mapping):
-            name = ", ".join(f"{before}: {after}" for before, after in column.items())
-            raise UserError(
-                f"{setting} is no list of columns; put a name with a colon in quotes: {list_setting(key, [name])}"
-            )
-
-
 def _name(file: Path) -> str:
     """Return a name for data, model and experiment, which nothing of mhrun's has."""
     stem = re.sub(r"\W+", "_", file.name.split(".")[0], flags=re.ASCII).strip("_").lower() or "table"
@@ -293,67 +204,7 @@ def _name(file: Path) -> str:
     return f"my_{stem}" if stem in taken_names | {"own"} else stem
 
 
-def _methods(has_bounds: bool, n: int, dim: int, width: int, *, may_walk: bool) -> list[str]:
-    """Return the methods that are compared: a reference first, where there is one for so many rows.
-
-    The reference is a random walk, which is the fastest for few parameters, or HMC: the walk's effective draws per
-    step are at most 0.33 / dim (Roberts and Rosenthal 2001).
-    SMH-2 and zig-zag are exact and read few data, if parameters are not too many for their bounds. The linear model is
-    a function in torch without bounds, on which the tests that read most of the data take many times as long.
-    """
-    exact = ["smh2"] * (dim < _WIDE)
-    dynamics = "sgld" if n <= _NOISY else "sgld_cv"
-    if has_bounds and (n > _FULL or n * dim > _WORK):
-        return [*exact, "zig_zag" if dim < _WIDER else "mh_ss", dynamics]
-    walks = may_walk and dim <= _FEW and (has_bounds or n <= _FULL)
-    follows = dim <= _SHORT or (dim <= _PILOTED and n * width <= _WORK)
-    reference = "mcmc" if walks else "hmc" if follows else "mala"
-    minibatch = ["mint"] + ["mhminibatch"] * (n > _TOO_FEW)
-    return [reference, *exact, *minibatch, dynamics] if has_bounds else [reference, dynamics]
-
-
-def _experiment(name: str, title: str, methods: Sequence[str], steps: int, *, has_groups: bool) -> str:
-    """Return the YAML of an experiment; `steps` are those at scale=quick."""
-    hmc_steps, burn = (_HMC_OF_GROUPS, _BURN_OF_GROUPS) if has_groups else (_HMC, _BURN)
-    counts_by_scale = {
-        "smoke": {"warmup": 100, "steps": 300},
-        "quick": {"warmup": 500, "steps": steps},
-        "long": {"warmup": 2000, "steps": 5 * _STEPS},
-    }
-    return _EXPERIMENT.format(
-        name=name,
-        methods="\n".join(f"  - /method@methods.{method}: {method}" for method in methods),
-        title=flow(title),
-        kept=", ".join(methods),
-        temperature=_temperature(methods),
-        own=_own_steps(methods, burn),
-        **{
-            scale: flow(counts | ({"hmc_steps": hmc_steps[scale]} if "hmc" in methods else {}))
-            for scale, counts in counts_by_scale.items()
-        },
-    )
-
-
-def _temperature(methods: Sequence[str]) -> str:
-    """Return the line of an experiment that sets the temperature of the methods that have one."""
-    tempered = [method for method in methods if method not in _AT_ONE]
-    if not tempered:
-        return ""
-    others = [method for method in methods if method in _AT_ONE]
-    rest = f"; {' and '.join(others)} stay{'s' * (len(others) == 1)} at 1" if others else ""
-    return f"temperature: 1.0  # of {', '.join(tempered)}{rest}\n"
-
-
-def _own_steps(methods: Sequence[str], burn: int) -> str:
-    """Return the part of an experiment that gives methods other numbers of steps than the experiment's."""
-    chosen = {method: _OWN_STEPS[method] for method in methods if method in _OWN_STEPS}
-    if "hmc" not in methods:
-        chosen.pop("sgld", None)
-    lines = "".join(f"  {method}: {text.replace('BURN', str(burn))}\n" for method, text in chosen.items())
-    return f"\nmethods:\n{lines}" if lines else ""
-
-
-def _columns(facts: Mapping[str, Any]) -> str:
+def _describe_columns(facts: Mapping[str, Any]) -> str:
     """Return the features in words: columns of numbers, and indicators of categories."""
     indicators = sum(name.partition("=")[0] in facts["baselines"] for name in facts["columns"])
     numbers = len(features_of(facts)) - indicators
@@ -364,39 +215,3 @@ def _columns(facts: Mapping[str, Any]) -> str:
     if groups := facts.get("groups"):
         parts.append(f"groups of {' and of '.join(groups)}")
     return " and ".join(parts)
-
-
-def _by_kind(methods: Sequence[str]) -> str:
-    """Return the methods in words: which of them are exact."""
-    exact = [method for method in methods if method in _EXACT]
-    approximate = [method for method in methods if method not in _EXACT]
-    sentence = f"{', '.join(exact)} (exact)" if exact else ""
-    return "; ".join(
-        part for part in (sentence, f"{', '.join(approximate)} (approximate: judge them)") if part
-    )
-
-
-_EXPERIMENT = """\
-# @package _global_
-# The methods {kept} on one posterior. Pilot runs find step sizes, minibatch sizes and scales.
-defaults:
-  - /data: {name}
-  - /model: {name}
-{methods}
-  - _self_
-
-title: {title}
-{temperature}chains: 4
-warmup: ${{scales.${{scale}}.warmup}}
-steps: ${{scales.${{scale}}.steps}}
-{own}
-scales:
-  smoke: {smoke}
-  quick: {quick}
-  long: {long}
-"""
-_OWN_STEPS = {
-    "hmc": '{steps: "${scales.${scale}.hmc_steps}", warmup: BURN}  # fewer: a step is a trajectory on all data',
-    "mh_ss": '{steps: "${times:4,${steps}}"}  # more: its steps read few data',
-    "sgld": '{steps: "${times:2,${steps}}"}  # more: its steps are cheap, and become shorter',
-}

@@ -1,0 +1,130 @@
+"""The methods that a new project compares, and the experiment that runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mhrun.cli.init.models import flow
+
+_FULL = 200_000  # rows up to which a method on all data is the reference of a model with bounds
+_WORK = 50 * _FULL  # numbers of a table up to which it is: HMC reads all of them thousands of times
+_NOISY = 20_000  # rows above which SGLD needs control variates: its effective draws fall as 1 / n
+_WIDE = 50  # parameters from which the bounds of SMH-2 are too wide to save data
+_WIDER = 64  # and those of zig-zag: a draw of 30 parameters reads 52 data, of 60 430, and of 90 2,150
+EXACT = ("hmc", "mcmc", "mala", "smh2", "mh_ss", "zig_zag")
+_AT_ONE = ("hmc", "mcmc", "mala", "sgld", "sgld_cv")  # methods that have no temperature but 1
+_STEPS = 10_000  # at scale=quick
+# Steps of HMC, each a trajectory of gradients on all data, and its burn-in; of multilevel models.
+_HMC, _BURN = {"smoke": 100, "quick": 500, "long": 2000}, 100
+_HMC_OF_GROUPS, _BURN_OF_GROUPS = {"smoke": 100, "quick": 1000, "long": 4000}, 500
+_WALK = 1_500  # steps for each parameter, so that four chains of a random walk converge (R-hat below 1.01)
+_MOST_STEPS = 3 * _STEPS  # at scale=quick
+_PILOTED = 1_000  # parameters up to which a pilot finds the length of HMC's trajectories
+_SHORT = 200  # and above which HMC reads at most _WORK numbers
+_TOO_FEW = 200  # rows up to which MHminibatch reads most of them: its first minibatch has 100
+_FEW = 10  # parameters up to which a random walk is the reference
+
+
+def compared_methods(has_bounds: bool, n: int, dim: int, width: int, *, may_walk: bool) -> list[str]:
+    """Return the methods that are compared: a reference first, where there is one for so many rows.
+
+    The reference is a random walk, which is the fastest for few parameters, or HMC: the walk's effective draws per
+    step are at most 0.33 / dim (Roberts and Rosenthal 2001).
+    SMH-2 and zig-zag are exact and read few data, if parameters are not too many for their bounds. The linear model is
+    a function in torch without bounds, on which the tests that read most of the data take many times as long.
+    """
+    exact = ["smh2"] * (dim < _WIDE)
+    dynamics = "sgld" if n <= _NOISY else "sgld_cv"
+    if has_bounds and (n > _FULL or n * dim > _WORK):
+        return [*exact, "zig_zag" if dim < _WIDER else "mh_ss", dynamics]
+    walks = may_walk and dim <= _FEW and (has_bounds or n <= _FULL)
+    follows = dim <= _SHORT or (dim <= _PILOTED and n * width <= _WORK)
+    reference = "mcmc" if walks else "hmc" if follows else "mala"
+    minibatch = ["mint"] + ["mhminibatch"] * (n > _TOO_FEW)
+    return [reference, *exact, *minibatch, dynamics] if has_bounds else [reference, dynamics]
+
+
+def describe(methods: Sequence[str], n: int) -> list[str]:
+    """Return lines on the methods for n data: which of them are exact, and a hint if HMC would read very many data."""
+    exact = [method for method in methods if method in EXACT]
+    approximate = [method for method in methods if method not in EXACT]
+    sentence = f"{', '.join(exact)} (exact)" if exact else ""
+    judged = f"{', '.join(approximate)} (approximate: judge them)"
+    lines = [f"methods {'; '.join(part for part in (sentence, judged) if part)}"]
+    if "hmc" in methods and n > _FULL:
+        lines.append(
+            "        hmc reads all data: --dry-run says how long it takes, and '~methods.hmc' leaves it out"
+        )
+    return lines
+
+
+def quick_steps(dim: int, *, has_bounds: bool) -> int:
+    """Return the steps at scale=quick for a model of `dim` parameters: half as many without bounds."""
+    return min(max(_STEPS, _WALK * dim), _MOST_STEPS) // (1 if has_bounds else 2)
+
+
+def experiment_file(name: str, title: str, methods: Sequence[str], steps: int, *, has_groups: bool) -> str:
+    """Return the YAML of an experiment; `steps` are those at scale=quick."""
+    hmc_steps, burn = (_HMC_OF_GROUPS, _BURN_OF_GROUPS) if has_groups else (_HMC, _BURN)
+    counts_by_scale = {
+        "smoke": {"warmup": 100, "steps": 300},
+        "quick": {"warmup": 500, "steps": steps},
+        "long": {"warmup": 2000, "steps": 5 * _STEPS},
+    }
+    return _EXPERIMENT.format(
+        name=name,
+        methods="\n".join(f"  - /method@methods.{method}: {method}" for method in methods),
+        title=flow(title),
+        kept=", ".join(methods),
+        temperature=_temperature(methods),
+        own=_own_steps(methods, burn),
+        **{
+            scale: flow(counts | ({"hmc_steps": hmc_steps[scale]} if "hmc" in methods else {}))
+            for scale, counts in counts_by_scale.items()
+        },
+    )
+
+
+def _temperature(methods: Sequence[str]) -> str:
+    """Return the line of an experiment that sets the temperature of the methods that have one."""
+    tempered = [method for method in methods if method not in _AT_ONE]
+    if not tempered:
+        return ""
+    others = [method for method in methods if method in _AT_ONE]
+    rest = f"; {' and '.join(others)} stay{'s' * (len(others) == 1)} at 1" if others else ""
+    return f"temperature: 1.0  # of {', '.join(tempered)}{rest}\n"
+
+
+def _own_steps(methods: Sequence[str], burn: int) -> str:
+    """Return the part of an experiment that gives methods other numbers of steps than the experiment's."""
+    chosen = {method: _OWN_STEPS[method] for method in methods if method in _OWN_STEPS}
+    if "hmc" not in methods:
+        chosen.pop("sgld", None)
+    lines = "".join(f"  {method}: {text.replace('BURN', str(burn))}\n" for method, text in chosen.items())
+    return f"\nmethods:\n{lines}" if lines else ""
+
+
+_EXPERIMENT = """\
+# @package _global_
+# The methods {kept} on one posterior. Pilot runs find step sizes, minibatch sizes and scales.
+defaults:
+  - /data: {name}
+  - /model: {name}
+{methods}
+  - _self_
+
+title: {title}
+{temperature}chains: 4
+warmup: ${{scales.${{scale}}.warmup}}
+steps: ${{scales.${{scale}}.steps}}
+{own}
+scales:
+  smoke: {smoke}
+  quick: {quick}
+  long: {long}
+"""
+_OWN_STEPS = {
+    "hmc": '{steps: "${scales.${scale}.hmc_steps}", warmup: BURN}  # fewer: a step is a trajectory on all data',
+    "mh_ss": '{steps: "${times:4,${steps}}"}  # more: its steps read few data',
+    "sgld": '{steps: "${times:2,${steps}}"}  # more: its steps are cheap, and become shorter',
+}
