@@ -30,8 +30,9 @@ from hydra_plugins.mhrun_project import ProjectSource
 from mhrun import yaml_file
 from mhrun.cli.configuration.compose import compose_config, resolved
 from mhrun.cli.configuration.composition import _plain_hydra, composed
-from mhrun.cli.configuration.hydra_errors import explained, key_paths
+from mhrun.cli.configuration.hydra_errors import explained
 from mhrun.cli.configuration.hydra_settings import check_node
+from mhrun.cli.configuration.unknown_keys import key_paths
 from mhrun.cli.main import run
 from mhrun.cli.places import experiments
 from mhrun.engine.assemble import methods_of, trace_bytes
