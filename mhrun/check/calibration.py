@@ -7,7 +7,7 @@ method on these data. If model, simulation and method agree, the rank of theta* 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -215,7 +215,7 @@ def calibrated(
     Args:
         name: of the method.
         model: the model.
-        given: the true parameters and their data.
+        given: the true parameters and the data drawn from them.
         draws: (L, chains of a data set, S, P).
         ess: the effective sample size of draws (chains, S).
         comparisons: methods that are judged; each fails by chance with probability 1e-4 / comparisons.
@@ -223,47 +223,62 @@ def calibrated(
     """
     replications, chains, steps, size = draws.shape
     free = np.setdiff1d(np.arange(size), constant_coordinates(model)).tolist()  # zeros of triangular matrices
-    effective = [[ess(set_draws[..., d]) for d in free] for set_draws in draws]
-    worth = float(np.median(np.nan_to_num(np.min(effective, axis=1), nan=0.0)))
+    independent = _independent_draws(draws, free, ess)
     # Ranks 0..R in bins of equal size: R + 1 is a multiple of BINS.
-    count = int(min(MOST, _SHARE * worth) + 1) // BINS * BINS - 1
+    count = int(min(MOST, _SHARE * independent) + 1) // BINS * BINS - 1
     if count < LEAST:
-        detail = f"a data set's chains are worth {worth:.0f} independent draws of {chains * steps:,}, too few to rank"
-        return MethodCalibration(
-            CheckResult(name, NONE, f"{detail}; raise steps and warmup, or tune the method"), {}, {}
+        detail = (
+            f"a data set's chains are worth {independent:.0f} independent draws of {chains * steps:,}, too few to "
+            "rank; raise steps and warmup, or tune the method"
         )
+        return MethodCalibration(CheckResult(name, NONE, detail), {}, {})
     all_draws = draws.reshape(replications, chains * steps, size)
     thinned = all_draws[:, np.linspace(0, chains * steps - 1, count).round().astype(int)]
-    quantities = {model.names[d]: thinned[..., d] for d in free}
-    truth = {model.names[d]: given.truth[:, d] for d in free}
-    true_log_lik, log_lik = _log_likelihoods(model, given, thinned)
-    quantities, truth = quantities | {LOG_LIK: log_lik}, truth | {LOG_LIK: true_log_lik}
     rng = np.random.default_rng(seed)
-    histograms, p, columns = {}, {}, []
-    for quantity, values in quantities.items():
-        ties = (values == truth[quantity][:, None]).sum(1)
-        ranks = (values < truth[quantity][:, None]).sum(1) + rng.integers(0, ties + 1)
-        u = (ranks + rng.random(replications)) / (count + 1)
-        pair = np.column_stack(
-            (u, np.abs(2 * u - 1))
-        )  # the second sees draws that are too narrow or too wide
-        histograms[quantity] = np.histogram(u, BINS, (0, 1))[0].tolist()
-        p[quantity] = float(by_uniforms(quantity, pair, "").p or 0.0)
-        columns.append(pair)
+    uniforms = {
+        quantity: _uniforms(values, true_values, rng)
+        for quantity, true_values, values in _quantities(model, given, thinned, free)
+    }
+    histograms = {quantity: np.histogram(u, BINS, (0, 1))[0].tolist() for quantity, u in uniforms.items()}
+    # The second of a pair sees draws that are too narrow or too wide.
+    pairs = {quantity: np.column_stack((u, np.abs(2 * u - 1))) for quantity, u in uniforms.items()}
+    p = {quantity: float(by_uniforms(quantity, pair, "").p or 0.0) for quantity, pair in pairs.items()}
     least = min(p, key=p.__getitem__)
-    alpha = FALSE_ALARMS / comparisons
-    combined = by_uniforms(name, np.hstack(columns), "", alpha)
+    combined = by_uniforms(name, np.hstack(list(pairs.values())), "", FALSE_ALARMS / comparisons)
     detail = (
         f"{replications} data sets, ranks among {count} draws of {chains * steps:,}: least uniform is {least} "
         f"{bars(histograms[least])}, p = {p[least]:.2g} of {len(p)} quantities"
     )
+    outcome = FAILS if combined.outcome == FAILS else HOLDS
     return MethodCalibration(
-        CheckResult(
-            name, FAILS if combined.outcome == FAILS else HOLDS, detail, combined.statistic, combined.p
-        ),
-        histograms,
-        p,
+        CheckResult(name, outcome, detail, combined.statistic, combined.p), histograms, p
     )
+
+
+def _independent_draws(draws: FloatArray, free: Sequence[int], ess: Callable[[FloatArray], float]) -> float:
+    """Return how many independent draws the chains of a data set are worth: the median over data sets.
+
+    That of a data set is the least of its coordinates in `free`; draws without an effective sample size are worth none.
+    """
+    by_coordinate = [[ess(set_draws[..., d]) for d in free] for set_draws in draws]
+    return float(np.median(np.nan_to_num(np.min(by_coordinate, axis=1), nan=0.0)))
+
+
+def _quantities(
+    model: Any, given: Simulated, draws: FloatArray, free: Sequence[int]
+) -> Iterator[tuple[str, FloatArray, FloatArray]]:
+    """Yield each quantity that is ranked: its name, its true values (L,), and its values at draws (L, R, P)."""
+    for d in free:
+        yield model.names[d], given.truth[:, d], draws[..., d]
+    yield LOG_LIK, *_log_likelihoods(model, given, draws)
+
+
+def _uniforms(values: FloatArray, truth: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """Return uniform numbers (L,) from ranks of the truth (L,) among values (L, R), ties broken at random."""
+    ties = (values == truth[:, None]).sum(1)
+    ranks = (values < truth[:, None]).sum(1) + rng.integers(0, ties + 1)
+    uniforms: FloatArray = (ranks + rng.random(len(truth))) / (values.shape[1] + 1)
+    return uniforms
 
 
 def unseen_width(replications: int, quantities: int) -> float:
@@ -278,16 +293,16 @@ def unseen_width(replications: int, quantities: int) -> float:
     return math.expm1(1.4 * z / math.sqrt(2 * replications))
 
 
-def _log_likelihoods(model: Any, simulation: Simulated, thinned: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the log-likelihood of each data set at its parameters (L,), and at the draws (L, R)."""
+def _log_likelihoods(model: Any, given: Simulated, draws: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the log-likelihood of each data set at its true parameters (L,), and at draws (L, R, P): (L, R)."""
     at_truth, at_draws = [], []
     parameters = parameters_of(model)
-    for k, (true, draws) in enumerate(zip(simulation.truth, thinned, strict=True)):
-        points = torch.from_numpy(np.vstack((true, draws)))
+    for k, (true, of_set) in enumerate(zip(given.truth, draws, strict=True)):
+        points = torch.from_numpy(np.vstack((true, of_set)))
         if parameters is not None:
             points = parameters.theta(parameters.named(points), "a draw")
         with torch.no_grad():
-            log_lik = Target(model, simulation.data.one(k)).full_log_lik(points).numpy()
+            log_lik = Target(model, given.data.one(k)).full_log_lik(points).numpy()
         at_truth.append(log_lik[0])
         at_draws.append(log_lik[1:])
     return np.asarray(at_truth), np.asarray(at_draws)
