@@ -194,9 +194,9 @@ def _fields(new: Any, data: Dataset) -> dict[str, Tensor]:
 
 
 class MethodCalibration(NamedTuple):
-    """What was found of a method."""
+    """Whether the ranks of a method are uniform, and the ranks."""
 
-    verdict: CheckResult
+    result: CheckResult
     histograms: dict[str, list[int]]  # quantity -> counts of ranks in BINS bins
     p: dict[str, float]  # quantity -> p-value of uniform ranks
 

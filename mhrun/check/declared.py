@@ -21,7 +21,7 @@ _DENIED_BY = {
 """Attribute of a rule -> how the names of the checks begin that deny it, and what their failure means."""
 
 
-def denials(subject: Subject, verdicts: Sequence[CheckResult]) -> list[str]:
+def denials(subject: Subject, results: Sequence[CheckResult]) -> list[str]:
     """Return a line for each declared attribute of a user's part that a failed check contradicts.
 
     Returns none if the kernel has several parts of the user: any of them may be the one that fails.
@@ -29,7 +29,7 @@ def denials(subject: Subject, verdicts: Sequence[CheckResult]) -> list[str]:
     of_user = list(user_parts(subject.make(subject.n, subject.m)))
     if len(of_user) != 1:
         return []
-    failed = [verdict.check for verdict in verdicts if verdict.outcome == FAILS and not verdict.crashed]
+    failed = [result.check for result in results if result.outcome == FAILS and not result.crashed]
     return list(_denied(of_user[0], failed))
 
 

@@ -39,24 +39,24 @@ class CheckResult(NamedTuple):
     crashed: bool = False  # whether it fails because the check raised an error, which `detail` is
 
 
-def unless_still(verdict: CheckResult, moved: float, least: float, when: str) -> CheckResult:
-    """Return a verdict, or "no power" if it holds only because the chains barely move.
+def unless_still(result: CheckResult, moved: float, least: float, when: str) -> CheckResult:
+    """Return a result, or "no power" if the check holds only because the chains barely move.
 
     Args:
-        verdict: of a check that compares where chains are before and after.
+        result: of a check that compares where chains are before and after.
         moved: how far they move, in standard deviations of the target.
         least: the distance from which an error would show.
         when: the moves that were measured.
     """
-    if verdict.outcome != HOLDS or moved >= least:
-        return verdict
+    if result.outcome != HOLDS or moved >= least:
+        return result
     detail = (
         f"chains move {moved:.2g} standard deviations {when}, an error shows from {least:g} on; set a larger step_size "
-        f"({verdict.detail})"
+        f"({result.detail})"
         if moved
-        else f"a coordinate never moves {when} ({verdict.detail})"
+        else f"a coordinate never moves {when} ({result.detail})"
     )
-    return verdict._replace(outcome=NO_POWER, detail=detail)
+    return result._replace(outcome=NO_POWER, detail=detail)
 
 
 def distance(before: FloatArray, after: FloatArray, scale: FloatArray | float) -> float:
@@ -87,7 +87,7 @@ def by_paths(check_name: str, paths: Sequence[FloatArray], what: str) -> CheckRe
     are averaged over chains, which sees a wrong variance of a few per cent where the test of the ends sees tens.
 
     Args:
-        check_name: of the verdict.
+        check_name: of the result.
         paths: groups of chains, each (S, C, k); all k columns of all groups are judged together.
         what: text before the statistics.
     """
@@ -122,7 +122,7 @@ def by_excess(
     """Judge how far the worst of some statistics is beyond what is tolerated, in standard errors.
 
     Args:
-        check_name: of the verdict.
+        check_name: of the result.
         detail: what was found.
         excess: of the statistic that is furthest off.
         statistics: how many there are.
@@ -135,7 +135,7 @@ def by_excess(
 
 
 def after_repetition(first: CheckResult, again: CheckResult) -> CheckResult:
-    """Return the verdict of a doubtful check from its repetition with more chains."""
+    """Return the result of a doubtful check and its repetition with more chains."""
     if again.p is None:
         return again
     detail = f"{first.detail}; repeated with {REPEATED} times as many chains: {again.detail}"

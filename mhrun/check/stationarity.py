@@ -104,12 +104,12 @@ def _all_stay(subject: Subject, check_name: str, waiting: list[Known], base: flo
         if known.temper == "likelihood" and (reason := subject.refusal(known)):
             yield CheckResult(title, NONE, reason)
             continue
-        verdict = _stays(subject, title, known, base)
-        if verdict is not None:
-            yield verdict
-            if verdict.outcome != NONE:
+        result = _stays(subject, title, known, base)
+        if result is not None:
+            yield result
+            if result.outcome != NONE:
                 for period in subject.periods:  # which the trajectory has shown
-                    yield _stays(subject, title, known, base, period) or verdict
+                    yield _stays(subject, title, known, base, period) or result
             continue
         alternative = positive()
         uses_alternative = not is_last and not subject.refuses_all(
@@ -156,10 +156,10 @@ def _stays(
         detail += f", {everything:.0%} of the decisions on all data"
     if period is not None:
         title, detail = f"{title}, period {period}", f"every other step one with period {period:,}, {detail}"
-    verdict = by_paths(title, [path[:, ~short][:, :half], path[:, short][:, :half]], detail)
+    result = by_paths(title, [path[:, ~short][:, :half], path[:, short][:, :half]], detail)
     cold = ~short & (temperature == base)
     scale = known.scale * base**0.5
-    return unless_still(verdict, distance(theta[cold], ends[cold], scale), _ACROSS, f"in {steps} steps")
+    return unless_still(result, distance(theta[cold], ends[cold], scale), _ACROSS, f"in {steps} steps")
 
 
 @of_the_target("goes there")
@@ -242,9 +242,9 @@ def balance(subject: Subject, check_name: str) -> Iterator[CheckResult]:
         moves.append(np.stack([theta, ends])[:, long & (theta != ends).any(1)])
     before, after = np.concatenate(flows, axis=1)
     description = f"steps of size {step:.2g} and {_SHORTER * step:.2g}"
-    verdict = by_flows(check_name, before, after, _BINS, description)
+    result = by_flows(check_name, before, after, _BINS, description)
     origins, reached = np.concatenate(moves, axis=1)
-    yield unless_still(verdict, distance(origins, reached, known.scale), _MOVE, "in an accepted move")
+    yield unless_still(result, distance(origins, reached, known.scale), _MOVE, "in an accepted move")
 
 
 def _bins(known: Known, theta: np.ndarray, temperature: np.ndarray) -> np.ndarray:
@@ -290,7 +290,7 @@ def geweke(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     p = special.expit(theta)
     joint = stats.beta.cdf(p, heads + 1, N_TOSSED - heads + 1)
     description = f"4 rounds of {steps} steps of size {step:.2g}, prior and theta given data"
-    verdict = by_uniforms(check_name, np.column_stack([p, joint]), description)
+    result = by_uniforms(check_name, np.column_stack([p, joint]), description)
     scale = float(2 * special.polygamma(1, N_TOSSED / 2 + 1)) ** 0.5  # of theta given as many heads as tails
     move = distance(begin[:, None], theta[:, None], scale)
-    yield unless_still(verdict, move, _MOVE, f"in {steps} steps")
+    yield unless_still(result, move, _MOVE, f"in {steps} steps")

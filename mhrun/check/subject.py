@@ -131,7 +131,7 @@ class Subject:
         step_size: of all checks; None to search for one.
         surrogate: of all targets, see `mhrun.target.Target`.
         kind: what is checked: rule, pairing, proposal, dynamics or kernel. The other parts are the plainest.
-        notes: lines on what is checked, for the reader of the verdicts.
+        notes: lines on what is checked, for the reader of the results.
     """
 
     name: str

@@ -32,7 +32,7 @@ CHECKS: dict[str, Check] = {
 
 
 def run_suite(subject: Subject, chosen: Sequence[str] | None) -> Iterator[CheckResult]:
-    """Yield the verdicts of all checks, or of the chosen ones; a check that raises an error fails.
+    """Yield the results of all checks, or of the chosen ones; a check that raises an error fails.
 
     Raises:
         UserError: an unknown check, or incompatible parts.
@@ -55,17 +55,17 @@ def run_suite(subject: Subject, chosen: Sequence[str] | None) -> Iterator[CheckR
 
 
 def _judged(check: Check, subject: Subject) -> Iterator[CheckResult]:
-    """Yield the verdicts of a check; those that hold with a small p are made again, with more chains."""
-    verdicts = list(check(subject))
-    if any(_doubtful(verdict) for verdict in verdicts):
+    """Yield the results of a check; it is repeated with more chains if any of them holds with a small p."""
+    results = list(check(subject))
+    if any(_doubtful(result) for result in results):
         larger = replace(subject, chains=REPEATED * subject.chains, seed=derive_key(subject.seed, "again"))
-        repetitions = {verdict.check: verdict for verdict in check(larger)}
-        verdicts = [
-            after_repetition(verdict, repetitions[verdict.check]) if _doubtful(verdict) else verdict
-            for verdict in verdicts
+        repetitions = {result.check: result for result in check(larger)}
+        results = [
+            after_repetition(result, repetitions[result.check]) if _doubtful(result) else result
+            for result in results
         ]
-    yield from verdicts
+    yield from results
 
 
-def _doubtful(verdict: CheckResult) -> bool:
-    return verdict.outcome == HOLDS and verdict.p is not None and verdict.p <= DOUBTFUL
+def _doubtful(result: CheckResult) -> bool:
+    return result.outcome == HOLDS and result.p is not None and result.p <= DOUBTFUL

@@ -209,7 +209,7 @@ def test_draws_under_the_density_of_the_rate_in_place_of_its_logarithm_fail(rng,
     y = given.data.part(0, n)["y"].numpy()
     rate = rng.gamma(n + jacobian, 1 / (1 + y.sum(1))[:, None, None], (sets, 1, 40))
     found = calibrated("exact", model, given, np.log(rate)[..., None], lambda draws: float(draws.size), 1, 0)
-    assert found.verdict.outcome == outcome, found.verdict
+    assert found.result.outcome == outcome, found.result
 
 
 def test_a_right_model_holds(project, capsys):

@@ -26,7 +26,7 @@ def is_calibration(overrides: Sequence[str]) -> bool:
 
 
 def calibrate(overrides: Sequence[str], folders: Sequence[Path], *, as_json: bool) -> int:
-    """Calibrate each method of an experiment, print the verdicts, and return 1 if one fails.
+    """Calibrate each method of an experiment, print the results, and return 1 if one fails.
 
     Raises:
         UserError: invalid overrides, or a model that cannot be simulated.
@@ -50,7 +50,7 @@ def calibrate(overrides: Sequence[str], folders: Sequence[Path], *, as_json: boo
             raise UserError(f"{name}: {error}") from error
     seconds = time.perf_counter() - began
     (print_json if as_json else print_table)(study, calibrations, seconds)
-    has_failed = any(calibration.verdict.outcome == FAILS for calibration in calibrations.values())
+    has_failed = any(calibration.result.outcome == FAILS for calibration in calibrations.values())
     return FAILED if has_failed else OK
 
 

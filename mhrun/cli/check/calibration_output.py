@@ -1,4 +1,4 @@
-"""The verdicts and ranks of a calibration, as tables or JSON."""
+"""The results and ranks of a calibration, as tables or JSON."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ def coloured(outcome: str) -> str:
 
 
 def print_table(study: Study, calibrations: Mapping[str, MethodCalibration], seconds: float) -> None:
-    """Print the verdicts and the ranks as tables, and what could have been seen."""
+    """Print the results and the ranks as tables, and what could have been seen."""
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else 160)
-    _print_verdicts(console, study.experiment, calibrations)
+    _print_results(console, study.experiment, calibrations)
     for name, calibration in calibrations.items():
         if calibration.histograms:
             _print_ranks(console, name, calibration)
     _print_conclusion(console, study, calibrations, seconds)
 
 
-def _print_verdicts(console: Console, experiment: str, calibrations: Mapping[str, MethodCalibration]) -> None:
+def _print_results(console: Console, experiment: str, calibrations: Mapping[str, MethodCalibration]) -> None:
     table = _table(f"calibration of {experiment}", "method", "verdict", "what was found")
     for name, calibration in calibrations.items():
-        table.add_row(name, coloured(calibration.verdict.outcome), calibration.verdict.detail)
+        table.add_row(name, coloured(calibration.result.outcome), calibration.result.detail)
     console.print(table)
 
 
@@ -75,8 +75,8 @@ def _print_conclusion(
     from mhrun.check.calibration import unseen_width
     from mhrun.check.results import FAILS, FALSE_ALARMS, HOLDS
 
-    failed = [name for name, calibration in calibrations.items() if calibration.verdict.outcome == FAILS]
-    judged = sum(calibration.verdict.outcome in (HOLDS, FAILS) for calibration in calibrations.values())
+    failed = [name for name, calibration in calibrations.items() if calibration.result.outcome == FAILS]
+    judged = sum(calibration.result.outcome in (HOLDS, FAILS) for calibration in calibrations.values())
     conclusion = "no method fails"
     if failed:
         conclusion = (
@@ -113,10 +113,10 @@ def print_json(study: Study, calibrations: Mapping[str, MethodCalibration], seco
         "seed": study.seed,
         "false_alarms": FALSE_ALARMS,
         "seconds": round(seconds, 1),
-        "fails": sum(calibration.verdict.outcome == FAILS for calibration in calibrations.values()),
+        "fails": sum(calibration.result.outcome == FAILS for calibration in calibrations.values()),
         "checks": [
             {
-                **calibration.verdict._asdict(),
+                **calibration.result._asdict(),
                 "ranks": calibration.histograms,
                 "p_of_quantities": calibration.p,
             }

@@ -35,7 +35,7 @@ _OF_AN_EXPERIMENT = ("model", "data", "monitor", "target")  # which a part is ch
 
 
 def check(overrides: Sequence[str], folders: Sequence[Path], *, as_json: bool = False) -> int:
-    """Run the checks of a part, print their verdicts, and return 1 if one fails or has no power.
+    """Run the checks of a part, print their results, and return 1 if one fails or has no power.
 
     Raises:
         UserError: invalid arguments, or incompatible parts.
@@ -65,20 +65,20 @@ def check(overrides: Sequence[str], folders: Sequence[Path], *, as_json: bool = 
     checks = (
         None if names is None else [str(name) for name in (names if OmegaConf.is_list(names) else [names])]
     )
-    began, verdicts = time.perf_counter(), []
+    began, results = time.perf_counter(), []
     try:
-        for verdict in run_suite(subject, checks):
-            verdicts.append(verdict)
+        for result in run_suite(subject, checks):
+            results.append(result)
             if not as_json and sys.stderr.isatty():
-                print(f"\r\x1b[K{verdict.check}: {verdict.outcome}", end="", file=sys.stderr, flush=True)
+                print(f"\r\x1b[K{result.check}: {result.outcome}", end="", file=sys.stderr, flush=True)
     except Refusal as error:
         raise UserError(f"{' '.join(overrides)}: {error}") from error
     finally:
         if not as_json and sys.stderr.isatty():
             print("\r\x1b[K", end="", file=sys.stderr)
     seconds = time.perf_counter() - began
-    (show_json if as_json else show_table)(verdicts, subject, seconds)
-    return FAILED if any(verdict.outcome in NOT_PASSED for verdict in verdicts) else OK
+    (show_json if as_json else show_table)(results, subject, seconds)
+    return FAILED if any(result.outcome in NOT_PASSED for result in results) else OK
 
 
 def _composed(overrides: list[str], folders: Sequence[Path]) -> DictConfig:

@@ -27,8 +27,8 @@ _OF_KERNELS = (
 )
 
 
-def show_table(verdicts: Sequence[CheckResult], subject: Subject, seconds: float) -> None:
-    """Print the verdicts as a table, plain columns into a pipe, and a conclusion."""
+def show_table(results: Sequence[CheckResult], subject: Subject, seconds: float) -> None:
+    """Print the results as a table, plain columns into a pipe, and a conclusion."""
     from rich.console import Console
 
     from mhrun.check.declared import denials
@@ -38,48 +38,48 @@ def show_table(verdicts: Sequence[CheckResult], subject: Subject, seconds: float
     console = Console(width=None if screen else 10_000)
     console.print(f"[bold]{title}[/]", highlight=False)  # a table would pad it
     if screen:
-        console.print(_table(_merged(verdicts)))
+        console.print(_table(_merged(results)))
     else:  # into a file or a pipe go plain columns, a line for each check
-        rows = [("check", "verdict", "what was found"), *(verdict[:3] for verdict in _merged(verdicts))]
+        rows = [("check", "verdict", "what was found"), *(result[:3] for result in _merged(results))]
         widths = [max(len(row[k]) for row in rows) for k in range(2)]
         for check, outcome, detail in rows:
             print(f"{check:<{widths[0]}}  {outcome:<{widths[1]}}  {detail}")
-    conclusion = _conclusion(verdicts, subject, seconds)
-    for line in (*conclusion, *subject.notes, *_not_run(subject), *denials(subject, verdicts)):
+    conclusion = _conclusion(results, subject, seconds)
+    for line in (*conclusion, *subject.notes, *_not_run(subject), *denials(subject, results)):
         console.print(line, highlight=False)
-    if _biased(verdicts, subject) and subject.kind != "dynamics":
+    if _biased(results, subject) and subject.kind != "dynamics":
         has_rule = subject.make(subject.n, subject.m).rule is not None
         console.print(_OF_RULES if has_rule else _OF_KERNELS, highlight=False)
 
 
-def _table(verdicts: Sequence[CheckResult]) -> Table:
+def _table(results: Sequence[CheckResult]) -> Table:
     from rich.table import Table
 
     table = Table()
     for heading in ("check", "verdict", "what was found"):
         table.add_column(heading)
-    for verdict in verdicts:
-        table.add_row(verdict.check, coloured(verdict.outcome), verdict.detail.replace("[", r"\["))
+    for result in results:
+        table.add_row(result.check, coloured(result.outcome), result.detail.replace("[", r"\["))
     return table
 
 
-def _conclusion(verdicts: Sequence[CheckResult], subject: Subject, seconds: float) -> list[str]:
+def _conclusion(results: Sequence[CheckResult], subject: Subject, seconds: float) -> list[str]:
     """Return what failed, and how often that happens by chance, which is beside the point if all of it crashed."""
     from mhrun.check.results import FAILS, FALSE_ALARMS, NO_POWER
 
-    failed = [verdict for verdict in verdicts if verdict.outcome == FAILS]
+    failed = [result for result in results if result.outcome == FAILS]
     lists = {
-        f"{len(failed)} fail": [verdict.check for verdict in failed],
-        "No power": [verdict.check for verdict in verdicts if verdict.outcome == NO_POWER],
-        "Biased": _biased(verdicts, subject),
+        f"{len(failed)} fail": [result.check for result in failed],
+        "No power": [result.check for result in results if result.outcome == NO_POWER],
+        "Biased": _biased(results, subject),
     }
     # Names contain commas.
     sentences = [f"{heading}: {'; '.join(names)}." for heading, names in lists.items() if names]
     found = " ".join(sentences if failed else ["no check fails.", *sentences])
-    if failed and all(verdict.crashed for verdict in failed):
+    if failed and all(result.crashed for result in failed):
         return [f"{found} {seconds:.0f} s. Seed {subject.seed}."]
     chance = f"A correct kernel fails this page with probability {scientific(FALSE_ALARMS, 1)}."
-    return [f"{found} {seconds:.0f} s. {chance} Seed {subject.seed}.", _unseen(verdicts, subject)]
+    return [f"{found} {seconds:.0f} s. {chance} Seed {subject.seed}.", _unseen(results, subject)]
 
 
 def _not_run(subject: Subject) -> list[str]:
@@ -91,34 +91,34 @@ def _not_run(subject: Subject) -> list[str]:
     ]
 
 
-def _biased(verdicts: Sequence[CheckResult], subject: Subject) -> list[str]:
+def _biased(results: Sequence[CheckResult], subject: Subject) -> list[str]:
     """Return the checks that measured a bias; biases of proposals do not count."""
     from mhrun.check.results import MEASURED
 
     if subject.kind == "proposal":
         return []
-    return [v.check for v in verdicts if v.outcome == MEASURED and ": biased (" in v.detail]
+    return [v.check for v in results if v.outcome == MEASURED and ": biased (" in v.detail]
 
 
-def _merged(verdicts: Sequence[CheckResult]) -> list[CheckResult]:
-    """Return verdicts to print: one for all checks that raised the same error, in the place of the first."""
-    counts = Counter(verdict.detail for verdict in verdicts if verdict.crashed)
+def _merged(results: Sequence[CheckResult]) -> list[CheckResult]:
+    """Return results to print: one for all checks that raised the same error, in the place of the first."""
+    counts = Counter(result.detail for result in results if result.crashed)
     printed: dict[tuple[str, str], CheckResult] = {}
-    for verdict in verdicts:
-        count = counts[verdict.detail] if verdict.crashed else 1
-        name = f"{count} checks" if count > 1 else verdict.check
-        printed.setdefault((name, verdict.detail), verdict._replace(check=name))
+    for result in results:
+        count = counts[result.detail] if result.crashed else 1
+        name = f"{count} checks" if count > 1 else result.check
+        printed.setdefault((name, result.detail), result._replace(check=name))
     return list(printed.values())
 
 
-def _unseen(verdicts: Sequence[CheckResult], subject: Subject) -> str:
+def _unseen(results: Sequence[CheckResult], subject: Subject) -> str:
     """Return what errors the checks do not see: of the variance where they judge it, or in standard errors."""
     from mhrun.check.results import HOLDS, NO_POWER, NONE, Z
 
     # The standard errors of what fails are those of a wrong distribution.
-    limits = [v.unseen for v in verdicts if v.unseen is not None and v.outcome == HOLDS]
+    limits = [v.unseen for v in results if v.unseen is not None and v.outcome == HOLDS]
     setting = f"chains={25 * subject.chains}"
-    if all(v.outcome in (NO_POWER, NONE) for v in verdicts):
+    if all(v.outcome in (NO_POWER, NONE) for v in results):
         return "No check had power: nothing is known of the distribution."
     if not limits:
         return f"An error within {Z:.1f} standard errors (±) passes unseen; with {setting} they are a fifth as large."
@@ -129,8 +129,8 @@ def _unseen(verdicts: Sequence[CheckResult], subject: Subject) -> str:
     )
 
 
-def show_json(verdicts: Sequence[CheckResult], subject: Subject, seconds: float) -> None:
-    """Print the verdicts as JSON."""
+def show_json(results: Sequence[CheckResult], subject: Subject, seconds: float) -> None:
+    """Print the results as JSON."""
     from mhrun import __version__
     from mhrun.check.results import FAILS, FALSE_ALARMS, NO_POWER
 
@@ -143,10 +143,10 @@ def show_json(verdicts: Sequence[CheckResult], subject: Subject, seconds: float)
         "seed": subject.seed,
         "false_alarms": FALSE_ALARMS,
         "seconds": round(seconds, 1),
-        "fails": sum(verdict.outcome == FAILS for verdict in verdicts),
+        "fails": sum(result.outcome == FAILS for result in results),
         "periods_not_judged": list(subject.unseen_periods),
         "notes": list(subject.notes),
-        "no_power": sum(verdict.outcome == NO_POWER for verdict in verdicts),
-        "checks": [{key: finite(value) for key, value in verdict._asdict().items()} for verdict in verdicts],
+        "no_power": sum(result.outcome == NO_POWER for result in results),
+        "checks": [{key: finite(value) for key, value in result._asdict().items()} for result in results],
     }
     print(json.dumps(content, indent=2))
