@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mhrun.check.models import Counting
 from mhrun.check.results import FAILS, HOLDS, NONE, CheckResult
 from mhrun.check.subject import ChainPaths, Subject
-from mhrun.check.targets import Counting, Known, free_mean, gaussian_mean, holed, regression
+from mhrun.check.targets import Known, free_mean, gaussian_mean, holed, regression
 from mhrun.compiled import compile_loop
 from mhrun.errors import UserError
 from mhrun.parts import ARRIVALS, Kernel

@@ -12,14 +12,13 @@ from scipy import special
 from torch import Tensor
 
 from mhrun.array_types import FloatArray
+from mhrun.check.models import BoundedFunction, BoundedMean, gaussian_gap, location_bounds
 from mhrun.data import Dataset
 from mhrun.models.bounds import constant_bounds
 from mhrun.models.function import FunctionModel
-from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.logistic import Logistic
 from mhrun.target import Target
 from mhrun.types import Bounds, Model, Reference, Rows
-from mhrun.types.capabilities import HasBounds, HasLowerBounds, bound_kinds_of, offers
 
 
 class Known(NamedTuple):
@@ -54,39 +53,6 @@ class Known(NamedTuple):
         return Target(self.model, self.data, surrogate=surrogate, temper=self.temper)
 
 
-class BoundedFunction(FunctionModel):
-    """A function with bounds on its terms and a lower bound log B_i (C, m), for kernels that need one of them."""
-
-    def __init__(
-        self,
-        log_lik: Callable[[Tensor, Any], Tensor],
-        start: list[float],
-        log_prior: Callable[[Tensor], Tensor] | None = None,
-        *,
-        bounds: Callable[[Rows, str, Reference | None], Bounds],
-        lower_bound: Callable[[Tensor, Any, Tensor | None], Tensor],
-    ) -> None:
-        super().__init__(log_lik, start, log_prior, batched=True, bounds=bounds)
-        self._lower_bound = lower_bound
-
-    def lower_bound(self, theta: Tensor, rows: Rows, anchor: Tensor | None = None) -> Tensor:
-        """Return log B_i, see `mhrun.types.Model`."""
-        return self._lower_bound(theta, rows, anchor)
-
-
-class BoundedMean(GaussianMean):
-    """A Gaussian mean with a lower bound that leaves about a quarter of the data bright."""
-
-    def lower_bound(self, theta: Tensor, rows: Rows, anchor: Tensor | None = None) -> Tensor:
-        """Return l_i - 0.05 - (x_i - theta)^2 / 4, (C, m)."""
-        return self.log_lik(theta, rows) - _gap(rows["x"] - theta)
-
-
-def _gap(distance: Tensor) -> Tensor:
-    """Return l_i - log B_i of a Gaussian datum at a distance from its mean."""
-    return 0.05 + 0.25 * distance.square()
-
-
 def gaussian_mean(n: int) -> Known:
     """The mean of n draws from N(theta, 1): a normal posterior. Its model has compiled pieces."""
     x = np.random.default_rng(11).normal(0.7, 1.0, n)
@@ -102,8 +68,8 @@ def gaussian_mean(n: int) -> Known:
         Dataset.of(x),
         lambda rng, t: mean + sd * (t**0.5 * rng.standard_normal(len(t)))[:, None],
         uniforms,
-        np.array([mean]),
-        sd,
+        centre=np.array([mean]),
+        scale=sd,
     )
 
 
@@ -130,8 +96,8 @@ def tempered_likelihood(n: int) -> Known:
         Dataset.of(x),
         draw,
         uniforms,
-        mean,
-        float(sd[0]),
+        centre=mean,
+        scale=float(sd[0]),
         temper="likelihood",
     )
 
@@ -183,7 +149,8 @@ def mixture() -> Known:
     def uniforms(theta: FloatArray, temperature: FloatArray) -> FloatArray:
         return by_temperature(lambda v, cdf: np.interp(v, grid, cdf), theta[:, 0], temperature)[:, None]
 
-    return Known("mixture with two modes", model, Dataset.of(x), draw, uniforms, np.array([0.0]), scale)
+    data, centre = Dataset.of(x), np.array([0.0])
+    return Known("mixture with two modes", model, data, draw, uniforms, centre=centre, scale=scale)
 
 
 DIM = 6
@@ -228,7 +195,7 @@ def correlated() -> Known:
 
     def lower_bound(theta: Tensor, rows: Any, anchor: Tensor | None) -> Tensor:
         residual = (rows["x"] - theta[:, None]) @ half.T
-        return log_lik(theta, rows) - _gap(residual).sum(-1)
+        return log_lik(theta, rows) - gaussian_gap(residual).sum(-1)
 
     model = BoundedFunction(log_lik, [0.0] * DIM, bounds=bounds, lower_bound=lower_bound)
     return Known(
@@ -237,9 +204,9 @@ def correlated() -> Known:
         Dataset.of(x),
         draw,
         uniforms,
-        mean,
-        1.0,
-        root @ root.T,
+        centre=mean,
+        scale=1.0,
+        covariance=root @ root.T,
     )
 
 
@@ -273,9 +240,9 @@ def regression(n: int) -> Known:
         data,
         draw,
         uniforms,
-        mode,
-        scale,
-        covariance,
+        centre=mode,
+        scale=scale,
+        covariance=covariance,
     )
 
 
@@ -305,13 +272,21 @@ def positive() -> Known:
         return rng.gamma(np.broadcast_to((shape - 1) / t + 1, (len(t), 2))) * t / rate
 
     model = FunctionModel(log_lik, [1.0, 1.0], log_prior, batched=True)
-    data, sd = Dataset.of(x), shape**0.5 / rate
+    sd = shape**0.5 / rate
     return Known(
-        "two positive rates", model, data, draw, uniforms, shape / rate, float(sd.min()), np.diag(sd**2)
+        "two positive rates",
+        model,
+        Dataset.of(x),
+        draw,
+        uniforms,
+        centre=shape / rate,
+        scale=float(sd.min()),
+        covariance=np.diag(sd**2),
     )
 
 
 N_TOSSED = 10
+"""Tosses of `tossed`."""
 
 
 def tossed(heads: int, surrogate: str = "none") -> Target:
@@ -341,46 +316,6 @@ def tossed(heads: int, surrogate: str = "none") -> Target:
     return Target(model, Dataset.of(x), surrogate=surrogate)
 
 
-class Counting:
-    """A model that counts the rows it evaluates and has no faster forms."""
-
-    def __init__(self, model: Model) -> None:
-        self.dim, self.names = model.dim, model.names
-        self._model = model
-        self.bound_kinds = bound_kinds_of(model)
-        self.values = 0  # log-likelihoods alone
-        self.gradients = 0  # with a gradient
-
-    def init(self, chains: int, draws: Any) -> Tensor:
-        """As the model."""
-        return self._model.init(chains, draws)
-
-    def log_prior(self, theta: Tensor) -> Tensor:
-        """As the model."""
-        return self._model.log_prior(theta)
-
-    def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
-        """As the model."""
-        assert offers(self._model, HasBounds)
-        return self._model.bounds(data, kind, reference)
-
-    def lower_bound(self, theta: Tensor, rows: Any, anchor: Tensor | None = None) -> Tensor:
-        """As the model, and count: a bound is an evaluation too."""
-        assert offers(self._model, HasLowerBounds)
-        return self._counted(self._model.lower_bound(theta, rows, anchor), theta)
-
-    def log_lik(self, theta: Tensor, rows: Any) -> Tensor:
-        """As the model, and count."""
-        return self._counted(self._model.log_lik(theta, rows), theta)
-
-    def _counted(self, log_lik: Tensor, theta: Tensor) -> Tensor:
-        if theta.requires_grad and torch.is_grad_enabled():
-            self.gradients += math.prod(log_lik.shape)
-        else:
-            self.values += math.prod(log_lik.shape)
-        return log_lik
-
-
 def free_mean(n: int) -> Known:
     """Return the target of `gaussian_mean` whose model has no faster forms."""
 
@@ -391,7 +326,7 @@ def free_mean(n: int) -> Known:
         return -0.5 * theta[:, 0] ** 2
 
     def lower_bound(theta: Tensor, rows: Any, anchor: Tensor | None) -> Tensor:
-        return log_lik(theta, rows) - _gap(rows["x"] - theta)
+        return log_lik(theta, rows) - gaussian_gap(rows["x"] - theta)
 
     model = BoundedFunction(log_lik, [0.0], log_prior, bounds=location_bounds, lower_bound=lower_bound)
     return gaussian_mean(n)._replace(model=model)
@@ -405,13 +340,3 @@ def holed() -> Target:
 
     model = FunctionModel(log_lik, [0.0], batched=True, bounds=location_bounds)
     return Target(model, gaussian_mean(30).data)
-
-
-def location_bounds(data: Rows, kind: str, reference: Reference | None) -> Bounds:
-    """Bounds of a term whose derivative in theta (C, 1) is at most |x| + |theta|: a mean, or two opposite ones."""
-
-    def width(theta: Tensor, to: Tensor) -> Tensor:
-        farthest = torch.maximum(theta.abs(), to.abs())[:, 0].clamp_min(1.0)
-        return (to - theta).abs()[:, 0] * farthest
-
-    return Bounds(1 + data["x"].abs(), width)
