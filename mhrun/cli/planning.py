@@ -168,7 +168,7 @@ def _planned(
     from mhrun.engine.jobs import jobs_of, separable
     from mhrun.engine.settings import Settings
     from mhrun.store.identity import method_digest
-    from mhrun.store.sharing import found as found_elsewhere
+    from mhrun.store.sharing import finished_elsewhere
 
     runtime = config["runtime"]
     settings = Settings(config["executor"], runtime["threads"], runtime["block_seconds"])
@@ -183,7 +183,7 @@ def _planned(
             method
             for method in methods
             if digests[method.name] not in seen_digests
-            and found_elsewhere(folder, method.name, digests[method.name]) is None
+            and finished_elsewhere(folder, method.name, digests[method.name]) is None
         ]
         seen_digests |= set(digests.values())
     # A forced run starts again: it has no folder to resume from.

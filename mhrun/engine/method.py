@@ -270,10 +270,10 @@ def target_attributes(method: Method) -> dict[str, Any]:
 
     They are its kind, T, what it acts on, the number of data, the share of gradients, and what a pilot found, as JSON.
     """
-    found = samples(method.kernel, method.plan)
+    sampled = samples(method.kernel, method.plan)
     return {
-        KIND: describe_kind(found, kind_of(found, method.target.energy_noise)),
-        TEMPERATURE: found.temperature,
+        KIND: describe_kind(sampled, kind_of(sampled, method.target.energy_noise)),
+        TEMPERATURE: sampled.temperature,
         TEMPER: method.target.temper,
         N_DATA: method.target.n,
         SEPARATE: method.kernel.separate_gradients(),

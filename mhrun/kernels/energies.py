@@ -42,7 +42,7 @@ class Energies:
             Refusal: no anchor was given, and none found; or H_0 is not finite.
         """
         if self._memo is None or self._memo[0] is not target:
-            point = (_found(target) if self.anchor is None else self.anchor).to(target.device)
+            point = (_low_energy_point(target) if self.anchor is None else self.anchor).to(target.device)
             total = float(target.full_log_lik(point[None]))
             lowest = -total - float(target.model.log_prior(point[None]))
             if not math.isfinite(lowest):
@@ -189,7 +189,7 @@ class Energies:
         return var
 
 
-def _found(target: Target) -> Tensor:
+def _low_energy_point(target: Target) -> Tensor:
     """Return a point (D,) with an energy that hardly any other is below.
 
     Raises:

@@ -46,14 +46,14 @@ class Samples(NamedTuple):
         return EXACT if self.distribution == "tempered" and self.m is None else APPROXIMATE
 
 
-def kind_of(found: Samples, energy_noise: float) -> str:
+def kind_of(sampled: Samples, energy_noise: float) -> str:
     """Return the kind of a method, see `Samples.kind`; none is exact on energies with noise of this variance."""
-    return APPROXIMATE if found.kind == EXACT and energy_noise else found.kind
+    return APPROXIMATE if sampled.kind == EXACT and energy_noise else sampled.kind
 
 
-def describe_kind(found: Samples, kind: str) -> str:
+def describe_kind(sampled: Samples, kind: str) -> str:
     """Return a kind as tables show it: `DECLARED` if it is exact by what a part of the user's declares."""
-    return DECLARED if kind == EXACT and found.declared else kind
+    return DECLARED if kind == EXACT and sampled.declared else kind
 
 
 def samples(kernel: Kernel, plan: Plan) -> Samples:

@@ -44,7 +44,7 @@ class Finished(NamedTuple):
     steps: int = 0  # after burn-in; 0 if they are unknown
 
 
-def found(folder: RunFolder, name: str, digest: str) -> Path | None:
+def finished_elsewhere(folder: RunFolder, name: str, digest: str) -> Path | None:
     """Return where another run of the same experiment has this method, done and undamaged; None if none has.
 
     Args:
@@ -108,7 +108,7 @@ def take(folder: RunFolder, name: str, digest: str) -> str | None:
     target = folder.method(name)
     if has_begun(target):
         return None
-    source = found(folder, name, digest)
+    source = finished_elsewhere(folder, name, digest)
     if source is None:
         return None
     partial = target.with_name(f".{name}.partial")

@@ -137,11 +137,13 @@ class Differences:
         """Return the largest absolute term over all data (C,): exact, or the model's bound."""
         return self._all.largest(origin, candidate)
 
-    def add_noise(self, found: Difference, draws: Draws) -> Difference:
+    def add_noise(self, difference: Difference, draws: Draws) -> Difference:
         """Return a difference of two energies, divided by n, with the target's noise (`energy_noise`) on each."""
         variance = 2 * self._noise / self._read().n ** 2
         z = draws.normal(Purpose.EXCHANGE, 1)[:, 0]
-        return found._replace(mean=found.mean + variance**0.5 * z, error=found.error + variance)
+        return difference._replace(
+            mean=difference.mean + variance**0.5 * z, error=difference.error + variance
+        )
 
 
 def _sizes(m: int, like: Tensor) -> Tensor:

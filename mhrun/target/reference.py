@@ -39,8 +39,8 @@ class Differentiable(Protocol):
         ...
 
 
-class Found(NamedTuple):
-    """The mode and what is known there, float64."""
+class LaplaceMode(NamedTuple):
+    """The mode, and the Laplace approximation and derivatives of the log-likelihood there, float64."""
 
     theta: Tensor  # (D,)
     root: Tensor  # (D, D) Cholesky factor of the Laplace approximation's covariance
@@ -66,7 +66,7 @@ def low_energy(model: Model, data: Dataset) -> Tensor:
     return torch.from_numpy(theta).to(data.device)
 
 
-def find_reference(model: Model, data: Dataset) -> Found:
+def find_reference(model: Model, data: Dataset) -> LaplaceMode:
     """Return the mode of the posterior at temperature 1.
 
     L-BFGS finds the mode given some of the data. Newton steps on all data lead from there, with the Hessian of these
@@ -99,14 +99,14 @@ def _differentiated() -> Iterator[None]:
         ) from error
 
 
-def _search_result(model: Model, data: Dataset) -> Found:
+def _search_result(model: Model, data: Dataset) -> LaplaceMode:
     theta, cost = first_point(model, data.device).cpu().numpy()[0], 0
     units = np.ones_like(theta)
     for scaling in range(_SCALINGS + 1):
         end = _attempt(model, data, theta, units)
-        cost += end.found.n_grad if end.found is not None else end.n_grad
-        if end.found is not None:
-            return end.found._replace(n_grad=cost)
+        cost += end.mode.n_grad if end.mode is not None else end.n_grad
+        if end.mode is not None:
+            return end.mode._replace(n_grad=cost)
         if scaling < _SCALINGS:
             theta, units = end.theta, _units(model, data, end.theta)
             cost += min(_FEW, data.n) * len(theta)
@@ -116,7 +116,7 @@ def _search_result(model: Model, data: Dataset) -> Found:
 class _End(NamedTuple):
     """Where a search ended, and the mode if it is one."""
 
-    found: Found | None
+    mode: LaplaceMode | None
     theta: np.ndarray  # (D,)
     n_grad: int
 
@@ -150,7 +150,7 @@ def _attempt(model: Model, data: Dataset, theta: np.ndarray, units: np.ndarray) 
         point = point + root @ step
     if root is None or not distance < _NEAR:
         return _End(None, theta, cost)
-    return _End(Found(point, root, gradient, hessian, cost), theta, cost)
+    return _End(LaplaceMode(point, root, gradient, hessian, cost), theta, cost)
 
 
 def _units(model: Model, data: Dataset, theta: np.ndarray) -> np.ndarray:

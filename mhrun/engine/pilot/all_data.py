@@ -31,26 +31,26 @@ _PROBES = 2
 _MISFIT = 0.3  # a gradient that is off by a larger share: the curvature is not that of all data
 
 
-def without_absent(surface: Surface, found: CurvedModes) -> tuple[Surface, CurvedModes]:
+def without_absent(surface: Surface, curved: CurvedModes) -> tuple[Surface, CurvedModes]:
     """Return a surface and its modes: those of all data if the given part has nothing of what decides on a coordinate.
 
     For example, no datum of the part has some value of a category: the coordinate is flat there if its prior is, and
     the posterior would seem to be improper.
     """
-    curvature, n = found.curvature, surface.target.n
-    if found.proper or curvature is None or surface.size > _NEARLY_ALL * n:
-        return surface, found
+    curvature, n = curved.curvature, surface.target.n
+    if curved.proper or curvature is None or surface.size > _NEARLY_ALL * n:
+        return surface, curved
     diagonal = curvature.diagonal().abs()
     flat = diagonal <= _NOTHING * diagonal.max()
     if not bool(flat.any()) or 2.0 * len(curvature) ** 2 * n > _AFFORDABLE:
-        return surface, found
-    whole, mode = surface.of_all_data(), found.modes.theta[found.modes.best]
+        return surface, curved
+    whole, mode = surface.of_all_data(), curved.modes.theta[curved.modes.best]
     points = torch.stack([mode, mode + flat.to(mode)])
     part, all_data = (each.value_and_grad(points)[1].cpu() for each in (surface, whole))
     changes, on_part = ((grad[1] - grad[0])[flat].abs().max() for grad in (all_data, part))
     if not float(changes) > _MORE * float(on_part):
-        return surface, found
-    return whole, find_curved_modes(whole, found.modes.theta)
+        return surface, curved
+    return whole, find_curved_modes(whole, curved.modes.theta)
 
 
 class OnAllData(NamedTuple):
@@ -58,10 +58,10 @@ class OnAllData(NamedTuple):
 
     theta: Tensor  # (C, D)
     surface: Surface
-    found: CurvedModes  # of the surface
+    curved: CurvedModes  # of the surface
 
 
-def moved_to_all_data(surface: Surface, found: CurvedModes) -> OnAllData:
+def moved_to_all_data(surface: Surface, curved: CurvedModes) -> OnAllData:
     """Return modes of a part of the data, moved to those of all data.
 
     By Newton steps, which take a pass over the data each. Where these, or gradients at two random points, show that the
@@ -71,32 +71,32 @@ def moved_to_all_data(surface: Surface, found: CurvedModes) -> OnAllData:
 
     Args:
         surface: of the part; what is evaluated is added to its count.
-        found: its modes, with the curvature at the highest one.
+        curved: its modes, with the curvature at the highest one.
     """
-    modes, n = found.modes.theta, surface.target.n
-    assert found.curvature is not None
+    modes, n = curved.modes.theta, surface.target.n
+    assert curved.curvature is not None
     if surface.size > _NEARLY_ALL * n:
-        return OnAllData(modes, surface, found)
+        return OnAllData(modes, surface, curved)
     error = math.sqrt(n / surface.size - 1)
     moved = _Moved(modes, True)
     if error > _OFF * math.sqrt(surface.temperature):
-        moved = _by_newton_steps(surface, found, error)
-    can_tell = found.proper and 2.0 * modes.shape[1] ** 2 * n <= _AFFORDABLE
-    if can_tell and not (moved.fits and _has_curvature(surface, moved.theta[found.modes.best], found)):
+        moved = _by_newton_steps(surface, curved, error)
+    can_tell = curved.proper and 2.0 * modes.shape[1] ** 2 * n <= _AFFORDABLE
+    if can_tell and not (moved.fits and _has_curvature(surface, moved.theta[curved.modes.best], curved)):
         whole = surface.of_all_data()
-        found_on_all = find_curved_modes(whole, modes, units_of(found.curvature))
-        if found_on_all.proper:
-            return OnAllData(found_on_all.modes.theta, whole, found_on_all)
-    return OnAllData(moved.theta, surface, found)
+        curved_on_all = find_curved_modes(whole, modes, units_of(curved.curvature))
+        if curved_on_all.proper:
+            return OnAllData(curved_on_all.modes.theta, whole, curved_on_all)
+    return OnAllData(moved.theta, surface, curved)
 
 
-def _has_curvature(surface: Surface, mode: Tensor, found: CurvedModes) -> bool:
+def _has_curvature(surface: Surface, mode: Tensor, curved: CurvedModes) -> bool:
     """Return whether gradients on all data near a mode (D,) change as the curvature H says: by -H times the distance.
 
     At random points, a standard deviation off in each direction at T = 1.
     """
-    assert found.curvature is not None
-    eigenvalues, vectors = spectrum(found.curvature, proper=found.proper)
+    assert curved.curvature is not None
+    eigenvalues, vectors = spectrum(curved.curvature, proper=curved.proper)
     z = torch.randn(_PROBES, len(mode), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     offsets = torch.cat([torch.zeros_like(z[:1]), (z / eigenvalues.sqrt()) @ vectors.T])
     points = (mode.double().cpu() + offsets).to(mode)
@@ -112,7 +112,7 @@ class _Moved(NamedTuple):
     fits: bool  # whether the curvature may be that of all data
 
 
-def _by_newton_steps(surface: Surface, found: CurvedModes, error: float) -> _Moved:
+def _by_newton_steps(surface: Surface, curved: CurvedModes, error: float) -> _Moved:
     """Return modes of a part of the data, moved towards those of all data.
 
     The mode of a part is about sqrt(n / size - 1) standard deviations of the posterior at T = 1 off. Where that is more
@@ -122,13 +122,13 @@ def _by_newton_steps(surface: Surface, found: CurvedModes, error: float) -> _Mov
 
     Args:
         surface: of the part; what is evaluated is added to its count.
-        found: its modes, with the curvature at the highest one.
+        curved: its modes, with the curvature at the highest one.
         error: of the mode of a part, in standard deviations.
     """
-    modes, best, target = found.modes.theta, found.modes.best, surface.target
-    assert found.curvature is not None
+    modes, best, target = curved.modes.theta, curved.modes.best, surface.target
+    assert curved.curvature is not None
     fits = True
-    eigenvalues, vectors = spectrum(found.curvature, proper=found.proper)
+    eigenvalues, vectors = spectrum(curved.curvature, proper=curved.proper)
     # (D, D): |scaled x| is a distance in standard deviations at T = 1.
     scaled = (vectors * eigenvalues.sqrt()).T
     starts = modes.double().cpu().clone()

@@ -75,18 +75,18 @@ def scaled_start(
     if method.target.dim > most_scaled(method.target.model):
         modes = find_modes(surface, theta)
         return ScaledStart(modes.theta.to(theta.dtype) if bool(modes.theta.isfinite().all()) else theta)
-    surface, found = without_absent(surface, find_curved_modes(surface, theta))
-    modes, curvature, proper = found
+    surface, curved = without_absent(surface, find_curved_modes(surface, theta))
+    modes, curvature, proper = curved
     if not bool(modes.theta.isfinite().all()):
         return ScaledStart(theta)
     moved = None
     if proper and curvature is not None:  # the highest point of a ridge without an end is no mode
         modes, moved = without_low_modes(surface, modes, curvature)
-        found = found._replace(modes=modes)
+        curved = curved._replace(modes=modes)
     direction = flat_direction(surface, modes.theta[modes.best], curvature, proper=proper)
     start = ScaledStart(modes.theta.to(theta.dtype))
     if curvature is not None:
-        start = _with_scale(method, surface, found, theta, temperature, key)
+        start = _with_scale(method, surface, curved, theta, temperature, key)
     start = start._replace(moved=moved)
     if direction is not None:
         start = start._replace(
@@ -101,16 +101,16 @@ def scaled_start(
 
 
 def _with_scale(
-    method: Method, surface: Surface, found: CurvedModes, theta: Tensor, temperature: Tensor, key: int
+    method: Method, surface: Surface, curved: CurvedModes, theta: Tensor, temperature: Tensor, key: int
 ) -> ScaledStart:
     """Return the start with the scale that the curvature gives."""
     dim, follows = method.target.dim, method.kernel.follows
-    assert found.curvature is not None
-    kind = _kind_of_scale(method, found.curvature, proper=found.proper)
-    if follows and kind != "none" and not found.proper:
+    assert curved.curvature is not None
+    kind = _kind_of_scale(method, curved.curvature, proper=curved.proper)
+    if follows and kind != "none" and not curved.proper:
         unit = torch.eye(dim) if kind == "dense" else torch.ones(dim)
         return ScaledStart(theta, Scale(torch.zeros(dim), unit))
-    begins, surface, (modes, curvature, proper) = moved_to_all_data(surface, found)
+    begins, surface, (modes, curvature, proper) = moved_to_all_data(surface, curved)
     assert curvature is not None
     eigenvalues, vectors = spectrum(curvature, proper=proper)
     root = torch.linalg.cholesky(vectors @ torch.diag(1 / eigenvalues) @ vectors.T)
