@@ -70,7 +70,8 @@ def _with_minibatches(case: Case, check_name: str, step: float) -> CheckResult:
     tolerant = _is_tolerated(kernel)
     excess = max((abs(ratio - 1) - _TOLERATED) / error, (abs(mean) - _TOLERATED) / mean_error)
     if tolerant and deviation > Z >= excess:
-        finding = f"biased by no more than the {_TOLERATED:.0%} allowed"
+        size = "perhaps more" if excess > _DOUBTFUL else "no more"
+        finding = f"biased by {size} than the {_TOLERATED:.0%} allowed"
     detail = (
         f"variance {ratio:.3f} ± {error:.3f} of the target's, mean {mean:+.3f} ± {mean_error:.3f} of its sd: "
         f"{finding} (n = {subject.n:,}, {sizes:.3g} data a step, {where}, step {step:.2g})"

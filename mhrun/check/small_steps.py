@@ -48,8 +48,9 @@ _OF_GAIN = 0.25  # of it: how much more is tolerated
 def nearing(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     """A dynamics on all data has the target as its stationary distribution in the limit of small steps.
 
-    The target is a correlated normal distribution in six dimensions, and variances and covariances are judged. A
-    variance may be off by up to the `bias.in_small_steps` that the dynamics declares, and all of them by 2 % beyond.
+    The target is a correlated normal distribution in six dimensions, and means, variances and covariances are judged. A
+    variance may be off by up to the `bias.in_small_steps` that the dynamics declares, and all of them by 2 % beyond, or
+    2 % of a standard deviation.
     The error at the shortest steps must also be less than half of that at the longest, which are four times as long:
     an error that steps do not change is seen with less noise than in the limit.
     """
@@ -66,7 +67,7 @@ def temperature(subject: Subject, check_name: str) -> Iterator[CheckResult]:
 
 
 def _small_steps(subject: Subject, check_name: str, temperature: float) -> CheckResult:
-    """Judge the covariance of a dynamics in the limit of small steps, at a noise temperature."""
+    """Judge mean and covariance of a dynamics in the limit of small steps, at a noise temperature."""
     known = correlated()
     kernel, target = subject.exact(known), subject.target(known)
     if reason := _no_dynamics(subject, kernel, known, target):
@@ -109,7 +110,7 @@ def _small_steps(subject: Subject, check_name: str, temperature: float) -> Check
 
 
 class _Levels(NamedTuple):
-    """By how much second moments are off, see `_moments`, at the step sizes of `_LEVELS`."""
+    """By how much moments are off, see `_moments`, at the step sizes of `_LEVELS`."""
 
     steps: list[float]
     off: np.ndarray  # (K, levels)
@@ -148,7 +149,7 @@ def _at_levels(case: Case, temperature: float, name: str, shorter: int = 1) -> _
 
 
 class _Limit(NamedTuple):
-    """By how much second moments are off in the limit of small steps, each (K,)."""
+    """By how much moments are off in the limit of small steps, each (K,)."""
 
     off: np.ndarray
     error: np.ndarray
@@ -185,29 +186,31 @@ _MOMENTS = (
     "variance",
     *(f"variance in direction {d + 1} of {DIM}" for d in range(DIM)),
     *(f"covariance of directions {i + 1} and {j + 1} of {DIM}" for i, j in zip(*_PAIRS, strict=True)),
+    *(f"mean in direction {d + 1} of {DIM}" for d in range(DIM)),
 )
 # By how much of its `bias.in_small_steps` a dynamics may be off in each: in a direction between two principal axes, the
 # covariance is half of what their variances differ by.
-_PER_VARIANCE = np.repeat([1.0, 0.0], [1 + DIM, len(_PAIRS[0])])
+_PER_VARIANCE = np.repeat([1.0, 0.0], [1 + DIM, len(_PAIRS[0]) + DIM])
 
 
 def _moments(draws: CaseDraws, is_cold: np.ndarray, known: Known, temperature: float) -> np.ndarray:
-    """Return for each cold chain by how much second moments are off, (C, K), relative to the variances of the target.
+    """Return for each cold chain by how much moments are off, (C, K), in standard deviations of the target and squares.
 
-    Those of the principal axes of the target: the mean variance, the variances and the covariances, as in `_MOMENTS`.
+    Those along the principal axes of the target: the mean variance, the variances, the covariances and the means, as in
+    `_MOMENTS`. Second moments are about the target's mean, and hardly see that of the chain.
     """
     assert known.covariance is not None
     values, vectors = np.linalg.eigh(known.covariance * temperature)
     z = ((draws.theta[is_cold] - known.centre) @ vectors) / values**0.5
     is_valid = np.isfinite(z).all(-1, keepdims=True)
     z = np.where(is_valid, z, 0.0)
-    with np.errstate(invalid="ignore"):
-        products = (
-            z.swapaxes(1, 2) @ z / is_valid.sum(1, keepdims=True)
-        )  # (C, D, D); NaN without a valid draw
+    count = is_valid.sum(1)  # (C, 1)
+    with np.errstate(invalid="ignore"):  # NaN without a valid draw
+        products = z.swapaxes(1, 2) @ z / count[..., None]  # (C, D, D)
+        means = z.sum(1) / count
     variances = np.einsum("cdd->cd", products) - 1
     covariances = products[:, *_PAIRS]
-    moments = np.column_stack([variances.mean(1), variances, covariances])
+    moments = np.column_stack([variances.mean(1), variances, covariances, means])
     return moments[np.isfinite(moments).all(1)]
 
 
