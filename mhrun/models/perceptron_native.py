@@ -8,21 +8,19 @@ chains.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
-from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from mhrun.errors import UserError
 from mhrun.models.classes_native import NATIVE
 from mhrun.native import Piece, compiled, over_chains
+from mhrun.native.products import single_threaded_products
 from mhrun.native.tensors import fit_for_loops
 from mhrun.native.vectors import LONG
 
@@ -89,7 +87,7 @@ def _evaluated(
     assert parts is not None
     inputs = (theta.numpy(), x.numpy(), y.numpy(), scale, np.array(units), grad is not None)
     results = (values.numpy(), parts.numpy(), is_class)
-    with _single_threaded_products():
+    with single_threaded_products():
         over_chains(
             _loop(NATIVE[likelihood]),
             chains * blocks,
@@ -104,49 +102,6 @@ def _evaluated(
         wrong, classes = y[(y < 0) | (y >= units[-1])][0], units[-1]
         raise UserError(f"y holds the class {wrong}; with {classes} outputs, classes are 0 to {classes - 1}.")
     return values
-
-
-class _Limit:
-    """The number of threads of BLAS's matrix products, which all threads of the process share."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.users = 0
-        self.before: list[tuple[Any, int]] = []
-
-
-_limit = _Limit()
-
-
-@contextmanager
-def _single_threaded_products() -> Iterator[None]:
-    """Let matrix products have one thread; the last of several Python threads restores what the first found.
-
-    On the command line they have one anyway, and this takes two microseconds; elsewhere it takes tens of them.
-    """
-    with _limit.lock:
-        if not _limit.users:
-            _limit.before = [(library, library.num_threads) for library in _blas().lib_controllers]
-            for library, threads in _limit.before:
-                if threads != 1:
-                    library.set_num_threads(1)
-        _limit.users += 1
-    try:
-        yield
-    finally:
-        with _limit.lock:
-            _limit.users -= 1
-            if not _limit.users:
-                for library, threads in _limit.before:
-                    if threads != 1:
-                        library.set_num_threads(threads)
-
-
-@lru_cache(maxsize=1)
-def _blas() -> ThreadpoolController:
-    import scipy.linalg.cython_blas  # noqa: F401  # so that its library is loaded
-
-    return ThreadpoolController().select(user_api="blas")
 
 
 @lru_cache(maxsize=2)

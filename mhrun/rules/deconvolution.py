@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from scipy import fft, linalg, optimize, special
-from threadpoolctl import threadpool_limits
 
 from mhrun.array_types import Float64Array
 from mhrun.errors import Refusal
+from mhrun.native.products import single_threaded_products
 
 REACH = 20.0
 LARGEST_SIGMA = math.pi / math.sqrt(3)  # the standard deviation of the logistic distribution
@@ -132,9 +132,7 @@ def nonnegative(
     Raises:
         Refusal: an invalid setting.
     """
-    with threadpool_limits(
-        1, user_api="blas"
-    ):  # hundreds of small systems: see `mhrun.engine.execution.threads`
+    with single_threaded_products():  # hundreds of small systems: see `mhrun.engine.execution.threads`
         return _nonnegative(sigma, lam, round(steps_per_unit * reach), reach)
 
 

@@ -31,9 +31,7 @@ class PseudoMarginal(Rule):
 
     wants = ESTIMATES
     min_batch = 2
-    noise_limit = (
-        math.inf
-    )  # what counts is the noise of one estimate, not of the difference of two correlated ones
+    noise_limit = math.inf  # what counts is the noise of one estimate, not that of a difference of two
 
     def __init__(self, correct: bool = True) -> None:
         if not isinstance(correct, bool):

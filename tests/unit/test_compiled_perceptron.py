@@ -121,7 +121,10 @@ def test_neither_other_chains_nor_threads_change_the_bits_of_a_chain(monkeypatch
 
 @pytest.mark.parametrize("m", [9, perceptron_native.ROWS + 3])
 def test_calls_from_several_threads_at_once(m):
-    """Each has its numbers, and the products of others have as many threads as before."""
+    """Each has its numbers, and the products of others have as many threads as before.
+
+    The limit is set by this thread, so that `set_num_threads` of threadpoolctl does nothing in those of the pool.
+    """
     theta, rows = drawn(NETWORKS[1], m)
     model = Perceptron(NETWORKS[1])
     wanted = model.log_lik(theta, rows)
