@@ -10,8 +10,9 @@ from torch import Tensor
 
 from mhrun.check.models import Counting
 from mhrun.check.results import FAILS, HOLDS, NONE, CheckResult
-from mhrun.check.subject import ChainPaths, Subject
+from mhrun.check.subject import Subject
 from mhrun.check.targets import Known, free_mean, gaussian_mean, holed, regression
+from mhrun.check.trajectories import ChainPaths
 from mhrun.compiled import compile_loop
 from mhrun.errors import UserError
 from mhrun.parts import ARRIVALS, Kernel
@@ -57,7 +58,7 @@ def costs(subject: Subject) -> Iterator[CheckResult]:
     first = kernel.start(target, torch.from_numpy(theta.copy()), Draws(streams, 0))
     state = subject.follow(kernel, target, theta, 1, step, temperature).state
     model.values = model.gradients = 0
-    trajectory = subject.follow(kernel, target, theta, _COUNTED, step, temperature, first_step=2, state=state)
+    trajectory = subject.follow(kernel, target, theta, range(2, 2 + _COUNTED), step, temperature, state=state)
     yield _shapes(
         trajectory, len(theta), aux_fault(first.aux, state.aux) or aux_fault(first.aux, trajectory.state.aux)
     )
@@ -161,7 +162,7 @@ def resuming(subject: Subject) -> Iterator[CheckResult]:
     aux = {name: _written(value) for name, value in half.state.aux.items()}
     loaded = State(Evaluation.of(tensors), aux)
     rest = subject.follow(
-        second, subject.target(known), theta, 12, step, temperature, first_step=9, state=loaded
+        second, subject.target(known), theta, range(9, 21), step, temperature, state=loaded
     ).theta
     same = torch.equal(torch.cat([half.theta, rest]), uninterrupted)
     detail = (

@@ -19,7 +19,7 @@ from mhrun.check.results import (
     distance,
     unless_still,
 )
-from mhrun.check.subject import Subject, of_the_target, steps_about
+from mhrun.check.subject import Subject, of_the_target
 from mhrun.check.targets import (
     N_TOSSED,
     Known,
@@ -30,6 +30,7 @@ from mhrun.check.targets import (
     tempered_likelihood,
     tossed,
 )
+from mhrun.check.trajectories import steps_about
 from mhrun.parts import ARRIVALS, ESTIMATES
 from mhrun.random import derive_key
 
@@ -140,8 +141,8 @@ def _stays(
     steps = _STEPS * (1 if known.model.dim == 1 else 2) * subject.times(kernel, known, target)
     short = subject.shorter(chains)
     sizes = step * np.where(short, _SHORTER, 1.0)
-    numbers = None if period is None else steps_about(period, steps)
-    trajectory = subject.follow(kernel, target, theta, steps, sizes, temperature, name=name, numbers=numbers)
+    numbers = steps if period is None else steps_about(period, steps)
+    trajectory = subject.follow(kernel, target, theta, numbers, sizes, temperature, name=name)
     subject.count_periods(trajectory)
     ends = trajectory.theta[-1].numpy()
     if not trajectory.stat("accepted").any() and subject.refuses_all(kernel, known, target):
@@ -224,16 +225,15 @@ def balance(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     flows, moves, numbers = [], [], [1]
     long = ~subject.shorter(len(temperature)) & (temperature == 1)
     for round_ in range(_ROUNDS * subject.times(kernel, known, target)):
-        theta = known.draw(rng, temperature)
+        theta, number = known.draw(rng, temperature), numbers[round_ % len(numbers)]
         trajectory = subject.follow(
             kernel,
             target,
             theta,
-            1,
+            range(number, number + 1),
             sizes,
             temperature,
             name=f"balance {round_}",
-            first_step=numbers[round_ % len(numbers)],
         )
         subject.count_periods(trajectory)
         numbers = [1, *(number for period in subject.periods for number in steps_about(period, 2))]

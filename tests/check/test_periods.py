@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 from checked import INVARIANCE, failing, judged, subject
 
-from mhrun.check.subject import steps_about
 from mhrun.check.suite import run_suite
+from mhrun.check.trajectories import steps_about
 from mhrun.cli.check.output import show_table
 from mhrun.kernels import MetropolisHastings
 from mhrun.pairing.full import Full

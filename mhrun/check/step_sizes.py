@@ -1,0 +1,168 @@
+"""The step sizes at which a kernel is checked: the largest with a moderate acceptance rate, or that are stable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from mhrun.array_types import FloatArray
+from mhrun.check.targets import Known
+from mhrun.check.trajectories import ChainPaths
+from mhrun.errors import UserError
+from mhrun.parts import Kernel
+from mhrun.target import Target
+
+# The step size is the largest with this acceptance rate, or with this share of that of the smallest step, if that is
+# less; the second numbers are for targets in several dimensions.
+_ACCEPTED, _OF_LIMIT = (0.35, 0.25), (0.7, 0.5)
+_STEPS = 2.0 ** np.arange(-24, 9)  # step sizes that are tried
+_DECIDING, _MOVING = 6, 60  # steps of a trial of a kernel with an acceptance test, and of a dynamics
+_HEALTHY = (0.5, 2.0)  # of a dynamics: largest ratio of the variance to the target's
+
+# What a kernel may raise at a step size that is far too long.
+_FAILURES = (UserError, ArithmeticError, ValueError, RuntimeError)
+
+Follow = Callable[[Kernel, Target, FloatArray, int, float, FloatArray], ChainPaths]
+"""Moves chains of a kernel on a target from theta (C, D) in so many steps of a size at temperatures (C,)."""
+
+
+class StepSizes(NamedTuple):
+    """What searches found, by kernel, target and temperature."""
+
+    largest: dict[str, float]  # step sizes of the checks
+    limits: dict[str, float]  # acceptance rates of the smallest step
+
+
+class StepSizeSearch:
+    """Tries step sizes in short runs that begin in the target.
+
+    Args:
+        follow: runs a trial.
+        temperature: of each chain of a trial (C,), in units of that of the coldest rung.
+        seed: of the starting points.
+        known: results of searches, which are not repeated; new ones are added.
+    """
+
+    def __init__(self, follow: Follow, temperature: FloatArray, seed: int, known: StepSizes) -> None:
+        self._follow, self._temperature, self._seed, self._known = follow, temperature, seed, known
+
+    def largest(
+        self,
+        kernel: Kernel,
+        known: Known,
+        target: Target,
+        base: float,
+        adds_no_noise: Callable[[float], bool],
+    ) -> float:
+        """Return the largest step size with a moderate acceptance rate, or of a dynamics with a right variance.
+
+        Args:
+            kernel: that is tried.
+            known: distribution of the target.
+            target: of the kernel.
+            base: temperature of the coldest rung.
+            adds_no_noise: whether a dynamics without an acceptance test adds no noise at a step size, so that no
+                variance is too small.
+
+        Raises:
+            UserError: the kernel runs at no step size.
+        """
+        key = _key(kernel, known, target, base)
+        if key not in self._known.largest:
+            self._known.largest[key] = (
+                self._by_acceptance(kernel, known, target, base)
+                if kernel.decides
+                else self._by_variance(kernel, known, target, base, adds_no_noise)
+            )
+        return self._known.largest[key]
+
+    def limit(self, kernel: Kernel, known: Known, target: Target, base: float) -> float:
+        """Return the acceptance rate of the smallest step, the limit where r = 1; 1 if it cannot be measured."""
+        key = _key(kernel, known, target, base)
+        if key not in self._known.limits:
+            theta, temperature = self._begin(known, base)
+            try:
+                rate = _acceptance(
+                    self._follow(kernel, target, theta, _DECIDING, float(_STEPS[0]), temperature)
+                )
+            except _FAILURES:
+                rate = 1.0
+            self._known.limits[key] = rate if rate > 0 else 1.0
+        return self._known.limits[key]
+
+    def refuses_all(self, kernel: Kernel, known: Known, target: Target) -> bool:
+        """Return whether a kernel rejects every candidate of a target, at the smallest step size too."""
+        theta, temperature = self._begin(known, 1.0)
+        trajectory = self._follow(kernel, target, theta, _DECIDING, float(_STEPS[0]), temperature)
+        return not bool(trajectory.stat("accepted").any())
+
+    def _by_acceptance(self, kernel: Kernel, known: Known, target: Target, base: float) -> float:
+        """Return the largest step size with enough acceptances, else the one with most."""
+        several = int(known.model.dim > 1)
+        enough = min(_ACCEPTED[several], _OF_LIMIT[several] * self.limit(kernel, known, target, base))
+        best, most, error = float(_STEPS[0]), -1.0, None
+        for step, trial in self._trials(kernel, known, target, base, _DECIDING):
+            if isinstance(trial, Exception):
+                error = trial
+                continue
+            rate = _acceptance(trial)
+            if rate >= enough:
+                return step if step < _STEPS[-1] else known.scale * base**0.5
+            if rate > most:
+                best, most = step, rate
+        if most < 0 and error is not None:
+            raise error
+        return best
+
+    def _by_variance(
+        self,
+        kernel: Kernel,
+        known: Known,
+        target: Target,
+        base: float,
+        adds_no_noise: Callable[[float], bool],
+    ) -> float:
+        """Return the largest step size at which the variance is about that of the target, else the smallest."""
+        is_coldest = torch.from_numpy(self._temperature == self._temperature.min())
+        error = None
+        for step, trial in self._trials(kernel, known, target, base, _MOVING):
+            if isinstance(trial, Exception):
+                error = trial
+                continue
+            ends = trial.theta[_MOVING // 2 :, is_coldest].numpy()
+            ratio = float(np.mean(((ends - known.centre) / known.sds) ** 2)) / base
+            least = 0.0 if adds_no_noise(step) else _HEALTHY[0]
+            if least <= ratio < _HEALTHY[1] and not trial.stat("diverging").any():
+                return step
+        if error is not None:
+            raise error
+        return float(_STEPS[0])
+
+    def _trials(
+        self, kernel: Kernel, known: Known, target: Target, base: float, steps: int
+    ) -> Iterator[tuple[float, ChainPaths | Exception]]:
+        """Yield the step sizes, the longest first, with where chains went or why they could not."""
+        theta, temperature = self._begin(known, base)
+        for step in map(float, _STEPS[::-1]):
+            trial: ChainPaths | Exception
+            try:
+                trial = self._follow(kernel, target, theta, steps, step, temperature)
+            except _FAILURES as failed:
+                trial = failed
+            yield step, trial
+
+    def _begin(self, known: Known, base: float) -> tuple[FloatArray, FloatArray]:
+        """Return starting points of the chains of a trial, and their temperatures."""
+        temperature = base * self._temperature
+        return known.draw(np.random.default_rng(self._seed), temperature), temperature
+
+
+def _acceptance(trial: ChainPaths) -> float:
+    return float(trial.stat("accepted").double().mean())
+
+
+def _key(kernel: Kernel, known: Known, target: Target, base: float) -> str:
+    return f"{known.name}/{type(kernel).__name__}/{kernel.reads(target)}/{base}"
