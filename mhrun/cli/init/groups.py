@@ -88,6 +88,74 @@ _PREDICTED = {
 }
 
 
+class GroupEffects(NamedTuple):
+    """The effects of the groups of a column on the intercept, and their standard deviation: two parameters."""
+
+    column: str
+    label: str  # that Python and traces can read
+    levels: int
+    is_centred: bool  # whether the parameters are the effects themselves
+
+    @property
+    def effects(self) -> str:
+        """The name of the parameter of the effects."""
+        return _parameters_of(self.label)[0]
+
+    @property
+    def sd(self) -> str:
+        """The name of the parameter of their standard deviation."""
+        return _parameters_of(self.label)[1]
+
+    def parameters(self, spread: str) -> dict[str, Any]:
+        """Return the parameters as a configuration has them, with a prior of the standard deviation."""
+        prior = {} if self.is_centred else {"prior": "Normal(0, 1)"}
+        return {self.sd: spread, self.effects: {"dims": {self.label: self.column}} | prior}
+
+    @property
+    def formula(self) -> str:
+        """The term of the linear predictor in words."""
+        return self.effects if self.is_centred else f"{self.sd} * {self.effects}"
+
+    @property
+    def term(self) -> str:
+        """The term of the linear predictor in Python."""
+        scaled = "" if self.is_centred else f"theta.{self.sd} * "
+        return f"{scaled}theta.{self.effects}[rows[{json.dumps(self.column)}]]"
+
+    @property
+    def log_prior(self) -> str:
+        """The log-density of the effects in Python, given their standard deviation."""
+        return f"Normal(0.0, theta.{self.sd}).log_prob(theta.{self.effects}).sum()"
+
+
+class Design(NamedTuple):
+    """A multilevel regression of a table, from which its files are written."""
+
+    kind: str
+    likelihood: Likelihood
+    target: str
+    facts: Mapping[str, Any]  # of the table
+    has_features: bool
+    groups: Sequence[GroupEffects]
+    form: str | None  # of all effects, as the user chose it
+
+    @property
+    def centred(self) -> list[GroupEffects]:
+        """The columns whose effects are parameters themselves."""
+        return [group for group in self.groups if group.is_centred]
+
+    @property
+    def normal(self) -> str:
+        """The prior of intercept and weights."""
+        return f"Normal(0, {self.likelihood.sd:g})"
+
+    @property
+    def value(self) -> str:
+        """The positive value of the outcome, as an equation has it; nothing without one."""
+        positive = self.facts.get("positive")
+        return "" if positive is None else f" = {positive!r}"
+
+
 def multilevel(kind: str, name: str, target: str, data: Dataset, form: str | None) -> Fitted:
     """Return the regression of a kind whose intercept differs between groups.
 
@@ -106,65 +174,76 @@ def multilevel(kind: str, name: str, target: str, data: Dataset, form: str | Non
     """
     if kind not in _LIKELIHOODS:
         raise UserError(f"groups requires model={', '.join(map(str.lower, _LIKELIHOODS))}, not {kind}.")
-    likelihood, features, groups = _LIKELIHOODS[kind], features_of(data.facts), data.facts["groups"]
-    exposure = data.facts.get("exposure")
-    normal = f"Normal(0, {likelihood.sd:g})"
-    parameters: dict[str, Any] = {"intercept": normal}
-    if features:
-        parameters["weights"] = {"prior": normal, "dims": {"feature": "x"}}
-    terms, formula, centred = ["theta.intercept"], ["intercept"], dict[str, str]()
-    for column, label in zip(groups, _identifiers(groups), strict=True):
-        effects, sd = _parameters_of(label)
-        themselves = is_centred(form, kind, data, column)
-        parameters[sd] = likelihood.spread
-        parameters[effects] = {"dims": {label: column}} | ({} if themselves else {"prior": "Normal(0, 1)"})
-        scaled = "" if themselves else f"theta.{sd} * "
-        terms.append(f"{scaled}theta.{effects}[rows[{json.dumps(column)}]]")
-        formula.append(f"{'' if themselves else f'{sd} * '}{effects}")
-        if themselves:
-            centred[effects] = sd
-    terms += ["rows.x @ theta.weights"] * bool(features)
-    formula += ["x.weights"] * bool(features)
-    parameters |= likelihood.extra
-    functions = {part: f"{name}_model.{part}" for part in ("log_lik", "simulate")}
-    functions["mean"] = f"{name}_model.mean_outcome"
-    functions |= {"log_prior": f"{name}_model.log_prior"} if centred else {}
-    functions |= {"family": kind.lower()} if kind in ("Poisson", "binomial") else {}
-    positive = data.facts.get("positive")
-    value = "" if positive is None else f" = {positive!r}"
-    equation = likelihood.equation.format(
-        target=target,
-        value=value,
-        mean=" + ".join(formula),
-        rate=f"{exposure} * " if exposure else "",
-        trials=data.facts.get("trials"),
+    features, columns = features_of(data.facts), data.facts["groups"]
+    groups = [
+        GroupEffects(column, label, len(columns[column]), is_centred(form, kind, data, column))
+        for column, label in zip(columns, _identifiers(columns), strict=True)
+    ]
+    design = Design(kind, _LIKELIHOODS[kind], target, data.facts, bool(features), groups, form)
+    settings = _functions(design, f"{name}_model") | {"parameters": _parameters(design)}
+    files = {
+        f"{name}_model.py": _module(design),
+        place_of(name): part_text(_comments(design), "user_function", settings),
+    }
+    dim = 1 + len(features) + sum(1 + group.levels for group in groups) + len(design.likelihood.extra)
+    outcome = successes_of(target, data) if kind == "binomial" else f"{target}{design.value}"
+    return Fitted(
+        files,
+        dim,
+        f"{_priors(design)}; in {place_of(name)}",
+        f"{outcome}, intercepts by {' and '.join(columns)}",
     )
-    comments = [equation, _SIZED, *_comments(groups, centred, form)]
-    times = " * rows.exposure" * bool(exposure)
-    columns = " and of ".join(map(_in_docstring, groups))
+
+
+def _parameters(design: Design) -> dict[str, Any]:
+    """Return the parameters of the model as a configuration has them."""
+    parameters: dict[str, Any] = {"intercept": design.normal}
+    if design.has_features:
+        parameters["weights"] = {"prior": design.normal, "dims": {"feature": "x"}}
+    for group in design.groups:
+        parameters |= group.parameters(design.likelihood.spread)
+    return parameters | dict(design.likelihood.extra)
+
+
+def _functions(design: Design, module: str) -> dict[str, str]:
+    """Return the settings of the model that name its functions, and its family where it has one."""
+    functions = {
+        "log_lik": f"{module}.log_lik",
+        "simulate": f"{module}.simulate",
+        "mean": f"{module}.mean_outcome",
+    }
+    if design.centred:
+        functions["log_prior"] = f"{module}.log_prior"
+    if design.kind in ("Poisson", "binomial"):
+        functions["family"] = design.kind.lower()
+    return functions
+
+
+def _module(design: Design) -> str:
+    """Return the source of the model's functions."""
+    likelihood = design.likelihood
+    times = " * rows.exposure" if design.facts.get("exposure") else ""
+    columns = " and of ".join(_in_docstring(group.column) for group in design.groups)
+    terms = ["theta.intercept", *(group.term for group in design.groups)]
+    terms += ["rows.x @ theta.weights"] * design.has_features
     module = _MODULE.format(
         title=f"{likelihood.title}, whose intercept differs between groups of {columns}.",
-        imports=_imports(likelihood, bool(centred)),
+        imports=_imports(likelihood, bool(design.centred)),
         terms="\n        + ".join(terms),
         density=likelihood.density.format(exposure=times),
         draw=likelihood.draw.format(exposure=times),
     )
-    module += _MEAN.format(what=_PREDICTED[kind], mean=likelihood.mean.format(exposure=times))
-    if centred:
-        densities = " + ".join(
-            f"Normal(0.0, theta.{sd}).log_prob(theta.{effects}).sum()" for effects, sd in centred.items()
-        )
-        module += _LOG_PRIOR.format(densities=densities)
-    files = {
-        f"{name}_model.py": module,
-        place_of(name): part_text(comments, "user_function", functions | {"parameters": parameters}),
-    }
-    dim = 1 + len(features) + sum(1 + len(levels) for levels in groups.values()) + len(likelihood.extra)
-    names = "intercept and weights" if features else "intercept"
-    unit = ", for the standardised outcome" * (kind == "linear")
-    prior = f"{names} {normal}, effects N(0, sd^2), sd {likelihood.spread}{unit}; in {place_of(name)}"
-    outcome = successes_of(target, data) if kind == "binomial" else f"{target}{value}"
-    return Fitted(files, dim, prior, f"{outcome}, intercepts by {' and '.join(groups)}")
+    module += _MEAN.format(what=_PREDICTED[design.kind], mean=likelihood.mean.format(exposure=times))
+    if design.centred:
+        module += _LOG_PRIOR.format(densities=" + ".join(group.log_prior for group in design.centred))
+    return module
+
+
+def _priors(design: Design) -> str:
+    """Return the priors in words."""
+    names = "intercept and weights" if design.has_features else "intercept"
+    unit = ", for the standardised outcome" if design.kind == "linear" else ""
+    return f"{names} {design.normal}, effects N(0, sd^2), sd {design.likelihood.spread}{unit}"
 
 
 def _identifiers(columns: Iterable[str]) -> list[str]:
@@ -190,25 +269,37 @@ def _in_docstring(column: str) -> str:
     return column.replace("\\", "\\\\").replace('"', "'")
 
 
-def _comments(groups: Mapping[str, Sequence[str]], centred: Mapping[str, str], form: str | None) -> list[str]:
-    """Return comments on the forms of the effects."""
-    density = "log_prior has their density."
-    if form is not None:
-        return [
-            f"Effects are parameters themselves (centred); {density}"
-            if centred
-            else "Effects are standardised (non-centred)."
-        ]
-    lines = [f"Effects of groups that differ clearly are parameters themselves (centred); {density}"] * bool(
-        centred
+def _comments(design: Design) -> list[str]:
+    """Return the comments in the file of the model: its equation, its dims, and the forms of the effects."""
+    return [_equation(design), _SIZED, *_comments_on_forms(design)]
+
+
+def _equation(design: Design) -> str:
+    exposure = design.facts.get("exposure")
+    terms = ["intercept", *(group.formula for group in design.groups)] + ["x.weights"] * design.has_features
+    return design.likelihood.equation.format(
+        target=design.target,
+        value=design.value,
+        mean=" + ".join(terms),
+        rate=f"{exposure} * " if exposure else "",
+        trials=design.facts.get("trials"),
     )
-    if len(centred) < len(groups):
-        lines.append("Effects of groups that do not differ clearly are standardised (non-centred).")
-    forms = [NONCENTRED] * bool(centred) + [CENTRED] * (len(centred) < len(groups))
-    return [
-        *lines,
-        f"mhrun init writes the other form with {' or '.join(f'form={other}' for other in forms)}.",
-    ]
+
+
+def _comments_on_forms(design: Design) -> list[str]:
+    any_centred, all_centred = bool(design.centred), len(design.centred) == len(design.groups)
+    standardised = "standardised (non-centred)."
+    themselves = "parameters themselves (centred); log_prior has their density."
+    if design.form is not None:
+        return [f"Effects are {themselves if any_centred else standardised}"]
+    lines, other_forms = list[str](), list[str]()
+    if any_centred:
+        lines.append(f"Effects of groups that differ clearly are {themselves}")
+        other_forms.append(f"form={NONCENTRED}")
+    if not all_centred:
+        lines.append(f"Effects of groups that do not differ clearly are {standardised}")
+        other_forms.append(f"form={CENTRED}")
+    return [*lines, f"mhrun init writes the other form with {' or '.join(other_forms)}."]
 
 
 def _imports(likelihood: Likelihood, has_prior: bool) -> str:
