@@ -71,58 +71,81 @@ def adapt(
     assert scale is not None
     length = quarter_period(start.curvature) if open_length else None
     tuning = tune(method, scale, start.theta, temperature, key, length if known else None)
+    tuner = _Tuner(method, temperature, key, QUARTER if open_length else None)
     if start.fallback is not None:
-        sized = _sized(method, scale, tuning, temperature, key, None if length is None else QUARTER)
+        sized = _sized(tuner, tuning, scale)
         if sized.fits:
             return sized
         again = derive_key(key, "fallback")
         other = adapt(method, start.fallback, temperature, again, open_length=open_length, known=known)
         return other._replace(tuning=with_evaluations_of(other.tuning, sized.tuning))
-    for k in range(ROUNDS + 1):
+    adapted = _shaped(tuner, tuning, scale, known=known)
+    if adapted.rounds and open_length and not adapted.scale.dense:
+        adapted = adapted._replace(tuning=_lengthened(tuner, adapted.tuning, adapted.scale))
+    return adapted
+
+
+class _Tuner(NamedTuple):
+    """Tunes the step size again, after a change of the scale or of the length of trajectories."""
+
+    method: Method
+    temperature: Tensor
+    key: int
+    length: float | None  # of trajectories; None: the kernel has their number of steps
+
+    def again(self, tuning: Tuning, scale: Scale, name: str) -> Tuning:
+        """Return a tuning that begins where another ended, with the evaluations of both; the name is of its key."""
+        key = derive_key(self.key, name)
+        tuned = tune(self.method, scale, tuning.theta, self.temperature, key, self.length)
+        return with_evaluations_of(tuned, tuning)
+
+
+def _shaped(tuner: _Tuner, tuning: Tuning, scale: Scale, *, known: bool) -> Adapted:
+    """Change a scale by the covariance of the draws until it fits them, see `adapt`."""
+    rounds = 0
+    while True:
         assert tuning.draws is not None
-        covariance = scaled_covariance(scale, tuning.draws, temperature, within=known)
+        covariance = scaled_covariance(scale, tuning.draws, tuner.temperature, within=known)
         if not scale.dense:
             covariance = torch.diag(covariance.diagonal())
         fits = is_fitting(covariance, tuning.draws[..., 0].numel())
-        if k == ROUNDS or ((known or k) and fits):
-            break
+        if rounds == ROUNDS or ((known or rounds) and fits):
+            return Adapted(tuning, scale, rounds, fits)
         share = share_of_draws(tuning.draws, dense=scale.dense)
         scale = _changed(scale, share * covariance, 1 - share, tuning.draws.mean((0, 1)))
-        round_key = derive_key(key, f"round {k}")
-        tuned = tune(method, scale, tuning.theta, temperature, round_key, None if length is None else QUARTER)
-        tuning = with_evaluations_of(tuned, tuning)
-    if k and length is not None and not scale.dense:
-        quarters = reach(tuning)
-        for odd, least in _ODD.items():
-            if quarters > least:
-                again = derive_key(key, "longer")
-                tuned = tune(method, scale, tuning.theta, temperature, again, odd * QUARTER)
-                tuning = with_evaluations_of(tuned, tuning)
-                break
-    return Adapted(tuning, scale, k, fits)
+        tuning = tuner.again(tuning, scale, f"round {rounds}")
+        rounds += 1
 
 
-def _sized(
-    method: Method, scale: Scale, tuning: Tuning, temperature: Tensor, key: int, length: float | None
-) -> Adapted:
+def _sized(tuner: _Tuner, tuning: Tuning, scale: Scale) -> Adapted:
     """Change a dense scale in size until the median of the variances is about 1, and judge the directions of draws.
 
     Draws after a change are judged twice, as chains may still be on their way from the mode in the first.
     """
-    is_resized = False
-    for k in range(ROUNDS + 1):
+    rounds, is_resized = 0, False
+    while True:
         assert tuning.draws is not None
-        size = float(scaled_covariance(scale, tuning.draws, temperature, within=True).diagonal().median())
-        directions = scaled_covariance(scale, tuning.draws, temperature, within=True, on_sphere=True)
+        size = float(
+            scaled_covariance(scale, tuning.draws, tuner.temperature, within=True).diagonal().median()
+        )
+        directions = scaled_covariance(scale, tuning.draws, tuner.temperature, within=True, on_sphere=True)
         fits = is_fitting(directions, tuning.draws[..., 0].numel())
         is_sized = 1 / _SIZED < size < _SIZED
-        if k == ROUNDS or (is_sized and (fits or not is_resized)):
-            break
+        if rounds == ROUNDS or (is_sized and (fits or not is_resized)):
+            return Adapted(tuning, scale, rounds, fits)
         is_resized = not is_sized
         scale = Scale(tuning.draws.mean((0, 1)), math.sqrt(size) * scale.factor)
-        tuned = tune(method, scale, tuning.theta, temperature, derive_key(key, f"size {k}"), length)
-        tuning = with_evaluations_of(tuned, tuning)
-    return Adapted(tuning, scale, k, fits)
+        tuning = tuner.again(tuning, scale, f"size {rounds}")
+        rounds += 1
+
+
+def _lengthened(tuner: _Tuner, tuning: Tuning, scale: Scale) -> Tuning:
+    """Return the tuning with trajectories as long as the slowest coordinate of a diagonal scale needs."""
+    quarters = reach(tuning)
+    for odd, least in _ODD.items():
+        if quarters > least:
+            return tuner._replace(length=odd * QUARTER).again(tuning, scale, "longer")
+    return tuning
 
 
 def quarter_period(curvature: Tensor | None) -> float:
