@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -17,7 +17,6 @@ from torch.nn.modules.conv import _ConvNd
 from mhrun.errors import Refusal, UserError, nearest
 from mhrun.models.block_priors import prior_of_blocks
 from mhrun.models.explained import converted
-from mhrun.models.module_bound import Bound
 from mhrun.models.module_classes import (
     LogProbs,
     are_probabilities,
@@ -26,8 +25,8 @@ from mhrun.models.module_classes import (
     outcome,
 )
 from mhrun.models.module_copy import initialised, prepared, reset, theta_of_state, warn_of_layers
-from mhrun.models.module_evaluation import BOUND, VMAPPED, Evaluator, Likelihood, values_kept
-from mhrun.models.module_vmapped import Vmapped
+from mhrun.models.module_evaluation import BOUND, VMAPPED, Likelihood
+from mhrun.models.module_evaluators import Evaluators
 from mhrun.ownership import blame
 from mhrun.random import Draws, derive_key
 from mhrun.types import BUFFER, Field, ParameterBlock, Rows
@@ -39,18 +38,13 @@ _REGRESSION = "For another outcome, such as that of a regression, give likelihoo
 EVALUATIONS = ("auto", BOUND, VMAPPED)
 STARTS = ("fresh", "module")
 
-_Shapes = tuple[tuple[str, tuple[int, ...]], ...]
-"""Name and shape of each field of a datum."""
-
 
 @dataclass
 class _Memo:
     """What a model remembers of earlier calls."""
 
-    selected: str | None = None  # ``bound`` or ``vmapped``, as a run chose it; None for the default
+    evaluators: Evaluators
     warned: bool = False  # that outputs are probabilities
-    evaluators: dict[str, Evaluator] = field(default_factory=dict)  # by these names
-    values_per_datum: dict[_Shapes, int] = field(default_factory=dict)
 
 
 class ModuleModel:
@@ -123,7 +117,8 @@ class ModuleModel:
         self.is_classifier = self._log_probs is not None
         self._of_classes = likelihood if isinstance(likelihood, str) else None  # whose data are checked
         self.evaluation = evaluation
-        self._memo = _Memo()  # no setting: `mhrun.store.fingerprint` skips attributes of this name
+        evaluators = Evaluators(self._prepared, self._likelihood, evaluation)
+        self._memo = _Memo(evaluators)  # no setting: `mhrun.store.fingerprint` skips attributes of this name
         shapes = {name: p.shape for name, p in self._prepared.module.named_parameters()}
         ends = torch.tensor([shape.numel() for shape in shapes.values()]).cumsum(0).tolist()
         self.blocks: Sequence[ParameterBlock] = [
@@ -187,8 +182,6 @@ class ModuleModel:
             )
         return {"x": Field(None), "y": Field((), "classes", classes, remedy=_REGRESSION)}
 
-    # ------------------------------------------------------------------------------------------ where chains begin
-
     def init(self, chains: int, draws: Draws) -> Tensor:
         """Return initial parameters (C, D), drawn for each chain by the module's `reset_parameters`, or the module's.
 
@@ -220,8 +213,6 @@ class ModuleModel:
             for name, value in self._prepared.buffers
         }
 
-    # ------------------------------------------------------------------------------------------------ evaluation
-
     def log_prior(self, theta: Tensor) -> Tensor:
         """(C, D) or (C, width) -> (C,), summed in float64."""
         return self._prior.log_prob(theta[:, : self.dim])
@@ -238,17 +229,17 @@ class ModuleModel:
         """(C, D) or (C, width) and rows (C or 1, m, ...) -> (C, m), in evaluation mode."""
         theta, buffers = self._split(theta)
         with _explained(rows):
-            return self._evaluator.log_lik(theta, buffers, rows)
+            return self._memo.evaluators.current.log_lik(theta, buffers, rows)
 
     def log_lik_of_one(self, theta: Tensor, rows: Rows) -> Tensor:
         """Return `log_lik` at theta (1, D) by the module itself, with its own errors."""
-        return self._bound.log_lik(*self._split(theta), rows)
+        return self._memo.evaluators.bound.log_lik(*self._split(theta), rows)
 
     def log_lik_and_grad(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return log-likelihoods (C, m) and the gradient (C, D) of their mean, in training mode."""
         theta, buffers = self._split(theta)
         with _explained(rows):
-            return self._evaluator.train(theta, buffers, rows)[:2]
+            return self._memo.evaluators.current.train(theta, buffers, rows)[:2]
 
     def train(
         self, theta: Tensor, buffers: Mapping[str, Tensor], rows: Rows
@@ -256,14 +247,14 @@ class ModuleModel:
         """Return log-likelihoods (C, m), the gradient (C, D) of their mean, and the buffers after this minibatch."""
         module_buffers = {name.removeprefix(BUFFER): value for name, value in buffers.items()}
         with _explained(rows):
-            log_lik, grad, after = self._evaluator.train(theta, module_buffers, rows)
+            log_lik, grad, after = self._memo.evaluators.current.train(theta, module_buffers, rows)
         return log_lik, grad, {BUFFER + name: value for name, value in after.items()}
 
     def outputs(self, theta: Tensor, rows: Rows) -> Tensor:
         """Return the module's outputs (C, m, ...), in evaluation mode."""
         theta, buffers = self._split(theta)
         with _explained(rows):
-            return self._evaluator.outputs(theta, buffers, rows)
+            return self._memo.evaluators.current.outputs(theta, buffers, rows)
 
     def outputs_at_many(self, theta: Tensor, rows: Rows) -> Tensor:
         """As `outputs`, of many points at once where `torch.func.vmap` can and is faster.
@@ -275,7 +266,7 @@ class ModuleModel:
             return self.outputs(theta, rows)
         point, buffers = self._split(theta)
         try:
-            return self._made_once(VMAPPED, Vmapped).outputs(point, buffers, rows)
+            return self._memo.evaluators.vmapped.outputs(point, buffers, rows)
         except Exception:  # what vmap lacks; the module's own errors come again below
             return self.outputs(theta, rows)
 
@@ -333,40 +324,17 @@ class ModuleModel:
 
         In evaluation mode, on two and three data if `rows` has so many; the likelihood adds little and is not called.
         """
-        shapes = tuple((name, tuple(field.shape[2:])) for name, field in rows.items())
-        if shapes in self._memo.values_per_datum:
-            return self._memo.values_per_datum[shapes]
-        device = next(iter(rows.values())).device
-        theta = torch.cat([p.detach().reshape(-1) for p in self._prepared.module.parameters()])[None].to(
-            device
-        )
 
-        def outputs(point: Tensor, part: Rows) -> None:
-            with _explained(rows):
-                self._bound.outputs(*self._split(point), part)
+        def first() -> tuple[Tensor, dict[str, Tensor]]:
+            parameters = [p.detach().reshape(-1) for p in self._prepared.module.parameters()]
+            return self._split(torch.cat(parameters)[None].to(next(iter(rows.values())).device))
 
-        self._memo.values_per_datum[shapes] = values_kept(outputs, theta, rows)
-        return self._memo.values_per_datum[shapes]
-
-    # ------------------------------------------------------------------------------------- the way of evaluation
+        with _explained(rows):
+            return self._memo.evaluators.values_per_datum(rows, first)
 
     def select_evaluation(self, name: str | None) -> None:
         """Use ``bound`` or ``vmapped`` from now on; None for the default."""
-        self._memo.selected = name
-
-    @property
-    def _bound(self) -> Evaluator:
-        return self._made_once(BOUND, Bound)
-
-    @property
-    def _evaluator(self) -> Evaluator:
-        name = self._memo.selected or (BOUND if self.evaluation == "auto" else self.evaluation)
-        return self._bound if name == BOUND else self._made_once(VMAPPED, Vmapped)
-
-    def _made_once(self, name: str, kind: Callable[..., Evaluator]) -> Evaluator:
-        if name not in self._memo.evaluators:
-            self._memo.evaluators[name] = kind(self._prepared, self._likelihood)
-        return self._memo.evaluators[name]
+        self._memo.evaluators.selected = name
 
     def _split(self, point: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return theta (C, D) and the buffers of points (C, D) or (C, width)."""

@@ -91,7 +91,7 @@ def named_views(
     return {name: view.view(shape) for name, view, shape in zip(names, views, shapes, strict=True)}
 
 
-def values_kept(outputs: Callable[[Tensor, Rows], None], theta: Tensor, rows: Rows) -> int:
+def values_kept(outputs: Callable[[Tensor, Rows], Tensor], theta: Tensor, rows: Rows) -> int:
     """Return how many values a forward pass at theta (1, D) keeps for the gradient of one datum, from two small passes.
 
     They are of two and three data if `rows` has so many.

@@ -411,7 +411,7 @@ def test_parts_of_a_pass_are_cut_by_activations():
     [("lstm", 3, "bound"), pytest.param("dropout", 200, "vmapped", marks=pytest.mark.slow)],
 )
 def test_the_mode_of_evaluation_is_measured_and_stored(rng, tmp_path, monkeypatch, name, chains, found):
-    """A resumed run keeps its way of evaluation, whatever a new measurement would find."""
+    """A resumed run keeps its mode of evaluation, whatever a new measurement would find."""
     monkeypatch.setattr(module_evaluation, "compiling_pays", lambda method: True)
     monkeypatch.setattr(module_evaluation, "kept", lambda kind, name, state, make: make())  # no cache
     target = Target(made(name, "auto"), data(rng))

@@ -200,7 +200,9 @@ def test_flags_are_set_and_restored_after_errors():
 def test_an_error_of_a_module_leaves_no_autocast(monkeypatch):
     where = target("bf16")
     theta, index = point(where)
-    monkeypatch.setattr(where.model._bound, "_likelihood", lambda outputs, rows: outputs / {}["missing"])
+    monkeypatch.setattr(
+        where.model._memo.evaluators.bound, "_likelihood", lambda outputs, rows: outputs / {}["missing"]
+    )
     with pytest.raises(UserError):
         where.gradients.reduced(theta, index, torch.ones(C))
     assert not torch.is_autocast_enabled("cpu")

@@ -192,7 +192,7 @@ def test_a_vmapped_module_is_replayed_with_the_same_bits() -> None:
     for seed in range(recorded._CALLS + 10):
         theta = points(seed, dim=model.dim)
         found = (model.log_lik(theta, rows), *model.log_lik_and_grad(theta, rows))
-        evaluator = model._evaluator
+        evaluator = model._memo.evaluators.current
         assert isinstance(evaluator, Vmapped)
         values, grad = evaluator._log_lik_and_grad_of(theta, rows)
         expected = (*evaluator._log_lik_of(theta, rows), values, grad)
