@@ -38,10 +38,11 @@ from mhrun.errors import Refusal, UserError
 from mhrun.paths import located
 
 _OUTCOMES = ("number", "sign", "class")
+_MISSING = ("refuse", "drop")
 _PARTS = ("train", "test")
-_KEPT = 2  # tables that are kept: the training and the test rows of one
+_MOST_CACHED = 2  # tables: the training and the test rows of one
 # The last tables, by what identifies them
-_tables: OrderedDict[str, tuple[Dataset, TableDesign]] = OrderedDict()
+_cache: OrderedDict[str, tuple[Dataset, TableDesign]] = OrderedDict()
 
 
 class Table(LazyData):
@@ -111,17 +112,8 @@ class Table(LazyData):
         groups: Sequence[str] = (),
         missing_values: Sequence[str | float] | Mapping[str, Sequence[str | float]] = (),
     ) -> None:
-        for name, value, allowed in (
-            ("outcome", outcome, _OUTCOMES),
-            ("missing", missing, ("refuse", "drop")),
-            ("part", part, _PARTS),
-        ):
-            if value not in allowed:
-                raise Refusal(f"{name} = {value!r} is unknown; choose {', '.join(allowed)}.")
-        if not 0 <= test_share < 1 or (part == "test" and test_share == 0):
-            raise Refusal(f"test_share = {test_share:g} leaves no rows for part = '{part}'.")
-        if seed < 0:
-            raise Refusal(f"seed = {seed} of the split must not be negative.")
+        _check_choices(outcome=(outcome, _OUTCOMES), missing=(missing, _MISSING), part=(part, _PARTS))
+        _check_split(test_share, part, seed)
         if standardise_target and outcome != "number":
             raise Refusal("standardise_target requires outcome = number.")
         check_lists(features=features, categorical=categorical, exclude=exclude, groups=groups)
@@ -130,14 +122,7 @@ class Table(LazyData):
                 f"exclude = [{', '.join(exclude)}] requires features = null; leave them out of features."
             )
         if target is not None and target in (baselines or {}):
-            if outcome == "number":
-                raise Refusal(
-                    f"baselines: '{target}' is a target of numbers, which has no baseline; leave it out."
-                )
-            if positive is not None:
-                raise Refusal(
-                    f"positive and baselines both order the values of '{target}'; give one of them."
-                )
+            _check_target_baseline(target, outcome, positive)
         if unknown := [name for name in baselines or {} if name not in (*(categorical or ()), target)]:
             raise Refusal(
                 f"baselines: '{unknown[0]}' is not in categorical = [{', '.join(categorical or ())}]; add it."
@@ -166,10 +151,10 @@ class Table(LazyData):
         self.separator = separator
 
     def _dataset(self) -> Dataset:
-        return self._kept[0]
+        return self._data_and_design[0]
 
     @cached_property
-    def _kept(self) -> tuple[Dataset, TableDesign]:
+    def _data_and_design(self) -> tuple[Dataset, TableDesign]:
         """The data and their design, of a table of the same settings read before or read now.
 
         Methods of a run with targets of their own, and its report, each have a part of this class.
@@ -178,12 +163,12 @@ class Table(LazyData):
         status = path.stat()
         content = {name: value for name, value in vars(self).items() if name != "file"}
         key = json.dumps([str(path.resolve()), status.st_mtime_ns, status.st_size, content], default=str)
-        if key not in _tables:
-            _tables[key] = self._read(path)
-            while len(_tables) > _KEPT:
-                _tables.popitem(last=False)
-        _tables.move_to_end(key)
-        return _tables[key]
+        if key not in _cache:
+            _cache[key] = self._read(path)
+            while len(_cache) > _MOST_CACHED:
+                _cache.popitem(last=False)
+        _cache.move_to_end(key)
+        return _cache[key]
 
     def _read(self, path: Path) -> tuple[Dataset, TableDesign]:
         frame = read_table(path, self.separator, self.missing_values)
@@ -192,15 +177,31 @@ class Table(LazyData):
         used = frame[[*chosen, *self.categorical, *self._numbers, *self.groups]]
         table = self._complete_rows(used, chosen, path)
         train = self._for_training(len(table))
-        kept = train if self.part == "train" else ~train
-        if not kept.any() or not train.any():
+        in_part = train if self.part == "train" else ~train
+        if not in_part.any() or not train.any():
             raise UserError(f"{path.name}: {len(table):,} rows leave none for part = {self.part}.")
         design = self._design(table, chosen, train, path)
         width = len(design.names)
         check_memory(
             COPIES * 8 * len(table) * width, f"{path.name}, {width:,} columns of x,", "leave some out"
         )
-        fields = design.fields(table, path, kept)
+        fields = self._fields(table, design, in_part, path)
+        facts = self._facts(frame, used, table, design, path)
+        words = f"{path.name}: {int(in_part.sum()):,} rows of {len(frame):,}, {width} columns of x"
+        return Dataset(fields, words, facts), design
+
+    def _fields(
+        self, table: Any, design: TableDesign, in_part: npt.NDArray[np.bool_], path: Path
+    ) -> dict[str, Tensor]:
+        """Return the fields of the rows of the part: x and y first, whatever else there is."""
+        fields = design.fields(table, path, in_part)
+        if design.outcome is not None:
+            fields["y"] = design.outcome.y(table[self.target], path)[in_part]
+        fields = {name: fields[name] for name in ("x", "y") if name in fields} | fields
+        return {name: _tensor(values) for name, values in fields.items()}
+
+    def _facts(self, frame: Any, used: Any, table: Any, design: TableDesign, path: Path) -> dict[str, Any]:
+        """Return the facts of the data, from the file's table, its columns in use, and the rows that lack no value."""
         facts: dict[str, Any] = {
             "features": [name for name in frame.columns if name not in self._others],  # also those left out
             "columns": design.names,
@@ -213,16 +214,11 @@ class Table(LazyData):
             "baselines": {name: str(levels[0]) for name, levels in design.categorical.items()},
         }
         if design.outcome is not None:
-            fields["y"] = design.outcome.y(table[self.target], path)[kept]
             facts |= design.outcome.facts
-        # x and y first, whatever else there is
-        fields = {name: fields[name] for name in ("x", "y") if name in fields} | fields
         facts |= self.sizes
         if self.groups:
             facts["groups"] = {name: list(map(str, levels)) for name, levels in design.groups.items()}
-        tensors = {name: _tensor(values) for name, values in fields.items()}
-        words = f"{path.name}: {int(kept.sum()):,} rows of {len(frame):,}, {width} columns of x"
-        return Dataset(tensors, words, facts), design
+        return facts
 
     def _complete_rows(self, table: Any, chosen: Sequence[str], path: Path) -> Any:
         """Return the rows that lack no value.
@@ -339,7 +335,7 @@ class Table(LazyData):
         """
         import pandas as pd
 
-        (data, design), path = self._kept, Path("the new rows")
+        (data, design), path = self._data_and_design, Path("the new rows")
         if isinstance(new, str | Path):
             path = located(str(new))
             frame = read_table(path, self.separator)
@@ -393,6 +389,27 @@ class Table(LazyData):
         train = np.ones(n, bool)
         train[order[: round(self.test_share * n)]] = False
         return train
+
+
+def _check_choices(**settings: tuple[str, Sequence[str]]) -> None:
+    for name, (value, allowed) in settings.items():
+        if value not in allowed:
+            raise Refusal(f"{name} = {value!r} is unknown; choose {', '.join(allowed)}.")
+
+
+def _check_split(test_share: float, part: str, seed: int) -> None:
+    if not 0 <= test_share < 1 or (part == "test" and test_share == 0):
+        raise Refusal(f"test_share = {test_share:g} leaves no rows for part = '{part}'.")
+    if seed < 0:
+        raise Refusal(f"seed = {seed} of the split must not be negative.")
+
+
+def _check_target_baseline(target: str, outcome: str, positive: Any) -> None:
+    """Refuse a baseline of a target that has none, or of which another setting orders the values."""
+    if outcome == "number":
+        raise Refusal(f"baselines: '{target}' is a target of numbers, which has no baseline; leave it out.")
+    if positive is not None:
+        raise Refusal(f"positive and baselines both order the values of '{target}'; give one of them.")
 
 
 def _of_text(features: Any) -> str:
