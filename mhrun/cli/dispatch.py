@@ -94,9 +94,9 @@ def _run(line: CommandLine) -> int:
     if line.show:
         return _show_configuration(line)
     if line.dry:
-        from mhrun.cli.planning import plan
+        from mhrun.cli.dry_run import dry_run
 
-        return plan(line.rest, line.folders, line.multirun)
+        return dry_run(line.rest, line.folders, line.multirun)
     if line.multirun:
         from mhrun.cli.sweep.command import sweep
 

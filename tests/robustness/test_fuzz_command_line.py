@@ -25,7 +25,7 @@ from kit import fast, many
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-import mhrun.cli.planning as planning
+import mhrun.cli.dry_run as dry_run
 from hydra_plugins.mhrun_project import ProjectSource
 from mhrun import yaml_file
 from mhrun.cli.configuration.compose import compose_config, resolved
@@ -184,7 +184,7 @@ def _checked_only(tmp_path, monkeypatch):
     """Let a dry run end after its checks: parts are built and checked, no step is timed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("mhrun.engine.estimate.costs", lambda *_: [])
-    monkeypatch.setattr(planning, "_memory", lambda *_: [])
+    monkeypatch.setattr(dry_run, "_memory", lambda *_: [])
     before = dict(os.environ)
     yield
     os.environ.clear()

@@ -38,8 +38,8 @@ class _SetUp(NamedTuple):
     seconds: float
 
 
-class _Planned(NamedTuple):
-    """What a run would take."""
+class _RunCost(NamedTuple):
+    """The cost of a run, of the methods that are left."""
 
     costs: list[Any]  # of its methods
     setups: dict[str, _SetUp]  # of the methods that have not begun
@@ -48,7 +48,7 @@ class _Planned(NamedTuple):
     disk: int  # bytes at most
 
 
-def plan(overrides: Sequence[str], folders: Sequence[Path], multirun: bool) -> int:
+def dry_run(overrides: Sequence[str], folders: Sequence[Path], multirun: bool) -> int:
     """Print the cost of the run, or of each job of the sweep; nothing is written to the outputs.
 
     Raises:
@@ -71,8 +71,8 @@ def _of_run(config: Mapping[str, Any], console: Console) -> None:
     if _is_done(config, folder):
         print(f"This run exists already: {folder.path}; the same command makes its report if necessary.")
         return
-    planned = _planned(config, folder, None, set())
-    costs = planned.costs
+    run_cost = _run_cost(config, folder, None, set())
+    costs = run_cost.costs
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("method", no_wrap=True)
     monitored = any(cost.monitor_runs for cost in costs)
@@ -85,12 +85,12 @@ def _of_run(config: Mapping[str, Any], console: Console) -> None:
         "disk",
         "time",
     ]
-    if any(setup.evaluations for setup in planned.setups.values()):
+    if any(setup.evaluations for setup in run_cost.setups.values()):
         headings += ["pilot", "its time"]
     for heading in headings:
         table.add_column(heading, justify="right")
     for cost in costs:
-        setup = planned.setups.get(cost.method, _SetUp(0, 0))
+        setup = run_cost.setups.get(cost.method, _SetUp(0, 0))
         row = (
             cost.method,
             f"{cost.chains:,}",
@@ -107,10 +107,10 @@ def _of_run(config: Mapping[str, Any], console: Console) -> None:
     console.print(table)
     if not costs:
         print("nothing is left to run but the report: it has no methods, or all have run")
-    note = f" with {planned.jobs} methods at a time" if planned.jobs > 1 else ""
-    print(f"in all  {about(planned.seconds)}{note}, the report not counted")
+    note = f" with {run_cost.jobs} methods at a time" if run_cost.jobs > 1 else ""
+    print(f"in all  {about(run_cost.seconds)}{note}, the report not counted")
     print(
-        f"disk    at most {in_bytes(planned.disk)} in {folder.path}; {in_bytes(_free(folder.path))} free there"
+        f"disk    at most {in_bytes(run_cost.disk)} in {folder.path}; {in_bytes(_free(folder.path))} free there"
     )
     for line in _memory(config, costs):
         print(line)
@@ -132,15 +132,15 @@ def _of_sweep(jobs: Sequence[tuple[list[str], list[str]]], folders: Sequence[Pat
                 continue
             paths.add(folder.path)
             trial_seconds = _SWEEP_SECONDS / len(jobs) / max(1, len(config["methods"]))
-            planned = _planned(config, folder, min(1.0, trial_seconds), methods_seen)
+            run_cost = _run_cost(config, folder, min(1.0, trial_seconds), methods_seen)
         except UserError as error:
             refused += 1
             print(f"{' '.join(swept)}: {error}", file=sys.stderr)
             continue
-        seconds = [a + b for a, b in zip(seconds, planned.seconds, strict=True)]
-        disk += planned.disk
-        disk_need = f"at most {in_bytes(planned.disk)} on disk"
-        print(f"{' '.join(swept)}: {about(planned.seconds)}, {disk_need}", flush=True)
+        seconds = [a + b for a, b in zip(seconds, run_cost.seconds, strict=True)]
+        disk += run_cost.disk
+        disk_need = f"at most {in_bytes(run_cost.disk)} on disk"
+        print(f"{' '.join(swept)}: {about(run_cost.seconds)}, {disk_need}", flush=True)
     print(
         f"in all  {len(jobs)} jobs, {existing} of them there already, {refused} refused; one after the other "
         f"{about((seconds[0], seconds[1]))}, reports not counted; at most {in_bytes(disk)} on disk"
@@ -152,9 +152,9 @@ def _is_done(config: Mapping[str, Any], folder: RunFolder) -> bool:
     return folder.is_complete() and not config["runtime"]["force"] and not folder.damage()
 
 
-def _planned(
+def _run_cost(
     config: Mapping[str, Any], folder: RunFolder, trial_seconds: float | None, seen_digests: set[str]
-) -> _Planned:
+) -> _RunCost:
     """Return what a run would take, after its checks.
 
     Methods that another run has, or whose digest is in `seen_digests`, cost nothing; the digests of the others are
@@ -201,7 +201,7 @@ def _planned(
         least, most = (seconds + _seconds(setups, cost.method) for seconds in cost.seconds)
         with_set_up.append(cost._replace(seconds=(least, most)))
     seconds = total(with_set_up, jobs, {method.name for method in separable_methods})
-    return _Planned(estimates, setups, seconds, jobs, sum(trace_bytes(method) for method in methods))
+    return _RunCost(estimates, setups, seconds, jobs, sum(trace_bytes(method) for method in methods))
 
 
 def _set_up(methods: Sequence[Method], folder: Path) -> tuple[list[Method], dict[str, _SetUp]]:
