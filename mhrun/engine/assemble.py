@@ -82,14 +82,14 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
     return methods
 
 
-def _no_schedule(place: str, quantity: str, value: Any) -> str:
+def _no_schedule(setting: str, quantity: str, value: Any) -> str:
     """Return how to give a quantity of a method a schedule, of which one may be there to be replaced or not."""
     if quantity not in CONSTANTS and is_number(value):
         names = ", ".join(CONSTANTS)
-        return f"{place} = {value!r}: a number is a schedule of {names} only.{nearest(quantity, CONSTANTS)}"
+        return f"{setting} = {value!r}: a number is a schedule of {names} only.{nearest(quantity, CONSTANTS)}"
     return (
-        f"{place} = {value!r} is no schedule; give a number, or choose one of conf/schedule with schedule@{place}=NAME "
-        f"(+schedule@{place}=NAME where the method has none)."
+        f"{setting} = {value!r} is no schedule; give a number, or choose one of conf/schedule with "
+        f"schedule@{setting}=NAME (+schedule@{setting}=NAME where the method has none)."
     )
 
 
@@ -199,14 +199,14 @@ def check_space(methods: list[Method], folder: Path, *, force: bool = False) -> 
     """
     need = 0
     for method in methods:
-        place = folder / "methods" / method.name
-        if force or not _is_done(place):
-            need += max(0, trace_bytes(method) - sum(map(_size_of, place.glob("**/*"))))
-    place = next(p for p in (folder, *folder.parents) if p.exists())
-    free = shutil.disk_usage(place).free
+        method_folder = folder / "methods" / method.name
+        if force or not _is_done(method_folder):
+            need += max(0, trace_bytes(method) - sum(map(_size_of, method_folder.glob("**/*"))))
+    existing = next(p for p in (folder, *folder.parents) if p.exists())
+    free = shutil.disk_usage(existing).free
     if need > free:
         raise UserError(
-            f"The traces may need {in_bytes(need)} and '{place}' has {in_bytes(free)} free; "
+            f"The traces may need {in_bytes(need)} and '{existing}' has {in_bytes(free)} free; "
             "free some space, raise thin, or choose another disk with runtime.outputs=FOLDER."
         )
 
@@ -219,10 +219,10 @@ def _size_of(path: Path) -> int:
         return 0
 
 
-def _is_done(place: Path) -> bool:
+def _is_done(method_folder: Path) -> bool:
     """Return whether a method is done; False if its record cannot be read, so that it will be run again."""
     try:
-        return done(place) is not None
+        return done(method_folder) is not None
     except UserError:
         return False
 

@@ -124,11 +124,11 @@ def costs(
     return [_cost(m, steps, folder, settings, tried) for m, steps, folder in work if steps]
 
 
-def total(found: Sequence[Cost], jobs: int = 1, together: Container[str] = ()) -> tuple[float, float]:
+def total(estimates: Sequence[Cost], jobs: int = 1, together: Container[str] = ()) -> tuple[float, float]:
     """Return the total seconds and their upper bound.
 
     Args:
-        found: the costs of the methods.
+        estimates: the costs of the methods.
         jobs: processes that share the methods `together`, the longest first, at full speed each.
         together: names of those methods; the others run one after the other.
     """
@@ -136,10 +136,10 @@ def total(found: Sequence[Cost], jobs: int = 1, together: Container[str] = ()) -
     def seconds(end: int) -> float:
         busy = [0.0] * jobs
         for duration in sorted(
-            (cost.seconds[end] for cost in found if cost.method in together), reverse=True
+            (cost.seconds[end] for cost in estimates if cost.method in together), reverse=True
         ):
             heapq.heapreplace(busy, busy[0] + duration)
-        return max(busy) + sum(cost.seconds[end] for cost in found if cost.method not in together)
+        return max(busy) + sum(cost.seconds[end] for cost in estimates if cost.method not in together)
 
     return seconds(0), seconds(1)
 

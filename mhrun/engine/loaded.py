@@ -86,15 +86,15 @@ class LoadedRun:
         Raises:
             UserError: an unknown method, or a trace that was changed or cannot be read.
         """
-        place = self._folder.method(self._checked_method(method))
+        folder = self._folder.method(self._checked_method(method))
         if method not in self._verified:
-            if (reason := damage(place)) is not None:
-                raise UserError(f"{place}: {reason}; run the same command again to recompute it.")
+            if (reason := damage(folder)) is not None:
+                raise UserError(f"{folder}: {reason}; run the same command again to recompute it.")
             self._verified.add(method)
         try:
-            return open_trace(place)
+            return open_trace(folder)
         except (OSError, ValueError, KeyError) as error:
-            raise UserError(f"The trace in {place} cannot be read: {type(error).__name__}.") from error
+            raise UserError(f"The trace in {folder} cannot be read: {type(error).__name__}.") from error
 
     def rows(self, new: Any, method: str | None = None, *, outcome: bool = False) -> Dataset:
         """Return new rows prepared as the run's: of a table, the raw columns are standardised by the run's own means.
@@ -268,11 +268,11 @@ def load(run: str | os.PathLike[str], *, project: str | os.PathLike[str] | None 
     Raises:
         UserError: there is no such run, it is not complete, or the project does not exist or is not the run's.
     """
-    place = Path(run).expanduser()
-    folder = RunFolder(place.resolve())
+    path = Path(run).expanduser()
+    folder = RunFolder(path.resolve())
     if not (folder.path / "config.yaml").is_file():
         raise UserError(
-            f"'{place}' is not a run: it has no config.yaml. mhrun prints the folder at the end of a run, and "
+            f"'{path}' is not a run: it has no config.yaml. mhrun prints the folder at the end of a run, and "
             "OUTPUTS/EXPERIMENT/latest is the newest."
         )
     if (reason := folder.incomplete()) is not None:

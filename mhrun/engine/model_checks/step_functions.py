@@ -53,12 +53,12 @@ def coordinate_with_steps(target: Target, theta: Tensor) -> str | None:
     if not isinstance(target.model, FunctionModel):
         return None
     try:
-        place = _first(target, theta.double())
+        coordinate = _first(target, theta.double())
     except (
         Exception
     ):  # of a model that is not for float64, or for these points; what else fails does so in the run
         return None
-    return None if place is None else coordinate_names(target.model)[place]
+    return None if coordinate is None else coordinate_names(target.model)[coordinate]
 
 
 @torch.no_grad()
@@ -68,26 +68,30 @@ def _first(target: Target, theta: Tensor) -> int | None:
     rows = target.data.rows(torch.arange(0, target.n, every, device=target.data.device)[None])
     gradients = Gradients(target.model)
     value, grad = gradients.log_lik_and_grad(theta, rows)
-    for place in (grad[0] == 0).nonzero().flatten()[:_TRIED].tolist():
-        sizes = (1 + theta[0, place].abs()) * torch.tensor(_MOVES, dtype=torch.float64, device=theta.device)
+    for coordinate in (grad[0] == 0).nonzero().flatten()[:_TRIED].tolist():
+        sizes = (1 + theta[0, coordinate].abs()) * torch.tensor(
+            _MOVES, dtype=torch.float64, device=theta.device
+        )
         moves = torch.zeros(2 * len(_MOVES), theta.shape[1], dtype=torch.float64, device=theta.device)
-        moves[:, place] = torch.cat([sizes, -sizes])
+        moves[:, coordinate] = torch.cat([sizes, -sizes])
         changed = None
         for moved in theta + moves:
             other, grad = gradients.log_lik_and_grad(moved[None], rows)
             if not bool(other.isfinite().all()):
                 continue
-            if float(grad[0, place]) != 0:
+            if float(grad[0, coordinate]) != 0:
                 break
             if changed is None and bool((other != value).any()):
                 changed = moved[None]
         else:
-            if changed is not None and not _is_slope(gradients, theta, changed, value, place, rows):
-                return place
+            if changed is not None and not _is_slope(gradients, theta, changed, value, coordinate, rows):
+                return coordinate
     return None
 
 
-def _is_slope(gradients: Gradients, low: Tensor, high: Tensor, value: Tensor, place: int, rows: Rows) -> bool:
+def _is_slope(
+    gradients: Gradients, low: Tensor, high: Tensor, value: Tensor, coordinate: int, rows: Rows
+) -> bool:
     """Return whether there is a gradient between two points (1, D) of different values, of which neither has one.
 
     A function that is clamped has it in the middle. Halving the distance to where the value changes finds it.
@@ -95,7 +99,7 @@ def _is_slope(gradients: Gradients, low: Tensor, high: Tensor, value: Tensor, pl
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         other, grad = gradients.log_lik_and_grad(middle, rows)
-        if float(grad[0, place]) != 0:
+        if float(grad[0, coordinate]) != 0:
             return True
         low, high = (middle, high) if torch.equal(other, value) else (low, middle)
     return False

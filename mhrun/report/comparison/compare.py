@@ -77,7 +77,9 @@ def compare(
     notes += convergence_warnings(
         records, except_rhats=found.mentioned.rhats, except_sizes=found.mentioned.sizes
     )
-    notes += single_chain_warnings([name for name, found in draws.found.items() if len(found) == 1])
+    notes += single_chain_warnings(
+        [name for name, of_method in draws.available.items() if len(of_method) == 1]
+    )
     notes += tempered(rows, reference) + small_errors(records, rows, precision)
     notes += some_of(rows) if draws.coordinates is None else []
     names = run_names([row.run.folder for row in rows])
@@ -97,7 +99,7 @@ def _records(rows: Sequence[Row], draws: ComparedDraws) -> dict[str, dict[str, A
     records: dict[str, dict[str, Any]] = {}
     for row in rows:
         name, share = row.name, draws.shares[row.name]
-        record = undamaged(row, partial(efficiency, row.run, row.method, draws.found.get(name), share))
+        record = undamaged(row, partial(efficiency, row.run, row.method, draws.available.get(name), share))
         record["target"] = row.run.describe_kind(row.method)
         if name in draws.thinned:  # the effective sample size is that of some of the draws: a lower bound
             record |= {"ess_per_million": None, "ess_per_second": None}
@@ -131,13 +133,13 @@ def _against(
     """
     if (reason := draws.missing.get(reference.name)) is not None:
         raise UserError(f"{reference.name} is not a reference: {reason}")
-    base = draws.found[reference.name]
+    base = draws.available[reference.name]
     of_reference: Mapping[str, Any] = records.get(reference.name) or worth(base)
     compared = [row.name for row in rows if row.name != reference.name and row.name not in draws.missing]
-    shifts_by_name = {name: shifts(draws.found[name], base) for name in compared}
+    shifts_by_name = {name: shifts(draws.available[name], base) for name in compared}
     for name, shift in shifts_by_name.items():
-        records[name] |= _distances(shift, draws.found[name], base)
-    curves = {name: growth(draws.found[name], base) for name in compared}
+        records[name] |= _distances(shift, draws.available[name], base)
+    curves = {name: growth(draws.available[name], base) for name in compared}
     lines, rule = _judge(records, rows, reference, shifts_by_name, of_reference, tolerance, draws.coordinates)
     doubts_of_it = doubts(reference.name, number_of(of_reference["rhat"]), better(records, reference.name))
     return _Distances(

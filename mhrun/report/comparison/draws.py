@@ -27,7 +27,7 @@ class ComparedDraws(NamedTuple):
     notes: Sequence[str]
 
     @property
-    def found(self) -> dict[str, ChainDraws]:
+    def available(self) -> dict[str, ChainDraws]:
         """The draws of the methods that have them."""
         return {name: draws for name, draws in self.by_name.items() if not isinstance(draws, str)}
 
@@ -61,22 +61,24 @@ def compared_draws(rows: Sequence[Row], reference: Row | None, evaluations: floa
     coordinates: list[str] | None = None
     thinned = frozenset[str]()
     if all(row.run.methods[row.method].get("network") for row in rows):
-        found, coordinates, line = _predicted(everything, by_name)
-        thinned = frozenset(name for name, draws in found.items() if len(draws[0]) < len(by_name[name][0]))
-        by_name |= found
+        predictions, coordinates, line = _predicted(everything, by_name)
+        thinned = frozenset(
+            name for name, draws in predictions.items() if len(draws[0]) < len(by_name[name][0])
+        )
+        by_name |= predictions
         notes.append(line)
     return ComparedDraws(by_name, counts, shares, coordinates, thinned, notes)
 
 
 def least_evaluations(rows: Sequence[Row], reference: Row | None) -> float:
     """Return the evaluations after burn-in of the method with draws that has the least, the reference aside."""
-    found = [
+    evaluations = [
         costs(row.run, row.method)["evaluations"]
         for row in rows
         if row.run.methods[row.method]["thin"] is not None
         and (reference is None or row.name != reference.name)
     ]
-    return min(found, default=0.0)
+    return min(evaluations, default=0.0)
 
 
 def _share(row: Row, evaluations: float) -> float:
@@ -92,20 +94,20 @@ def _predicted(
 
     Nothing and None if those of one of them cannot be computed: then weights are compared.
     """
-    found: dict[str, Predictions] = {}
+    by_name: dict[str, Predictions] = {}
     try:
         data = rows[0].run.target_of(rows[0].method).data  # of one for all: others may have other rows
         for row in {row.name: row for row in rows}.values():
             if not isinstance(draws := all_draws[row.name], str):
-                found[row.name] = predicted(row.run, row.method, draws, data)
-        kept = that_vary(*found.values()) if found else np.arange(0)
+                by_name[row.name] = predicted(row.run, row.method, draws, data)
+        kept = that_vary(*by_name.values()) if by_name else np.arange(0)
     except UserError as error:
         line = f"Weights of networks are compared, which say little: predictions cannot be computed. {error}"
         return {}, None, line
     line = "Networks are compared by what they predict at some of the data, not by their weights."
-    names = next(iter(found.values())).names if found else []
-    values = {name: of_method.values[..., kept] for name, of_method in found.items()}
-    return values, [names[place] for place in kept], line
+    names = next(iter(by_name.values())).names if by_name else []
+    values = {name: of_method.values[..., kept] for name, of_method in by_name.items()}
+    return values, [names[coordinate] for coordinate in kept], line
 
 
 def _first(draws: ChainDraws | str, share: float, evaluations: float) -> ChainDraws | str:
