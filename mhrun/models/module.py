@@ -27,6 +27,7 @@ from mhrun.models.module_classes import (
 from mhrun.models.module_copy import initialised, prepared, reset, theta_of_state, warn_of_layers
 from mhrun.models.module_evaluation import BOUND, VMAPPED, Likelihood
 from mhrun.models.module_evaluators import Evaluators
+from mhrun.models.module_points import flat_parameters, initial_buffers, split_points
 from mhrun.ownership import blame
 from mhrun.random import Draws, derive_key
 from mhrun.types import BUFFER, Field, ParameterBlock, Rows
@@ -188,30 +189,25 @@ class ModuleModel:
         A parameter that no layer initialises begins at its value in `module` plus normal noise; see `reset`.
         """
         if self._begins_as_module:
-            theta = torch.cat([p.detach().reshape(-1) for p in self._prepared.module.parameters()])
-            return theta.repeat(chains, 1).to(draws.device)
-        rows = []
-        for chain in range(chains):
-            seed = derive_key(draws.streams.key, f"module/{chain}") >> 1
-            if self._make is not None:
-                module = prepared(_made(self._make, seed)).module
-            else:
-                with torch.random.fork_rng(devices=[]):
-                    torch.manual_seed(seed)
-                    module = prepared(self._prepared.module).module
-                    with torch.no_grad():
-                        reset(module)
-            rows.append(torch.cat([p.detach().reshape(-1) for p in module.parameters()]))
-        return torch.stack(rows).to(draws.device)
+            return flat_parameters(self._prepared.module).repeat(chains, 1).to(draws.device)
+        seeds = [derive_key(draws.streams.key, f"module/{chain}") >> 1 for chain in range(chains)]
+        return torch.stack([flat_parameters(self._new_module(seed)) for seed in seeds]).to(draws.device)
+
+    def _new_module(self, seed: int) -> nn.Module:
+        """Return a module with new parameters, by the user's function or by the initialisers of its layers."""
+        if self._make is not None:
+            return prepared(_made(self._make, seed)).module
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = prepared(self._prepared.module).module
+            with torch.no_grad():
+                reset(module)
+        return module
 
     def first_buffers(self, theta: Tensor) -> dict[str, Tensor]:
         """Return the initial buffers of each chain of theta (C, D), name -> (C, ...); floating ones as theta."""
-        return {
-            BUFFER + name: (value.to(theta) if value.is_floating_point() else value.to(theta.device))
-            .expand(len(theta), *value.shape)
-            .contiguous()
-            for name, value in self._prepared.buffers
-        }
+        initial = initial_buffers(self._prepared.buffers, theta)
+        return {BUFFER + name: value for name, value in initial.items()}
 
     def log_prior(self, theta: Tensor) -> Tensor:
         """(C, D) or (C, width) -> (C,), summed in float64."""
@@ -326,8 +322,8 @@ class ModuleModel:
         """
 
         def first() -> tuple[Tensor, dict[str, Tensor]]:
-            parameters = [p.detach().reshape(-1) for p in self._prepared.module.parameters()]
-            return self._split(torch.cat(parameters)[None].to(next(iter(rows.values())).device))
+            theta = flat_parameters(self._prepared.module)[None]
+            return self._split(theta.to(next(iter(rows.values())).device))
 
         with _explained(rows):
             return self._memo.evaluators.values_per_datum(rows, first)
@@ -338,19 +334,7 @@ class ModuleModel:
 
     def _split(self, point: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return theta (C, D) and the buffers of points (C, D) or (C, width)."""
-        buffers = self._prepared.buffers
-        if not buffers:
-            return point, {}
-        if point.shape[1] == self.dim:
-            initial = self.first_buffers(point)
-            return point, {name.removeprefix(BUFFER): value for name, value in initial.items()}
-        theta, *parts = point.split([self.dim, *(b.value.numel() for b in buffers)], 1)
-        by_name = {}
-        for buffer, part in zip(buffers, parts, strict=True):
-            value = part.reshape(len(point), *buffer.value.shape)
-            is_integer = not buffer.value.is_floating_point()
-            by_name[buffer.name] = value.round().to(buffer.value.dtype) if is_integer else value
-        return theta, by_name
+        return split_points(self._prepared.buffers, self.dim, point)
 
 
 def _made(make: Callable[[], nn.Module], seed: int) -> nn.Module:
