@@ -18,9 +18,8 @@ class ChainPaths(NamedTuple):
     theta: Tensor  # (K, C, D)
     infos: list[Info]
     state: State
-    periods: Mapping[
-        int, int
-    ]  # each period at which a kernel changes its step -> how many of those steps were run
+    # Each period at which a kernel changes its step -> how many of those steps were run
+    periods: Mapping[int, int]
 
     def stat(self, name: str) -> Tensor:
         """Return a statistic of all steps, (K, C)."""

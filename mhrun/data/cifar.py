@@ -124,9 +124,8 @@ def _unpacked(name: str, split: str, chosen: npt.NDArray[np.int64]) -> tuple[UIn
     try:
         with tarfile.open(fileobj=io.BytesIO(content(name, file)), mode="r:gz") as archive:
             for member in members[split]:
-                stream = archive.extractfile(
-                    member
-                )  # by its name, into memory: no path of the archive is used
+                # By its name, into memory: no path of the archive is used
+                stream = archive.extractfile(member)
                 if stream is None:
                     raise mismatch
                 parts.append(np.frombuffer(stream.read(), np.uint8))

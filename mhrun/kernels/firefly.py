@@ -210,9 +210,8 @@ def _log_odds(gaps: Tensor, temperature: Tensor) -> Tensor:
 def _gaps(target: Target, theta: Tensor, index: Tensor, is_listed: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gaps of the data `index` (C, k) at theta (C, D), and how many are negative where `is_listed`, (C,)."""
     gaps, rounding = _bounds(target).gaps(theta, target.data.rows(index))
-    wrong = is_listed & (
-        (gaps < -rounding) | gaps.isneginf()
-    )  # where a likelihood is 0, rounding is infinite
+    # Where a likelihood is 0, rounding is infinite
+    wrong = is_listed & ((gaps < -rounding) | gaps.isneginf())
     return gaps.clamp_min(LEAST), wrong.sum(1)
 
 

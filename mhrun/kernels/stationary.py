@@ -20,9 +20,8 @@ TARGET = {"distribution": "tempered", "m": None}
 class Samples(NamedTuple):
     """The stationary distribution of a method; run summaries contain it as a mapping."""
 
-    distribution: (
-        str | None
-    )  # "tempered" (the target at its temperature), "stored" (`mhrun.pairing.stored`) or None: unknown
+    # "tempered" (the target at its temperature), "stored" (`mhrun.pairing.stored`) or None: unknown
+    distribution: str | None
     m: int | None  # the minibatch size on which the distribution depends; None: all data
     temperature: float  # at the last step whose draw is kept; for a ladder, that of the coldest rung
     tempered: bool  # whether the temperature is above 1

@@ -46,9 +46,8 @@ def _dirichlet(prior: Dirichlet, u: Tensor) -> Tensor:
     """Break a stick: x_k is the share sigmoid(v_k) of what the first k - 1 left, with v_k = u_k - log(K - k)."""
     alpha = prior.concentration.to(u)
     v = u - torch.arange(u.shape[-1], 0, -1).to(u).log()
-    left = torch.nn.functional.pad(
-        logsigmoid(-v).cumsum(-1), (1, 0)
-    )  # log of what k pieces leave, k = 0..K-1
+    # Log of what k pieces leave, k = 0..K-1
+    left = torch.nn.functional.pad(logsigmoid(-v).cumsum(-1), (1, 0))
     taken = logsigmoid(v) + left[..., :-1]
     log_x = torch.cat([taken, left[..., -1:]], -1)
     log_jacobian = (taken + logsigmoid(-v)).sum(-1)

@@ -12,9 +12,8 @@ ROWS = 100_000
 DRAWS = 200
 """Draws, evenly spaced, by which the fit of a model is judged."""
 
-_DISPERSION = (
-    1.5  # times the model's variance from which a line is yielded; intervals are a fifth too narrow or more
-)
+# Times the model's variance from which a line is yielded; intervals are a fifth too narrow or more
+_DISPERSION = 1.5
 
 
 def posterior_dispersion_warnings(

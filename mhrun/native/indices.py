@@ -27,9 +27,8 @@ class Workspace(NamedTuple):
     """
 
     few: int
-    at: npt.NDArray[
-        np.int64
-    ]  # (4,) of the bits, drawn data and position in the stream; of the table, offset and position
+    # (4,) of the bits, drawn data and position in the stream; of the table, offset and position
+    at: npt.NDArray[np.int64]
     pairs: npt.NDArray[np.uint64]  # elements of the stream of uniform indices, two in a word
     stream: npt.NDArray[np.uint32]  # the same memory, one by one
     table: npt.NDArray[np.unsignedinteger]  # the last position with this hash, and whether it has a link

@@ -97,9 +97,8 @@ class Blocks(Pairing):
 
     def _evaluated(self, target: Target, theta: Tensor, index: Tensor) -> Evaluation:
         terms = target.differences.remainders(theta, index)
-        single = (
-            0.0 if target.n == 1 else torch.nan
-        )  # m = 1: a single datum has no sample variance, unless it is all
+        # m = 1: a single datum has no sample variance, unless it is all
+        single = 0.0 if target.n == 1 else torch.nan
         var = terms.var(-1) if self.m > 1 else torch.full_like(terms[:, 0], single)
         return target.prior(theta)._replace(
             log_lik_mean=terms.mean(-1),

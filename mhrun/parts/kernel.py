@@ -28,9 +28,8 @@ class Kernel(ABC):
     adapts: bool = False  # whether adaptation never ends, so that the stationary distribution is unknown
     keeps_buffers: bool = False  # whether it keeps a module's buffers with theta (BatchNorm in training mode)
     rungs: int = 1  # number of rungs of a ladder
-    exchange_every: int | None = (
-        None  # steps between two exchanges of a ladder's neighbours; None: there are none
-    )
+    # Steps between two exchanges of a ladder's neighbours; None: there are none
+    exchange_every: int | None = None
     m_is_open: bool = False  # whether a pilot chooses the minibatch size of its gradients
     rule: Rule | None = None  # the rule of its acceptance test, if it is made of parts
     pairing: Pairing | None = None  # the pairing of its acceptance test, likewise

@@ -20,9 +20,8 @@ class Proposal(ABC):
 
     gradients: bool = False  # whether it needs the gradient at both points
     ratio: bool = True  # whether its densities enter the acceptance ratio, unless they cancel
-    keeps_balance: bool = (
-        True  # whether these are the densities of its moves, so that the test is Metropolis-Hastings
-    )
+    # Whether these are the densities of its moves, so that the test is Metropolis-Hastings
+    keeps_balance: bool = True
     # Most efficient acceptance rate for large D with Metropolis's rule; None: not declared. A pilot then assumes that
     # of a random walk, 0.234, or with gradients that of Langevin moves, 0.574, and its line names it.
     best_acceptance: float | None = None

@@ -50,9 +50,8 @@ class Series(NamedTuple):
     def cdf(self, z: npt.ArrayLike) -> Float64Array:
         """Return the distribution function at z, in the shape of z."""
         z = np.asarray(z, np.float64)
-        probability: Float64Array = special.expit(z) - np.tanh(z / 2) * _at(
-            self.rest, _derivative_of_g(z)
-        )  # 1 - 2 g = -tanh(z/2)
+        # 1 - 2 g = -tanh(z/2)
+        probability: Float64Array = special.expit(z) - np.tanh(z / 2) * _at(self.rest, _derivative_of_g(z))
         return probability
 
     def positive(self) -> bool:

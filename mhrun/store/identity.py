@@ -162,9 +162,8 @@ def distinguishing(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
         for config in configs
     ]
     scales = [(_hashable(settings.get("scale")),) for settings in leaves]
-    known: list[tuple[str, ...]] = list(
-        scales
-    )  # what explains other settings: not a seed, which may differ in each
+    # What explains other settings: not a seed, which may differ in each
+    known: list[tuple[str, ...]] = list(scales)
     found: list[dict[str, Any]] = [{} for _ in configs]
     paths = {path for settings in leaves for path in settings if path.partition(".")[0] != "sources"}
     for path in sorted(paths, key=lambda path: (path.count("."), path)):

@@ -63,12 +63,10 @@ class Supply(Protocol):
 
     n: int  # number of data
     replacement: bool  # whether data are drawn with replacement
-    n_lik_overhead: (
-        Tensor  # (C,) per-datum log-likelihoods for full-data statistics, which one pass gives together
-    )
-    known: (
-        Tensor | None
-    )  # (C,) the part of the mean that a surrogate knows; the terms are those of the remainders
+    # (C,) per-datum log-likelihoods for full-data statistics, which one pass gives together
+    n_lik_overhead: Tensor
+    # (C,) the part of the mean that a surrogate knows; the terms are those of the remainders
+    known: Tensor | None
 
     def evaluated(self, size: Tensor) -> Tensor:
         """Return how many log-likelihoods the decisions (C,) cost that used `size` data each."""

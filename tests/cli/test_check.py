@@ -193,9 +193,8 @@ def test_what_a_rule_declares_and_is_not_so_is_named(own_rules, capsys):
     out = capsys.readouterr().out
     assert out.count("\nkeeps_ratio = True is declared and is not so: it has no detailed balance") == 1
     assert "Gaussian mean, n = 30; invariance: mixture" in out
-    assert (
-        run([*own_rules, "wrongrules.Lopsided", *few]) == 1
-    )  # with Metropolis's rule, which keeps the ratio
+    # With Metropolis's rule, which keeps the ratio
+    assert run([*own_rules, "wrongrules.Lopsided", *few]) == 1
     assert "is declared" not in capsys.readouterr().out
 
 

@@ -118,12 +118,8 @@ def test_the_page_has_a_table_a_figure_and_what_to_know(there, capsys):
     assert "Distances between different T measure the temperature too." in captured.err
     assert re.search(r"The reference \S+ mint has R-hat [\d.]+", captured.err)
     # One label for each method, its reason in a line, the rule under the table.
-    expected = [
-        "reference",
-        "another distribution",
-        "cannot tell",
-        "another distribution",
-    ]  # of sghmc T is another
+    # Of sghmc T is another
+    expected = ["reference", "another distribution", "cannot tell", "another distribution"]
     assert list(table["verdict"].iloc[:4]) == expected
     assert table["verdict"].iloc[4] == "another distribution"
     assert f"{two.digest[:6]}: mint: cannot tell: R-hat" in captured.err

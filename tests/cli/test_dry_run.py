@@ -93,9 +93,8 @@ def test_a_dry_run_has_the_pilot_of_methods_that_have_one(tmp_path, capsys):
     assert head.split()[-3:] == ["pilot", "its", "time"]
     assert "monitor" not in head
     for line in rows[:2]:
-        assert re.search(r" [\d.,]+(e\d)? +\d+(\.\d+)? s$", line), (
-            line
-        )  # evaluations of the pilot, and its seconds
+        # Evaluations of the pilot, and its seconds
+        assert re.search(r" [\d.,]+(e\d)? +\d+(\.\d+)? s$", line), line
 
 
 def test_of_a_run_that_was_begun_what_is_left_is_reported(tmp_path, capsys):

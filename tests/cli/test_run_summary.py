@@ -519,14 +519,8 @@ def test_diagnostics_are_kept_with_the_run(reported, unrendered, monkeypatch):
 def test_a_run_without_a_report_has_a_summary(tmp_path):
     folder = compute(tmp_path, *FEW, "steps=60", "warmup=50")
     found = summary_of(folder)
-    assert list(found.methods.columns) == [
-        "target",
-        "T",
-        "ESS",
-        "R-hat",
-        "evaluations",
-        "set-up",
-    ]  # too short for an efficiency
+    # Too short for an efficiency
+    assert list(found.methods.columns) == ["target", "T", "ESS", "R-hat", "evaluations", "set-up"]
     burn_in = 4 * 50 * 200
     assert found.methods["set-up"]["MINT"] == burn_in
     assert found.finding

@@ -47,9 +47,8 @@ def test_two_values_give_a_logistic_regression(capsys):
     loaded = build(data | {"file": "mine/my rows.csv"}, "data").load()
     assert loaded.facts["columns"] == ["1", "age", "bmi", "city=b", "city=c"]
     assert Path("mine/my rows.csv").read_bytes() == Path("my rows.csv").read_bytes()
-    assert (
-        run(["init", "mine", "--data", "my rows.csv", "--outcome", "ill", "categorical=city"]) == 2
-    )  # nothing is overwritten
+    # Nothing is overwritten
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "ill", "categorical=city"]) == 2
     assert "is there already" in capsys.readouterr().err
 
 

@@ -512,10 +512,8 @@ def test_methods_need_no_other_setting(tmp_path, capsys):
     for name in names:
         assert found[name]["pilot"]["step_size"] > 0
     assert found["mhbt_rsgld"]["pilot"]["acceptance"] == pytest.approx(0.387)
-    assert compose_config([*arguments, "+method@methods.a=smh2"])["model"]["names"] == [
-        "a",
-        "b",
-    ]  # the columns
+    # The columns
+    assert compose_config([*arguments, "+method@methods.a=smh2"])["model"]["names"] == ["a", "b"]
     capsys.readouterr()
     compose_config([*arguments, "+method@methods.a=smh2", "data.intercept=true"])
     assert "intercept" not in capsys.readouterr().err

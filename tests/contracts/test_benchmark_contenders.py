@@ -43,9 +43,8 @@ def ours():
     """The script as a module of this process, which keeps all of its cores: a process for each problem takes long."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in sys.modules if name.partition(".")[0] == "ours"]:
-            patch.delitem(
-                sys.modules, name
-            )  # the worked example of the documentation has a package of this name
+            # The worked example of the documentation has a package of this name
+            patch.delitem(sys.modules, name)
         patch.syspath_prepend(FOLDER)
         patch.setattr(sys, "argv", ["ours.py", "1"])
         patch.setattr("worker.pin_to", lambda cores: None)

@@ -122,14 +122,8 @@ def test_methods_can_be_added_to_an_experiment(base, names):
         "scale=smoke",
         *(f"+method@methods.added_{name}={name}" for name in names),
     ]
-    overrides += [
-        "++step_size=1e-7",
-        "++epoch=5",
-        "++rungs=2",
-        "++ratio=2",
-        "++every=5",
-        "++c=0.1",
-    ]  # that methods refer to
+    # That methods refer to
+    overrides += ["++step_size=1e-7", "++epoch=5", "++rungs=2", "++ratio=2", "++every=5", "++c=0.1"]
     methods = _unresolved(overrides)["methods"]
     for name in names:
         place, schedules = f"methods.added_{name}", methods[f"added_{name}"]["schedules"]

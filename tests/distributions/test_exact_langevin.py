@@ -95,9 +95,8 @@ def test_a_minibatch_that_cannot_be_drawn_is_refused():
     )
     with pytest.raises(Refusal, match="gradient_m = 0"):
         Thinned(0)
-    plain = MetropolisHastings(
-        RandomWalk(), Thinned(3), TunaMH(0.05)
-    )  # without gradients nothing is read for them
+    # Without gradients nothing is read for them
+    plain = MetropolisHastings(RandomWalk(), Thinned(3), TunaMH(0.05))
     state, draws = begin(plain, target, np.zeros((2, 1)), KEY)
     _, _, infos = advance(plain, target, state, controls(0.1, 2.0, chains=2), draws, 1)
     assert int(infos[0].n_grad[0]) == 0

@@ -132,9 +132,8 @@ def test_a_step_evaluates_the_bright_data_and_a_share_of_the_dark():
     _, _, infos = advance(kernel, target, state, control, draws, 1, first=2)
     assert bool((infos[0].n_lik == 2 * infos[0].batch_size).all())
     after = infos[0].batch_size.double() - 0.3 * (N - bright)
-    assert (
-        abs(float(after.mean()) - float(bright.mean())) < 0.3
-    )  # bright after z has changed, in equilibrium nearly
+    # Bright after z has changed, in equilibrium nearly
+    assert abs(float(after.mean()) - float(bright.mean())) < 0.3
     assert int(infos[0].batch_size.max()) < N
 
 

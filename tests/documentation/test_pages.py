@@ -267,9 +267,8 @@ def test_results_are_of_the_last_run_with_the_papers_settings(tmp_path, monkeypa
     assert found["gmm_tied_means"]["run"] == "b"
     by_id = {claim["id"]: claim for claim in found["gmm_tied_means"]["claims"]}
     assert by_id["f1l-close"]["verdict"] == "not reproduced"
-    assert (
-        by_id["f1r-ratio"]["verdict"] == "not reproduced"
-    )  # a metric that is not a number satisfies no rule
+    # A metric that is not a number satisfies no rule
+    assert by_id["f1r-ratio"]["verdict"] == "not reproduced"
     assert by_id["f1l-modes"]["verdict"] == "no number"
 
     measured = json.loads((tmp_path / "results" / "metrics" / "gmm_tied_means.json").read_text())

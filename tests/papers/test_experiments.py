@@ -566,9 +566,8 @@ def test_an_experiment_has_all_of_its_report(name, images, quick, whole_columns,
         assert np.count_nonzero(np.bincount(shades.ravel())) > 30
     for table in spec.get("tables", {}):
         frame = pd.read_csv(folder.report / f"{table}.csv", index_col=0)
-        unreached = [
-            c for c in frame if c.endswith("(se)") or " to 0." in c or c == "with set-up"
-        ]  # by few steps
+        # By few steps
+        unreached = [c for c in frame if c.endswith("(se)") or " to 0." in c or c == "with set-up"]
         assert not frame.drop(columns=unreached).isna().all().any()
         assert not frame.isna().all(axis=1).any()
 
@@ -591,9 +590,8 @@ class Notes(Silent):
 
 def test_a_test_that_reads_all_data_too_often_is_reported_once(outputs):
     overrides = ["data.n=300", "m=20", "chains=4", "steps=50", "warmup=30", "executor=torch"]
-    overrides.append(
-        "methods.mhminibatch_printed.schedules.temperature.temperature=2"
-    )  # so that it seldom need
+    # So that it seldom need
+    overrides.append("methods.mhminibatch_printed.schedules.temperature.temperature=2")
     overrides.extend(without("mhminibatch", "mhminibatch_fewer"))
     watcher, again = Notes(), Notes()
     config = compose_config(

@@ -138,10 +138,8 @@ def test_rises_are_counted(rng):
     )
     found = gradients.metrics(run)
     assert (found["last.rises"], found["first.rises"]) == (1.0, 0.0)
-    assert (found["residual.last.rises"], found["residual.first.rises"]) == (
-        1.0,
-        0.0,
-    )  # a claim speaks of each
+    # A claim speaks of each
+    assert (found["residual.last.rises"], found["residual.first.rises"]) == (1.0, 0.0)
     assert found["last.normal_64"].value == 0.9
 
 

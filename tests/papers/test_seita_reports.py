@@ -91,9 +91,8 @@ def test_the_error_of_a_growing_minibatch_has_a_limit():
         total, squares = blocks.sum(-1).cumsum(0), np.square(blocks).sum(-1).cumsum(0)
         size = m * np.arange(1, 4)[:, None]
         mean = total / size
-        variance = (
-            2 * m * (squares / size - mean**2) / size
-        )  # of an estimate with standard deviation 1 at 2 m terms
+        # Of an estimate with standard deviation 1 at 2 m terms
+        variance = 2 * m * (squares / size - mean**2) / size
         look = (variance < 1).argmax(0)
         estimate, left = (
             np.take_along_axis(v, look[None], 0)[0] for v in (np.sqrt(2 * m) * mean, 1 - variance)

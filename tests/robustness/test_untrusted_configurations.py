@@ -220,9 +220,8 @@ REFERENCES = {
 
 @pytest.mark.parametrize("line", REFERENCES)
 def test_references_are_bounded(capsys, monkeypatch, line):
-    monkeypatch.setattr(
-        "mhrun.cli.configuration.compose.bounded", lambda: bounded(500)
-    )  # sooner than after 10,000
+    # Sooner than after 10,000
+    monkeypatch.setattr("mhrun.cli.configuration.compose.bounded", lambda: bounded(500))
     for text in REFERENCES[line]:
         write("experiment/evil", SMALL + text)
         assert line in refused(capsys, *SHOWN)

@@ -177,9 +177,8 @@ def test_transforms_are_functions_of_step_chain_and_place():
     codes = torch.stack([(batch(step, m=20) // 40 - 1) // 40 for step in range(1, 301)])
     counts = torch.bincount(codes.flatten(), minlength=18).double()
     expected = codes.numel() / 18
-    assert (
-        float(((counts - expected) ** 2 / expected).sum()) < 49.0
-    )  # chi-squared, 17 degrees: 1e-4 above 48.4
+    # Chi-squared, 17 degrees: 1e-4 above 48.4
+    assert float(((counts - expected) ** 2 / expected).sum()) < 49.0
     # A minibatch that grows in pieces has the transforms of one that was drawn at once.
     draws = Draws(Streams(KEY, 3), 7)
     everyone = torch.arange(3)

@@ -354,9 +354,8 @@ def test_each_rung_has_its_distribution(keep):
     for rung, p in enumerate(densities):
         assert_mean((kept[:, rung] > 0).mean(1), p[x > 0].sum(), f"weight of rung {rung}")
         assert_mean((kept[:, rung] ** 2).mean(1), (p * x**2).sum(), f"square of rung {rung}")
-    assert differs_in_mean(
-        (kept[:, 2] ** 2).mean(1), (free[2] * x**2).sum()
-    )  # the draws follow the floor's distribution
+    # The draws follow the floor's distribution
+    assert differs_in_mean((kept[:, 2] ** 2).mean(1), (free[2] * x**2).sum())
     offered = record["exchange"].reshape(ladders, 3, -1)[:, :, start:]
     assert (offered[:, 2] == NEVER).all()
     assert 0.3 < (offered[offered > 0] == MADE).mean() < 0.95

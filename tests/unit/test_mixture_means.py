@@ -176,9 +176,8 @@ def test_a_step_size_comes_into_its_band_and_stays():
 def test_rungs_adapt_one_after_the_other():
     schedule = Banded(1.0, window=10, factor=2.0, length=40, rungs=3, stagger=100)
     plan = Plan({"step": schedule, "temperature": Fixed(temperature=1.0)}, 6, 260, 100)
-    steps, after = run_of(
-        plan, 260, lambda e: torch.ones_like(e), 6
-    )  # too much is accepted, so that it doubles
+    # Too much is accepted, so that it doubles
+    steps, after = run_of(plan, 260, lambda e: torch.ones_like(e), 6)
     for rung, begins in ((2, 0), (1, 100), (0, 200)):
         for chain in (rung, rung + 3):
             expected = 2.0 ** np.clip((np.arange(260) - begins) // 10, 0, 4)

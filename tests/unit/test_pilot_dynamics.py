@@ -159,9 +159,8 @@ def test_a_known_noise_is_that_of_theta_and_has_no_scale(dynamics, rng):
         trace = mhrun.sample(mhrun.GaussianMean(3.0), x, kernel, **counts)
     assert "scale" not in found(trace)
     sd = trace["posterior"]["theta"].values.std() * (n + 1 / 9) ** 0.5
-    assert (
-        0.9 < sd < 1.1
-    )  # 700 effective draws: a standard error of 2.7 %, and a variance that is 5 % too large
+    # 700 effective draws: a standard error of 2.7 %, and a variance that is 5 % too large
+    assert 0.9 < sd < 1.1
     for scale in ("dense", "diagonal"):
         with pytest.raises(Refusal, match="known_noise is a variance in the coordinates of theta"):
             mhrun.sample(mhrun.GaussianMean(3.0), x, kernel, precondition=scale, **counts)
@@ -314,9 +313,8 @@ def test_the_step_on_the_steep_side_of_a_constrained_parameter_is_shorter(capsys
     p = 1 / (1 + np.exp(-mode))
     sd = (51 * p * (1 - p)) ** -0.5
     far = mode + 2 * sd
-    curvature = (
-        (51 / (1 + np.exp(-far)) - 0.5) / (2 * sd) * sd**2
-    )  # the mean from the mode to two sd, over that there
+    # The mean from the mode to two sd, over that there
+    curvature = (51 / (1 + np.exp(-far)) - 0.5) / (2 * sd) * sd**2
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         _never_seen()

@@ -23,9 +23,8 @@ def test_the_minibatch_size_follows_from_the_noise():
     assert 0.85 < m / N < 0.99
     sd = float(np.sqrt(trace["sample_stats"]["log_ratio_var"].mean()))
     assert 0.35 < sd < 0.7
-    assert found(trace)["noise_sd"] == pytest.approx(
-        sd, rel=0.5
-    )  # at this m, not at the one of the measurements
+    # At this m, not at the one of the measurements
+    assert found(trace)["noise_sd"] == pytest.approx(sd, rel=0.5)
     hot = run(
         mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared("auto"), mhrun.Metropolis()),
         temperature=50.0,

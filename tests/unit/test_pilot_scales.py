@@ -148,9 +148,8 @@ def test_what_the_trajectories_cost_is_counted(monkeypatch):
     without = found(hierarchical(kernel))
     assert "rounds" in with_draws
     assert "rounds" not in without
-    assert (
-        with_draws["n_grad"] > without["n_grad"] + 160 * 4 * 175
-    )  # a leapfrog step of 4 chains on 160 data at least
+    # A leapfrog step of 4 chains on 160 data at least
+    assert with_draws["n_grad"] > without["n_grad"] + 160 * 4 * 175
     assert with_draws["n_lik"] < 2 * without["n_lik"] + 160 * 4 * 2000
 
 

@@ -18,9 +18,8 @@ from mhrun.dynamics.tact_hmc import TACTHMC
 def test_theta_is_narrowed_by_the_share_of_its_exact_moments(friction, noise, every):
     """The moments of a normal target, step by step through a cycle, at a step size at which its own error is 1e-6."""
     e = 1e-6
-    move = np.array(
-        [[1 - e, 1 - friction], [-e, 1 - friction]]
-    )  # of (theta, v), v' = (1 - s) v - e theta + noise
+    # Of (theta, v), v' = (1 - s) v - e theta + noise
+    move = np.array([[1 - e, 1 - friction], [-e, 1 - friction]])
     cycle, added = np.eye(2), np.zeros((2, 2))
     for _ in range(every or 1):
         cycle, added = move @ cycle, move @ added @ move.T + 2 * noise * e

@@ -524,9 +524,8 @@ def test_draws_that_come_back_to_a_few_points_are_named(rng):
     assert line.startswith("m: only 32 of the draws are distinct")
     walk = np.repeat(rng.normal(size=(4, 500, 2)), 4, axis=1)  # a quarter of the moves accepted
     assert not any("distinct" in line for line in precision_warnings("m", walk, ["u", "v"]))
-    turning = signal.lfilter(
-        [1.0], [1.0, 0.8], rng.normal(size=(4, 1000, 2)), axis=1
-    )  # an autocorrelation of -0.8,
+    # An autocorrelation of -0.8,
+    turning = signal.lfilter([1.0], [1.0, 0.8], rng.normal(size=(4, 1000, 2)), axis=1)
     assert ess(turning[..., 0]) > 2 * 4000  # as of trajectories of nearly half a period
     assert not any("distinct" in line for line in precision_warnings("m", turning, ["u", "v"]))
 

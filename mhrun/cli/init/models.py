@@ -31,9 +31,8 @@ class RegressionTemplate(NamedTuple):
     kind: str  # linear, logistic, softmax, Poisson or binomial
     table: Mapping[str, Any]  # how the table is read
     has_bounds: bool  # so that exact minibatch methods can run
-    fitted: Callable[
-        [str, str, Dataset, Sequence[Any]], Fitted
-    ]  # of name, target, data and the target's values
+    # Of name, target, data and the target's values
+    fitted: Callable[[str, str, Dataset, Sequence[Any]], Fitted]
 
 
 def regression_of(chosen: str | None, target: str, levels: Sequence[Any]) -> RegressionTemplate:

@@ -30,12 +30,10 @@ class MeanBias(NamedTuple):
 class Gains(NamedTuple):
     """Relative errors of variances under a dynamics."""
 
-    of_steps: (
-        float  # e g, with g the dynamics' `bias.means`: e g H / 2 at the curvature H of the log posterior
-    )
-    of_temperature: (
-        float  # by minibatch noise of the gradients, the mean over directions, and by a thermostat
-    )
+    # e g, with g the dynamics' `bias.means`: e g H / 2 at the curvature H of the log posterior
+    of_steps: float
+    # By minibatch noise of the gradients, the mean over directions, and by a thermostat
+    of_temperature: float
     thermostat: bool = False  # whether a thermostat cancels the mean of e g H / 2 over directions
 
     @property

@@ -13,9 +13,8 @@ from mhrun.engine.diagnosis.sampled_gradients import SampledGradients
 TOLERATED = 1.25  # times the variance: a pilot's step makes it 1.1
 NARROW = 0.7  # likewise: a thermostat whose momenta are often redrawn makes it 0.8
 _ERRORS = 3.0  # standard errors beyond that
-_PRECISE = (
-    0.1  # the largest error of a ratio that is too small: that of 100 draws of a narrow normal distribution
-)
+# The largest error of a ratio that is too small: that of 100 draws of a narrow normal distribution
+_PRECISE = 0.1
 _ROTATED = 50  # parameters up to which principal directions are looked at
 _LOOKED_AT = 50  # coordinates whose R-hat is
 _DIVERGED, _FINITE = 1e3, 1e6  # a ratio that counts whatever its error, and the largest that is returned

@@ -30,9 +30,8 @@ class Requests:
     """The requests of a step, in order."""
 
     numbers: list[Callable[[Draws], Tensor]] = field(default_factory=list)
-    kinds: list[tuple[Callable[[Draws], Hashable], Hashable]] = field(
-        default_factory=list
-    )  # with their answers
+    # With their answers
+    kinds: list[tuple[Callable[[Draws], Hashable], Hashable]] = field(default_factory=list)
 
     def holds(self, draws: Draws) -> bool:
         """Return whether this step is of the same kind."""

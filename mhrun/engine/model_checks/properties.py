@@ -70,9 +70,8 @@ def check_model(target: Target, theta: Tensor, *, takes_gradients: bool = True) 
     check_rows(target, point)
     _check_precision(target, theta + _NEAR / _AWAY * (point - theta))
     both = native_form(model, "log_lik_and_grad", "log_lik")
-    by_minibatch = offers(model, HasBuffers) and bool(
-        model.buffer_names
-    )  # gradients are those of training mode
+    # Gradients are those of training mode
+    by_minibatch = offers(model, HasBuffers) and bool(model.buffer_names)
     if takes_gradients and (both is None or not is_user_model) and not by_minibatch:
         check_derivatives(target, point, rows)
         warn_of_steps(target, point)

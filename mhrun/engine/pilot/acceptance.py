@@ -42,9 +42,8 @@ class Tuning(NamedTuple):
     acceptance: float  # the rate that the step size is to be tuned to from here on
     m: int | None  # the minibatch size, if it was open
     leapfrog_steps: int | None  # of a trajectory, if their number was open
-    draws: (
-        Tensor | None
-    )  # (C, S, D), float64, of the last half of the steps, if the proposal follows trajectories
+    # (C, S, D), float64, of the last half of the steps, if the proposal follows trajectories
+    draws: Tensor | None
     facts: PilotFacts
 
 

@@ -12,9 +12,8 @@ from torch import Tensor
 from mhrun.engine.pilot.modes import find_modes
 from mhrun.engine.surface import Surface
 
-_FAR = (
-    1e5  # how far from the mode it is evaluated, in units of the larger of 1 and the mode's distance from 0
-)
+# How far from the mode it is evaluated, in units of the larger of 1 and the mode's distance from 0
+_FAR = 1e5
 _SDS = 1e3  # and at least so many standard deviations, where the curvature gives one
 _FLAT = 1e-8  # share of the largest eigenvalue of a curvature, below which a direction may be flat
 _NATS = 3.0  # what it falls at most, at temperature 1; a Cauchy prior falls by 23

@@ -36,9 +36,8 @@ class Mode(NamedTuple):
     best: int  # the chain with the highest one
     height: float  # there
     gradient: Tensor  # (D,) there, float64
-    heights: list[
-        float
-    ]  # where each of the ascents ended, of which chain c has the one numbered c mod their number
+    # Where each of the ascents ended, of which chain c has the one numbered c mod their number
+    heights: list[float]
 
 
 def find_modes(surface: Surface, theta: Tensor, units: Tensor | None = None) -> Mode:

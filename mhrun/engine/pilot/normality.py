@@ -11,9 +11,8 @@ from mhrun.engine.surface import Surface
 from mhrun.random import Draws, Purpose, Streams, derive_key
 
 _DRAWS = 40
-_TAIL = (
-    4  # of them, with the least and with the greatest log-ratio, that count for nothing: some may be infinite
-)
+# Of them, with the least and with the greatest log-ratio, that count for nothing: some may be infinite
+_TAIL = 4
 _SDS = 2.56  # between the two quantiles of a normal distribution
 
 

@@ -22,9 +22,8 @@ from mhrun.store.sharing import PILOT
 from mhrun.types.scale import Scale
 
 _COORDINATES = 4  # of another mode, that are named
-_VISITED = (
-    0.1  # of the share of another mode, in draws, from which on R-hat and ESS judge whether chains cross
-)
+# Of the share of another mode, in draws, from which on R-hat and ESS judge whether chains cross
+_VISITED = 0.1
 _LONG = 25  # leapfrog steps from which a dense scale is named
 NETWORK = "network"
 _DOUBTS = {

@@ -52,9 +52,8 @@ class ScaledStart(NamedTuple):
     heavy: HeavyTail | None = None  # a direction in which it falls off so slowly that it has no variance
     other: OtherMode | None = None  # at which no chain begins
     moved: Moved | None = None  # what became of ascents to modes that have hardly a share of the posterior
-    whole: bool = (
-        False  # whether mode and curvature are of all data, as a part has hardly any of what matters
-    )
+    # Whether mode and curvature are of all data, as a part has hardly any of what matters
+    whole: bool = False
     draws: Tensor | None = None  # (C, S, D), float64, of the coldest trajectories that judged the scale
     # The same with a diagonal scale, where a dense one of many parameters is taken for their correlations
     fallback: ScaledStart | None = None

@@ -28,9 +28,8 @@ class Trials(NamedTuple):
 
     step_size: float
     longest: float  # the step size that was tried first
-    wider: (
-        float  # how many times as wide draws were at it as at the other one; NaN if chains diverged at both
-    )
+    # How many times as wide draws were at it as at the other one; NaN if chains diverged at both
+    wider: float
     n_lik: int
     n_grad: int
 

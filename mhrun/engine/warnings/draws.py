@@ -96,9 +96,8 @@ def _transient_warnings(name: str, draws: npt.NDArray[np.float64], names: Sequen
     with np.errstate(over="ignore", invalid="ignore"):  # chains on their way to infinity have other warnings
         middle, sd = rest.mean((0, 1)), rest.std((0, 1))
         gap = np.abs(draws[:, :first].mean((0, 1)) - middle)
-        usual = np.abs(blocks.mean((0, 2)) - middle).max(
-            0
-        )  # of as many draws, with their tails and correlations
+        # Of as many draws, with their tails and correlations
+        usual = np.abs(blocks.mean((0, 2)) - middle).max(0)
         begins = np.median(np.abs(draws[:, 0] - middle), 0)  # of the chains: far tails are not those of all
         moves = (sd > _ROUNDED * np.abs(middle)) & (gap > _BEYOND * usual) & (begins > _FAR * sd)
         share = np.nan_to_num(np.divide(gap, sd, out=np.zeros_like(gap), where=moves))

@@ -50,9 +50,8 @@ class Judged(NamedTuple):
     why: str
     note: str
     revised: str = ""  # how the rule was changed after the number was known; empty if it was not
-    noisy: bool = (
-        False  # whether the standard error exceeds the rule's tolerance, so that the rule can tell nothing
-    )
+    # Whether the standard error exceeds the rule's tolerance, so that the rule can tell nothing
+    noisy: bool = False
     close: bool = False  # whether our number is within a standard error of a limit of the rule
 
     @property

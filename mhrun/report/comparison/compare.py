@@ -43,9 +43,8 @@ class Comparison(NamedTuple):
     rule: str = ""  # of the verdicts, if there is a reference
     precision: float = RELEVANT  # of the verdicts, in sd
     growth: Mapping[str, Growth] = {}  # name -> errors while its chains grow, if there is a reference
-    own_error: tuple[float, float] | None = (
-        None  # of the reference, see `mhrun.diagnostics.distances.own_error`
-    )
+    # Of the reference, see `mhrun.diagnostics.distances.own_error`
+    own_error: tuple[float, float] | None = None
     labels: Mapping[str, str] = {}  # name -> label of the method, for figures
 
 
