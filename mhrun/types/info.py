@@ -24,7 +24,7 @@ class Info(NamedTuple):
     batch_size: Tensor  # data used for the decision or the gradient, as papers count them
     # The three counts are the algorithm's: a faster exact form of the model does not lower them.
     n_lik: Tensor  # per-datum log-likelihoods evaluated in this step
-    # The part of n_lik spent on full-data statistics, which papers leave out of their counts
+    # the part of n_lik spent on full-data statistics, which papers leave out of their counts
     n_lik_overhead: Tensor
     n_grad: Tensor  # per-datum gradients evaluated in this step
     diverging: Tensor  # bool: a value was not finite, or a trajectory unstable, and the step was rejected
