@@ -43,11 +43,11 @@ class StepSizeSearch:
         follow: runs a trial.
         temperature: of each chain of a trial (C,), in units of that of the coldest rung.
         seed: of the starting points.
-        known: results of searches, which are not repeated; new ones are added.
+        results: of earlier searches, which are not repeated; new ones are added.
     """
 
-    def __init__(self, follow: Follow, temperature: FloatArray, seed: int, known: StepSizes) -> None:
-        self._follow, self._temperature, self._seed, self._known = follow, temperature, seed, known
+    def __init__(self, follow: Follow, temperature: FloatArray, seed: int, results: StepSizes) -> None:
+        self._follow, self._temperature, self._seed, self._results = follow, temperature, seed, results
 
     def largest(
         self,
@@ -71,18 +71,18 @@ class StepSizeSearch:
             UserError: the kernel runs at no step size.
         """
         key = _key(kernel, known, target, base)
-        if key not in self._known.largest:
-            self._known.largest[key] = (
+        if key not in self._results.largest:
+            self._results.largest[key] = (
                 self._by_acceptance(kernel, known, target, base)
                 if kernel.decides
                 else self._by_variance(kernel, known, target, base, adds_no_noise)
             )
-        return self._known.largest[key]
+        return self._results.largest[key]
 
     def limit(self, kernel: Kernel, known: Known, target: Target, base: float) -> float:
         """Return the acceptance rate of the smallest step, the limit where r = 1; 1 if it cannot be measured."""
         key = _key(kernel, known, target, base)
-        if key not in self._known.limits:
+        if key not in self._results.limits:
             theta, temperature = self._begin(known, base)
             try:
                 rate = _acceptance(
@@ -90,8 +90,8 @@ class StepSizeSearch:
                 )
             except _FAILURES:
                 rate = 1.0
-            self._known.limits[key] = rate if rate > 0 else 1.0
-        return self._known.limits[key]
+            self._results.limits[key] = rate if rate > 0 else 1.0
+        return self._results.limits[key]
 
     def refuses_all(self, kernel: Kernel, known: Known, target: Target) -> bool:
         """Return whether a kernel rejects every candidate of a target, at the smallest step size too."""

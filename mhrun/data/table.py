@@ -18,7 +18,6 @@ from mhrun.array_types import Array
 from mhrun.data.advice import list_setting
 from mhrun.data.columns import (
     check_decimals,
-    codes_of_missing,
     few,
     is_label,
     levels_of,
@@ -33,7 +32,8 @@ from mhrun.data.missing_values import checked_values, without_values
 from mhrun.data.outcome import Outcome, outcome_in
 from mhrun.data.table_facts import describe_missing, listed_counts, missing_counts
 from mhrun.data.table_file import COPIES, read_table, texts_of_missing
-from mhrun.data.table_roles import check_lists, check_plain_name, check_roles
+from mhrun.data.table_roles import advice_on_texts, check_lists, check_plain_name, check_roles
+from mhrun.data.table_settings import check_baselines, check_choices, check_split
 from mhrun.errors import Refusal, UserError
 from mhrun.paths import located
 
@@ -112,8 +112,8 @@ class Table(LazyData):
         groups: Sequence[str] = (),
         missing_values: Sequence[str | float] | Mapping[str, Sequence[str | float]] = (),
     ) -> None:
-        _check_choices(outcome=(outcome, _OUTCOMES), missing=(missing, _MISSING), part=(part, _PARTS))
-        _check_split(test_share, part, seed)
+        check_choices(outcome=(outcome, _OUTCOMES), missing=(missing, _MISSING), part=(part, _PARTS))
+        check_split(test_share, part, seed)
         if standardise_target and outcome != "number":
             raise Refusal("standardise_target requires outcome = number.")
         check_lists(features=features, categorical=categorical, exclude=exclude, groups=groups)
@@ -121,12 +121,7 @@ class Table(LazyData):
             raise Refusal(
                 f"exclude = [{', '.join(exclude)}] requires features = null; leave them out of features."
             )
-        if target is not None and target in (baselines or {}):
-            _check_target_baseline(target, outcome, positive)
-        if unknown := [name for name in baselines or {} if name not in (*(categorical or ()), target)]:
-            raise Refusal(
-                f"baselines: '{unknown[0]}' is not in categorical = [{', '.join(categorical or ())}]; add it."
-            )
+        check_baselines(baselines or {}, categorical or (), target, outcome, positive)
         self.file = file
         self.target = target
         self.categorical = list(categorical or ())
@@ -236,7 +231,7 @@ class Table(LazyData):
         raise UserError(
             f"{path.name}: {int(bad.sum()):,} of {len(table):,} rows lack a value ({listing}), "
             f"first in data rows {first}; missing=drop leaves them out."
-            f"{describe_missing(self._texts(table, path))}{_of_text(table[chosen])}"
+            f"{describe_missing(self._texts(table, path))}{advice_on_texts(table[chosen])}"
         )
 
     @property
@@ -389,44 +384,6 @@ class Table(LazyData):
         train = np.ones(n, bool)
         train[order[: round(self.test_share * n)]] = False
         return train
-
-
-def _check_choices(**settings: tuple[str, Sequence[str]]) -> None:
-    for name, (value, allowed) in settings.items():
-        if value not in allowed:
-            raise Refusal(f"{name} = {value!r} is unknown; choose {', '.join(allowed)}.")
-
-
-def _check_split(test_share: float, part: str, seed: int) -> None:
-    if not 0 <= test_share < 1 or (part == "test" and test_share == 0):
-        raise Refusal(f"test_share = {test_share:g} leaves no rows for part = '{part}'.")
-    if seed < 0:
-        raise Refusal(f"seed = {seed} of the split must not be negative.")
-
-
-def _check_target_baseline(target: str, outcome: str, positive: Any) -> None:
-    """Refuse a baseline of a target that has none, or of which another setting orders the values."""
-    if outcome == "number":
-        raise Refusal(f"baselines: '{target}' is a target of numbers, which has no baseline; leave it out.")
-    if positive is not None:
-        raise Refusal(f"positive and baselines both order the values of '{target}'; give one of them.")
-
-
-def _of_text(features: Any) -> str:
-    """Return a sentence on columns of text among the features of a table, which will be refused next."""
-    from pandas.api.types import is_numeric_dtype
-
-    texts = [str(name) for name in features.columns if not is_numeric_dtype(features[name])]
-    labels = [name for name in texts if is_label(features[name].nunique(), len(features))]  # such as dates
-    codes = {name: codes_of_missing(features[name].dropna()) for name in texts}
-    texts = [name for name in texts if name not in labels and not codes[name]]
-    settings = {
-        "categorical": texts,
-        "exclude": [name for name in labels if not codes[name]],
-        **{f"missing_values.{name}": found for name, found in codes.items()},
-    }
-    advice = " ".join(list_setting(key, values) for key, values in settings.items() if values)
-    return f" There is text in {', '.join(codes)}: {advice}." if advice else ""
 
 
 def _tensor(values: Array) -> Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 
 from mhrun.array_types import Array
 from mhrun.data.advice import list_setting
-from mhrun.data.columns import few, levels_of
+from mhrun.data.columns import codes_of_missing, few, is_label, levels_of
 from mhrun.data.sizes import SIZES
 from mhrun.errors import Refusal, UserError, nearest
 
@@ -77,6 +77,23 @@ def check_plain_name(name: str, what: str) -> None:
             f"{what} '{name}' cannot be named in a configuration, where ${{...}} refers to a setting and ??? is a "
             "missing one; rename it."
         )
+
+
+def advice_on_texts(features: Any) -> str:
+    """Return a sentence on columns of text among the features of a table, which will be refused next; or nothing."""
+    from pandas.api.types import is_numeric_dtype
+
+    texts = [str(name) for name in features.columns if not is_numeric_dtype(features[name])]
+    labels = [name for name in texts if is_label(features[name].nunique(), len(features))]  # such as dates
+    codes = {name: codes_of_missing(features[name].dropna()) for name in texts}
+    texts = [name for name in texts if name not in labels and not codes[name]]
+    settings = {
+        "categorical": texts,
+        "exclude": [name for name in labels if not codes[name]],
+        **{f"missing_values.{name}": found for name, found in codes.items()},
+    }
+    advice = " ".join(list_setting(key, values) for key, values in settings.items() if values)
+    return f" There is text in {', '.join(codes)}: {advice}." if advice else ""
 
 
 def codes_of(column: Any, levels: Sequence[Any], path: Path) -> Array:

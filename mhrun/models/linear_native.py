@@ -219,8 +219,8 @@ def total_bound(args: Any, theta: Any) -> Any:
     anchor, gradient, hessian = args[5], args[6], args[7]
     total = 0.0
     for d in range(len(theta)):
-        slope = gradient[d]
+        factor = gradient[d]
         for e in range(len(theta)):
-            slope += 0.5 * hessian[d, e] * (theta[e] - anchor[e])
-        total += slope * (theta[d] - anchor[d])
+            factor += 0.5 * hessian[d, e] * (theta[e] - anchor[e])
+        total += factor * (theta[d] - anchor[d])
     return total
