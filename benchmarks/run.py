@@ -28,6 +28,7 @@ import problem_dynamics
 import problem_growing
 import problem_logistic
 import problem_network
+import scipy.linalg  # noqa: F401  # loads the library of the compiled networks' products
 from contenders import (
     HERE,
     PEER,
@@ -46,6 +47,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mhrun.cores import cpu_name
+from mhrun.engine.machine import matrix_products
 
 
 def without_replacement(rounds: int, chain_steps: int, console: Console) -> list[dict[str, Any]]:
@@ -434,8 +436,15 @@ def main() -> None:
     found = {
         "when": time.strftime("%Y-%m-%d %H:%M"),
         "machine": f"{cpu_name()}, {len(os.sched_getaffinity(0))} cores",
+        "matrix products": matrix_products(),
         "python": platform.python_version(),
-    } | {name: TABLES[name](arguments, console) for name in chosen}
+    }
+    console.print(f"{found['machine']}; matrix products: {found['matrix products']}")
+    if forced := os.environ.get("OPENBLAS_CORETYPE"):
+        console.print(
+            f"OPENBLAS_CORETYPE={forced} is set: OpenBLAS does not choose its kernels by the processor."
+        )
+    found |= {name: TABLES[name](arguments, console) for name in chosen}
     name = "-".join(["benchmarks", *(chosen if arguments.only else [])]) + ".json"
     place = ROOT / "outputs" / name
     place.parent.mkdir(exist_ok=True)

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from threadpoolctl import threadpool_info
 
 from mhrun import __version__
 from mhrun.cores import cpu_name, usable_cores
@@ -53,10 +54,24 @@ def versions() -> dict[str, str]:
     return version_of
 
 
+def matrix_products() -> str:
+    """Return the libraries of NumPy's and SciPy's matrix products, each with the processors its kernels are for.
+
+    OpenBLAS chooses kernels by the processor, unless `OPENBLAS_CORETYPE` is set; products take up to twice as long with
+    others, and round differently.
+    """
+    libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    words = ("internal_api", "version", "architecture")
+    return ", ".join(
+        sorted({" ".join(str(library[w]) for w in words if library.get(w)) for library in libraries})
+    )
+
+
 def machine(device: str) -> dict[str, Any]:
     """Return a description of the machine."""
     description: dict[str, Any] = {
         "cpu": cpu_name(),
+        "matrix_products": matrix_products(),
         "cores": usable_cores(),
         "system": platform.system(),
         "device": device,
