@@ -273,7 +273,7 @@ def dynamics(rounds: int, chain_steps: int, console: Console) -> dict[str, list[
     goals = [Goal(peer, chains, 1.0) for peer in ("BlackJAX", "posteriors") for chains in (1, 10)]
     n = problem_network.N
     for target, executor, shares in (
-        ("mixture", "compiled", (1.0, 1.0, 0.005)),
+        ("mixture", "compiled", (4.0, 4.0, 0.005)),  # long runs: a trace and its checks take 0.05 s
         ("network", "auto", (0.002,) * 3),
     ):
         for name in problem_dynamics.ALGORITHMS:

@@ -57,7 +57,7 @@ def describe_kind(sampled: Samples, kind: str) -> str:
 
 def samples(kernel: Kernel, plan: Plan) -> Samples:
     """Return the stationary distribution of a kernel under these schedules."""
-    at = plan.at_collected_steps()
+    at = plan.collected_controls
     by_noise = by_noise_alone(kernel)
     temperature = float((at.noise_temperature if by_noise else at.temperature).min())
     stationary: dict[str, Any] = kernel.stationary or {"distribution": None, "m": None}

@@ -234,8 +234,9 @@ class Plan:
         fields = (quantities["step_size"], *_temperatures(quantities))
         return Controls(*(v.expand(steps, self.chains).contiguous() for v in fields))
 
-    def at_collected_steps(self) -> CollectedControls:
-        """Return step sizes at some of the collected steps, and temperatures at the last of them."""
+    @cached_property
+    def collected_controls(self) -> CollectedControls:
+        """Step sizes at some of the collected steps, and temperatures at the last of them."""
         memory = self.start()
         collected = self._counted_steps
         steps = collected[np.linspace(0, len(collected) - 1, min(len(collected), _STEPS)).astype(int)]
@@ -250,7 +251,7 @@ class Plan:
     @property
     def varies_step_size(self) -> bool:
         """Whether the step size of a chain differs between some of the collected steps."""
-        sizes = self.at_collected_steps().step_size
+        sizes = self.collected_controls.step_size
         return bool((sizes != sizes[0]).any())
 
     @property

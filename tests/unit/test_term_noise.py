@@ -20,8 +20,8 @@ def found(monkeypatch):
     seen = {}
     decide, moments = MHMinibatch.decide, Differences.full_moments
 
-    def spied(method, folder):
-        seen["noise"] = term_noise(method, folder)
+    def spied(method, trace):
+        seen["noise"] = term_noise(method, trace)
         return seen["noise"]
 
     def decided(rule, contest, draws):

@@ -65,8 +65,15 @@ class Diagnosis:
 
     def of_draws(self, folder: Path, state: State) -> dict[str, Any]:
         """Return the facts that are from the draws in a folder, or from the last state if it keeps none."""
+        trace = self._tried("what draws show", lambda: open_trace(folder, cache=False))
+        if trace is None:
+            return {}
+        with trace:
+            return self._of_trace(trace, state)
+
+    def _of_trace(self, trace: xr.DataTree, state: State) -> dict[str, Any]:
         method = self._method
-        sampled = self._tried("gradients at the draws", lambda: sampled_gradients(method, folder))
+        sampled = self._tried("gradients at the draws", lambda: sampled_gradients(method, trace))
         bias = ratio = least = None
         if sampled is not None:
             bias = self._tried("the bias of means", lambda: mean_bias(method, sampled))
@@ -74,30 +81,30 @@ class Diagnosis:
             least = self._tried("the width by gradients", lambda: least_variance_ratio(sampled))
         return _known(
             **{
-                VISITS: self._tried("visits of another mode", lambda: visits(method, folder)),
-                WIDTH: self._tried("the width of the draws", lambda: width_of_draws(method, folder)),
-                TERM_NOISE: noise if (noise := self._noise(folder)) is None else noise._asdict(),
-                FLAT_REGIONS: flat if (flat := self._flat_regions(folder)) is None else flat._asdict(),
-                EXCHANGE_NOISE: self._tried("the noise of exchanges", lambda: exchange_noise(method, folder)),
-                UNSETTLED: self._tried("R-hat", lambda: rhat_of_unsettled(method, folder)),
+                VISITS: self._tried("visits of another mode", lambda: visits(method, trace)),
+                WIDTH: self._tried("the width of the draws", lambda: width_of_draws(method, trace)),
+                TERM_NOISE: noise if (noise := self._noise(trace)) is None else noise._asdict(),
+                FLAT_REGIONS: flat if (flat := self._flat_regions(trace)) is None else flat._asdict(),
+                EXCHANGE_NOISE: self._tried("the noise of exchanges", lambda: exchange_noise(method, trace)),
+                UNSETTLED: self._tried("R-hat", lambda: rhat_of_unsettled(method, trace)),
                 OUTSIDE: self._tried(
-                    "the support of the posterior", lambda: share_outside(method, folder, sampled)
+                    "the support of the posterior", lambda: share_outside(method, trace, sampled)
                 ),
             },
             excess_variance=self._tried(
                 "the effect of minibatch noise",
-                lambda: excess_variance(method, folder, state),
+                lambda: excess_variance(method, trace, state),
             ),
             mean_bias=None if bias is None else bias._asdict(),
             variance_ratio=ratio,
             narrow_ratio=least,
         )
 
-    def _flat_regions(self, folder: Path) -> FlatRegions | None:
-        return self._tried("the energies of the rungs", lambda: flat_regions(self._method, folder))
+    def _flat_regions(self, trace: xr.DataTree) -> FlatRegions | None:
+        return self._tried("the energies of the rungs", lambda: flat_regions(self._method, trace))
 
-    def _noise(self, folder: Path) -> TermNoise | None:
-        return self._tried("the noise of decisions", lambda: term_noise(self._method, folder))
+    def _noise(self, trace: xr.DataTree) -> TermNoise | None:
+        return self._tried("the noise of decisions", lambda: term_noise(self._method, trace))
 
     def _tried(self, what: str, estimate: Callable[[], T]) -> T | None:
         """Return an estimate, or None if it fails."""

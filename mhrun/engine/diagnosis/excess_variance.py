@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+import xarray as xr
 from torch import Tensor
 
 from mhrun.engine.diagnosis.gradient_noise import (
@@ -44,7 +44,7 @@ class Excess(NamedTuple):
     mean: float  # over directions
 
 
-def excess_variance(method: Method, folder: Path, state: State) -> float | None:
+def excess_variance(method: Method, trace: xr.DataTree, state: State) -> float | None:
     """Return the largest `excess_of_noise`, in the coordinates in which the method's dynamics moves.
 
     Gradients are evaluated at draws of the second half, of the coldest rungs of ladders: a surrogate has noise at some
@@ -52,15 +52,15 @@ def excess_variance(method: Method, folder: Path, state: State) -> float | None:
 
     Args:
         method: whose steps have ended.
-        folder: with its trace.
+        trace: with its draws.
         state: the last one, whose points are taken of a method that keeps no draws, or has chains without any.
     """
     if not _has_noise(method):
         return None
     theta = state.evaluation.theta
-    draws = cold_draws(method, folder, 2 * _DRAWS, fewest=1)
+    draws = cold_draws(method, trace, 2 * _DRAWS, fewest=1)
     if draws is None:
-        temperature = method.plan.at_collected_steps().noise_temperature
+        temperature = method.plan.collected_controls.noise_temperature
         is_cold = torch.from_numpy(temperature == temperature.min()).to(theta.device)
         points = theta[is_cold & ~state.aux["stopped"]]
         if not len(points):
@@ -101,7 +101,7 @@ def excess_of_noise(method: Method, points: Tensor, scale: Scale | None) -> Exce
     assert isinstance(kernel, Unadjusted)
     dynamics = kernel.dynamics
     assert dynamics.bias.noise is not None
-    step_size, temperature, _ = method.plan.at_collected_steps()
+    step_size, temperature, _ = method.plan.collected_controls
     if not (temperature > 0).all():
         return None
     if method.kernel.rungs > 1:

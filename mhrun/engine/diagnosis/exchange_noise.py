@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import torch
+import xarray as xr
 
 from mhrun.engine.diagnosis.kept_draws import some_draws
 from mhrun.engine.method import Method
@@ -18,12 +18,12 @@ EXCHANGE_NOISE = "exchange_noise"  # in a summary
 _TIMES = 50  # draws of each rung at which exchanges are evaluated
 
 
-def exchange_noise(method: Method, folder: Path) -> list[float | None] | None:
+def exchange_noise(method: Method, trace: xr.DataTree) -> list[float | None] | None:
     """Return the standard deviation over minibatches of the log-ratio of exchanges between neighbouring rungs.
 
     Args:
         method: whose steps have ended.
-        folder: with its trace.
+        trace: with its draws.
 
     Returns:
         (R - 1) numbers, the root mean square over ladders and some of the draws; None for a pair at which it is not
@@ -36,11 +36,11 @@ def exchange_noise(method: Method, folder: Path) -> list[float | None] | None:
     if not is_noisy(kernel, target) or target.has_buffers or target.data.differs_by_chain:
         return None
     chains = method.shape.chains
-    draws = some_draws(method, folder, np.arange(chains), _TIMES * chains, fewest=chains)
+    draws = some_draws(method, trace, np.arange(chains), _TIMES * chains, fewest=chains)
     if draws is None:
         return None
     streams = Streams(derive_key(method.seed, "exchange noise"), chains, target.device)
-    hot = torch.as_tensor(method.plan.at_collected_steps().temperature, device=target.device)
+    hot = torch.as_tensor(method.plan.collected_controls.temperature, device=target.device)
     points = draws.to(device=target.device, dtype=method.dtype)
     found = torch.stack(
         [

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+import xarray as xr
 
 from mhrun.engine.diagnosis.kept_draws import some_draws
 from mhrun.engine.method import Method
@@ -27,12 +27,12 @@ class FlatRegions(NamedTuple):
     lowest: list[float]  # that draw, in the coordinates in which chains move
 
 
-def flat_regions(method: Method, folder: Path) -> FlatRegions | None:
+def flat_regions(method: Method, trace: xr.DataTree) -> FlatRegions | None:
     """Return the energies on all data at some draws, relative to the levels H_k.
 
     Args:
         method: whose steps have ended.
-        folder: with its trace.
+        trace: with its draws.
 
     Returns:
         None for another kernel than `EquiEnergy`, draws that were not kept or that are few, and data so many that
@@ -45,10 +45,10 @@ def flat_regions(method: Method, folder: Path) -> FlatRegions | None:
     count = min(_MOST, int(min(_ROWS, _TIMES * run_rows) // (target.n * kernel.rungs)))
     if count < _FEWEST:
         return None
-    draws = some_draws(method, folder, np.arange(shape.chains), count * kernel.rungs, fewest=1)
+    draws = some_draws(method, trace, np.arange(shape.chains), count * kernel.rungs, fewest=1)
     if draws is None:
         return None
-    temperature = torch.as_tensor(method.plan.at_collected_steps().temperature, device=target.device)
+    temperature = torch.as_tensor(method.plan.collected_controls.temperature, device=target.device)
     levels = kernel.levels(target, temperature)[:, : kernel.rungs].cpu()
     points = draws.reshape(-1, target.dim).to(device=target.device, dtype=method.dtype)
     parts = [

@@ -1,8 +1,6 @@
-"""Draws that the folder of a method keeps, in the coordinates in which its chains move."""
+"""Draws that the trace of a method has, in the coordinates in which its chains move."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +13,10 @@ from mhrun.errors import Refusal, UserError
 from mhrun.kernels import Unadjusted
 from mhrun.models.parameters import parameters_of
 from mhrun.store.draws import validity
-from mhrun.store.netcdf import flat_draws, open_trace
+from mhrun.store.netcdf import flat_draws
 
 
-def cold_draws(method: Method, folder: Path, count: int, *, fewest: int) -> Tensor | None:
+def cold_draws(method: Method, trace: xr.DataTree, count: int, *, fewest: int) -> Tensor | None:
     """Return draws of the chains of a dynamics at its lowest temperature, as `some_draws`.
 
     Returns:
@@ -27,27 +25,26 @@ def cold_draws(method: Method, folder: Path, count: int, *, fewest: int) -> Tens
     kernel = method.kernel
     if not isinstance(kernel.of_a_chain, Unadjusted) or kernel.optimises or method.shape.thin is None:
         return None
-    temperatures = method.plan.at_collected_steps().noise_temperature
+    temperatures = method.plan.collected_controls.noise_temperature
     cold = np.flatnonzero(temperatures == temperatures.min())
-    return some_draws(method, folder, cold, count, fewest=fewest)
+    return some_draws(method, trace, cold, count, fewest=fewest)
 
 
 def some_draws(
-    method: Method, folder: Path, chains: npt.NDArray[np.int64], count: int, *, fewest: int
+    method: Method, trace: xr.DataTree, chains: npt.NDArray[np.int64], count: int, *, fewest: int
 ) -> Tensor | None:
     """Return valid draws in the coordinates in which chains move (C, S, D), float64, evenly spaced.
 
     Args:
         method: whose steps have ended.
-        folder: with its trace.
+        trace: with its draws.
         chains: whose draws.
         count: about how many draws C S, if there are so many.
         fewest: None is returned if there are fewer, and if the trace does not say which are valid.
     """
-    trace = open_trace(folder, cache=False)
+    if "posterior" not in trace.children:
+        return None
     try:
-        if "posterior" not in trace.children:
-            return None
         of_chain = [np.flatnonzero(valid) for valid in validity(trace)[chains]]
         each = min(min(map(len, of_chain)), max(1, count // len(chains)))
         if each * len(chains) < max(1, fewest):
@@ -60,8 +57,6 @@ def some_draws(
             posterior = posterior.isel(chain=xr.DataArray(np.arange(len(chains)), dims="chain"), draw=draw)
     except UserError:  # statistics of some draws were not kept
         return None
-    finally:
-        trace.close()
     draws = torch.from_numpy(np.ascontiguousarray(flat_draws(posterior), dtype=np.float64))
     parameters = parameters_of(method.target.model)
     try:

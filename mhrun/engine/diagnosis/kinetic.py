@@ -32,7 +32,7 @@ def kinetic_temperature(method: Method, state: State, controls: Controls) -> flo
     kernel = method.kernel
     if not isinstance(kernel, Unadjusted) or not is_network(method.target.model) or kernel.optimises:
         return None
-    step_size, temperature, _ = method.plan.at_collected_steps()
+    step_size, temperature, _ = method.plan.collected_controls
     if not (temperature > 0).all() or not bool((step_size == step_size[0]).all()):
         return None
     device = method.target.device  # controls are on the host

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
+import xarray as xr
 
 from mhrun.diagnostics.chains import SETTLED, diagnosis, some_coordinates
 from mhrun.engine.diagnosis.kept_draws import cold_draws
@@ -14,18 +13,18 @@ UNSETTLED = "unsettled_rhat"  # in a summary
 _MOST, _FEWEST, _COORDINATES = 20_000, 100, 50  # draws and coordinates that are looked at
 
 
-def rhat_of_unsettled(method: Method, folder: Path) -> float | None:
+def rhat_of_unsettled(method: Method, trace: xr.DataTree) -> float | None:
     """Return the largest R-hat of the draws of a dynamics if it is above 1.1, else None.
 
     Args:
         method: whose steps have ended.
-        folder: with its trace.
+        trace: with its draws.
 
     Returns:
         None also for another kernel than a dynamics, for an optimiser, and if few draws were kept.
     """
     count = min(_MOST, _MOST * _COORDINATES // method.target.dim)
-    draws = cold_draws(method, folder, count, fewest=_FEWEST)
+    draws = cold_draws(method, trace, count, fewest=_FEWEST)
     if draws is None or not bool(draws.isfinite().all()):
         return None
     looked_at = some_coordinates(draws.shape[-1], _COORDINATES)

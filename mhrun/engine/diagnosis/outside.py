@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
+import xarray as xr
 from torch import Tensor
 
 from mhrun.engine.diagnosis.kept_draws import cold_draws
@@ -18,7 +17,7 @@ _FAR = 100.0
 
 
 @torch.no_grad()
-def share_outside(method: Method, folder: Path, sampled: SampledGradients | None) -> float | None:
+def share_outside(method: Method, trace: xr.DataTree, sampled: SampledGradients | None) -> float | None:
     """Return the share of draws at which the prior, or the posterior, has the density 0.
 
     Gradients keep no chain inside of an edge at which the density jumps to 0, whatever the step size, and nothing
@@ -26,14 +25,14 @@ def share_outside(method: Method, folder: Path, sampled: SampledGradients | None
 
     Args:
         method: whose steps have ended.
-        folder: with its trace.
+        trace: with its draws.
         sampled: the log posterior at some draws, if it was computed.
 
     Returns:
         None for another kernel than a dynamics, for an optimiser, if no draws were kept, and if no draw is outside.
     """
     count = max(1, min(_MOST, _NUMBERS // method.target.dim))
-    if (draws := cold_draws(method, folder, count, fewest=1)) is None:
+    if (draws := cold_draws(method, trace, count, fewest=1)) is None:
         return None
     # In float64: far out a density that is not 0 has no logarithm in float32.
     points = draws.reshape(-1, draws.shape[-1])

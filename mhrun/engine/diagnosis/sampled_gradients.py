@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+import xarray as xr
 from torch import Tensor
 
 from mhrun.diagnostics.chains import some_coordinates
@@ -34,12 +34,12 @@ class SampledGradients(NamedTuple):
     step_size: float  # the median of the chains
 
 
-def sampled_gradients(method: Method, folder: Path) -> SampledGradients | None:
-    """Return gradients at draws that are in the folder of a method.
+def sampled_gradients(method: Method, trace: xr.DataTree) -> SampledGradients | None:
+    """Return gradients at draws of a method.
 
     Args:
         method: whose steps have ended.
-        folder: with its trace.
+        trace: with its draws.
 
     Returns:
         None for another kernel than a dynamics or a ladder of one, an optimiser, a network, data that differ by chain,
@@ -50,7 +50,7 @@ def sampled_gradients(method: Method, folder: Path) -> SampledGradients | None:
         return None
     if is_network(target.model) or target.has_buffers or target.dim > _WIDEST or target.data.differs_by_chain:
         return None
-    step_size, temperatures, _ = method.plan.at_collected_steps()
+    step_size, temperatures, _ = method.plan.collected_controls
     if not (temperatures > 0).all() or method.shape.thin is None:
         return None
     run_rows = method.shape.total * method.shape.chains * kernel.reads(target)
@@ -59,7 +59,7 @@ def sampled_gradients(method: Method, folder: Path) -> SampledGradients | None:
         return None
     cold = np.flatnonzero(temperatures == temperatures.min())
     cold = cold[some_coordinates(len(cold), _CHAINS)]
-    draws = some_draws(method, folder, cold, count, fewest=_FEWEST)
+    draws = some_draws(method, trace, cold, count, fewest=_FEWEST)
     if draws is None:
         return None
     temperature = float(temperatures.min())

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+import xarray as xr
 
 from mhrun.engine.diagnosis.kept_draws import some_draws
 from mhrun.engine.method import Method
@@ -29,7 +29,7 @@ class TermNoise(NamedTuple):
 
 
 @torch.no_grad()
-def term_noise(method: Method, folder: Path) -> TermNoise | None:
+def term_noise(method: Method, trace: xr.DataTree) -> TermNoise | None:
     """Return the noise of some decisions of a test, by the terms of all data and as the test estimates it.
 
     The terms d_i = log p(x_i | candidate) - log p(x_i | origin) have a variance S^2 over all data, and the log-ratio of
@@ -39,7 +39,7 @@ def term_noise(method: Method, folder: Path) -> TermNoise | None:
 
     Args:
         method: whose steps have ended.
-        folder: with its trace.
+        trace: with its draws.
 
     Returns:
         Root mean squares over the decisions at some draws that read a part of the data. None for other tests than those
@@ -58,9 +58,9 @@ def term_noise(method: Method, folder: Path) -> TermNoise | None:
     count = min(_MOST, _ROWS // target.n)
     if count < _FEWEST:
         return None
-    at = method.plan.at_collected_steps()
+    at = method.plan.collected_controls
     cold = np.flatnonzero(at.temperature == at.temperature.min())[:count]
-    draws = some_draws(method, folder, cold, count, fewest=_FEWEST)
+    draws = some_draws(method, trace, cold, count, fewest=_FEWEST)
     if draws is None:
         return None
     points = draws.reshape(-1, target.dim).to(device=target.device, dtype=method.dtype)

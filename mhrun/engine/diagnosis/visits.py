@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import torch
+import xarray as xr
 
 from mhrun.engine.curvature import hessian
 from mhrun.engine.diagnosis.kept_draws import some_draws
@@ -17,7 +17,7 @@ VISITS = "other_mode_visits"  # in a summary
 _MOST, _FEWEST = 4_000, 100  # draws that are looked at
 
 
-def visits(method: Method, folder: Path) -> float | None:
+def visits(method: Method, trace: xr.DataTree) -> float | None:
     """Return the share of draws at the other mode that the pilot of a method found.
 
     A draw is at the mode whose normal density is the highest there, of those at which the chains began and the other
@@ -25,7 +25,7 @@ def visits(method: Method, folder: Path) -> float | None:
 
     Args:
         method: whose steps have ended.
-        folder: with its trace.
+        trace: with its draws.
 
     Returns:
         None without another mode, on a ladder, and if few draws were kept.
@@ -33,10 +33,10 @@ def visits(method: Method, folder: Path) -> float | None:
     mode = None if method.pilot is None else method.pilot.get("other_mode")
     if mode is None or method.kernel.rungs > 1 or method.shape.thin is None:
         return None
-    draws = some_draws(method, folder, np.arange(method.shape.chains), _MOST, fewest=_FEWEST)
+    draws = some_draws(method, trace, np.arange(method.shape.chains), _MOST, fewest=_FEWEST)
     if draws is None:
         return None
-    temperatures = method.plan.at_collected_steps().noise_temperature
+    temperatures = method.plan.collected_controls.noise_temperature
     surface = Surface(method.target, float(temperatures.min()), method.seed)
     points = draws.reshape(-1, draws.shape[-1])
     heights = []

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
+import xarray as xr
 
 from mhrun.engine.diagnosis.excess_variance import scale_of_dynamics
 from mhrun.engine.diagnosis.kept_draws import cold_draws
@@ -16,7 +15,7 @@ _MOST, _FEWEST = 2_000, 100  # draws that are looked at
 _WIDEST = 2_000  # parameters
 
 
-def width_of_draws(method: Method, folder: Path) -> float | None:
+def width_of_draws(method: Method, trace: xr.DataTree) -> float | None:
     """Return the largest standard deviation of draws in the coordinates in which the dynamics moves, over sqrt(T).
 
     A pilot's scale is from the inverse of the curvature at the mode, or from the covariance of its draws, so that this
@@ -25,7 +24,7 @@ def width_of_draws(method: Method, folder: Path) -> float | None:
 
     Args:
         method: whose steps have ended.
-        folder: with its trace.
+        trace: with its draws.
 
     Returns:
         None for another kernel than a dynamics with a scale, on a ladder, for an optimiser, and if few draws were kept.
@@ -34,10 +33,10 @@ def width_of_draws(method: Method, folder: Path) -> float | None:
     scale = scale_of_dynamics(kernel)
     if scale is None or kernel.rungs > 1 or kernel.optimises or method.shape.thin is None:
         return None
-    temperatures = method.plan.at_collected_steps().noise_temperature
+    temperatures = method.plan.collected_controls.noise_temperature
     if not (temperatures > 0).all() or method.target.dim > _WIDEST:
         return None
-    draws = cold_draws(method, folder, _MOST, fewest=_FEWEST)
+    draws = cold_draws(method, trace, _MOST, fewest=_FEWEST)
     if draws is None or not bool(draws.isfinite().all()):
         return None
     away = draws.reshape(-1, draws.shape[-1]) - scale.center

@@ -68,7 +68,7 @@ def step_of_dynamics(
     """
     kernel, temperature = method.kernel, float(temperatures.min())
     assert isinstance(kernel, Unadjusted)
-    given = None if method.plan.is_open else method.plan.at_collected_steps().step_size.amax(0)
+    given = None if method.plan.is_open else method.plan.collected_controls.step_size.amax(0)
     if kernel.dynamics.bias.noise is None:
         assert given is not None  # else the pilot refuses the method
         why = f"nothing is known of the bias of {type(kernel.dynamics).__name__} at it."

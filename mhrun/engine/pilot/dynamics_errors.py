@@ -141,7 +141,7 @@ def errors_by_step(
     judged = _judged(method, surface, start, temperature, rates)
     rate = None if judged is None else judged.shift(1.0, of_steps_alone=True)
     longest_for_means = math.inf if rate is None else MEAN_ERROR / abs(rate.size)
-    hottest = float(method.plan.at_collected_steps().noise_temperature.max())
+    hottest = float(method.plan.collected_controls.noise_temperature.max())
     stable_thermostat = dynamics.largest_step(method.target.dim, hottest)
     return ErrorsByStep(rates, steepness, stable_thermostat, judged, longest_for_means)
 

@@ -31,7 +31,7 @@ def expected_draws(method: Method, curvature: Tensor | None, step: Tensor) -> fl
     plan, chains = method.plan, method.shape.chains
     if plan.is_open:
         plan = plan.filled(step.expand(chains), None)
-    sizes = plan.at_collected_steps().step_size
+    sizes = plan.collected_controls.step_size
     shrunk = sizes.double() * torch.linalg.eigvalsh(curvature.double()).min()
     if not bool(((shrunk > 0) & (shrunk <= 1)).all()):
         return None
