@@ -23,6 +23,7 @@ from mhrun.data import Dataset
 from mhrun.engine.machine import keep_memory
 from mhrun.models.convolutional import Convolutional
 from mhrun.models.module import ModuleModel
+from mhrun.models.module_evaluation import COMPILED
 from mhrun.models.recurrent import Recurrent
 from mhrun.models.residual import Residual
 from mhrun.random import Draws, Streams
@@ -71,6 +72,8 @@ def steps_of(network: Network, chains: int, device: str) -> Steps:
     x, y = torch.randn(N, *network.shape).to(device), torch.randint(0, 10, (N,)).to(device)
     model = network.make()
     target = Target(model, Dataset({"x": x, "y": y}), device=device)
+    if device == "cpu" and model.has_compiled_loop:  # as a run of some seconds finds by measuring
+        model.select_evaluation(COMPILED)
     kernel = with_compiled_update(mhrun.Unadjusted(mhrun.SGHMC(friction=0.1), m=network.m))
     streams = Streams(1, chains, device, compiled=device == "cpu")
     draws = Draws(streams, 1)

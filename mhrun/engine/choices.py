@@ -14,7 +14,7 @@ class Choices(NamedTuple):
 
     executor: str | None = None
     torch_threads: int | None = None
-    evaluation: str | None = None  # of a module: bound or vmapped
+    evaluation: str | None = None  # of a module: bound, vmapped or compiled
 
 
 def recorded_choices(folder: Path) -> Choices:

@@ -19,6 +19,7 @@ from mhrun.engine.starts import Starts
 from mhrun.errors import Refusal, UserError
 from mhrun.kernels.stationary import describe_kind, kind_of, samples
 from mhrun.models.module import ModuleModel
+from mhrun.models.module_evaluation import COMPILED
 from mhrun.monitors import Monitor
 from mhrun.native import available
 from mhrun.parts import Kernel
@@ -85,6 +86,7 @@ class Method:
                 f"precision = {self.target.precision.gradients} is for a state in float32, and dtype is "
                 f"{str(self.dtype).removeprefix('torch.')}; choose dtype=float32, or precision=fp32."
             )
+        self._check_evaluation()
         if reason := self.kernel.refuses(self.target) or self._refuses_buffers():
             raise Refusal(reason)
         if self.monitor is not None and (reason := self.monitor.refuses(self.target)):
@@ -99,6 +101,17 @@ class Method:
                 "a step size cannot be tuned to an acceptance rate: its steps have no acceptance test."
             )
         self._check_prior()
+
+    def _check_evaluation(self) -> None:
+        """Check that a loop that is to evaluate a module can."""
+        model, device = self.target.model, self.target.device
+        if not isinstance(model, ModuleModel) or model.evaluation != COMPILED:
+            return
+        if self.dtype != torch.float32 or device.type != "cpu":
+            raise Refusal(
+                "evaluation = compiled is for a state in float32 on a CPU, and this one is in "
+                f"{str(self.dtype).removeprefix('torch.')} on {device}; choose dtype=float32, or evaluation=auto."
+            )
 
     def _check_kept_steps(self) -> None:
         """Check which steps the trace has."""

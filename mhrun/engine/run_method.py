@@ -224,7 +224,8 @@ def _recorded_executor(method: Method, folder: Path, settings: Settings, watcher
     if begun.executor is not None and settings.executor not in ("auto", begun.executor):
         watcher.note(f"{method.name} continues with the executor that it began with, {begun.executor}.")
     executor = choose_executor(method, settings.executor, begun.executor, settings.threads, watcher.note)
-    evaluation = choose_evaluation(method, begun.evaluation)
+    with _announced(watcher, f"{method.name}: measuring how its module is evaluated fastest"):
+        evaluation = choose_evaluation(method, begun.evaluation)
     threads = settings.threads or begun.torch_threads or measured_threads(method, executor)
     torch.set_num_threads(threads)  # until the method is done, see `run_method`
     record_choices(folder, Choices(executor.name, threads, evaluation))

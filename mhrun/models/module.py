@@ -25,7 +25,7 @@ from mhrun.models.module_classes import (
     outcome,
 )
 from mhrun.models.module_copy import initialised, prepared, reset, theta_of_state, warn_of_layers
-from mhrun.models.module_evaluation import BOUND, VMAPPED, Likelihood
+from mhrun.models.module_evaluation import BOUND, COMPILED, VMAPPED, Likelihood
 from mhrun.models.module_evaluators import Evaluators
 from mhrun.models.module_points import flat_parameters, initial_buffers, split_points
 from mhrun.ownership import blame
@@ -36,7 +36,7 @@ _TRIED = 16  # data whose outputs are checked
 _WIDE = 100_000  # parameters above which a network takes longer by vmap than point after point
 _REGRESSION = "For another outcome, such as that of a regression, give likelihood= a function."
 
-EVALUATIONS = ("auto", BOUND, VMAPPED)
+EVALUATIONS = ("auto", BOUND, VMAPPED, COMPILED)
 STARTS = ("fresh", "module")
 
 
@@ -73,7 +73,9 @@ class ModuleModel:
             flat), block by block: names are those of `named_parameters` and may have wildcards, and the first
             that matches decides, such as ``{"*.bias": 10.0, "*": 1.0}``. Run metadata name the prior.
         evaluation: ``bound``: a module whose parameters are views of theta, chain after chain; ``vmapped``: all chains
-            at once by `torch.func.vmap`; ``auto``: whichever is faster, measured as a run starts and stored with it.
+            at once by `torch.func.vmap`; ``compiled``: a compiled loop over the chains, for a fully connected network
+            (linear layers with biases, and ReLU between them) with the likelihood ``categorical``, on a CPU in float32;
+            ``auto``: whichever is fastest, measured as a run starts and stored with it.
         log_probs: log-probabilities (m, K) of classes that the outputs (m, ...) of a model with a likelihood of your
             own give, for predictions, monitors and reports: ``softmax``, ``sigmoid`` (of one output, of the classes 0
             and 1) or a function. None: it predicts no classes.
@@ -93,7 +95,7 @@ class ModuleModel:
         module: nn.Module | Callable[[], nn.Module],
         likelihood: str | Likelihood = "categorical",
         prior_variance: float | Mapping[str, float | None] | None = None,
-        evaluation: Literal["auto", "bound", "vmapped"] = "auto",
+        evaluation: Literal["auto", "bound", "vmapped", "compiled"] = "auto",
         log_probs: str | LogProbs | None = None,
         start: Literal["fresh", "module"] = "fresh",
         prior: str | Distribution | Mapping[str, str | Distribution | None] | None = None,
@@ -118,7 +120,13 @@ class ModuleModel:
         self.is_classifier = self._log_probs is not None
         self._of_classes = likelihood if isinstance(likelihood, str) else None  # whose data are checked
         self.evaluation = evaluation
-        evaluators = Evaluators(self._prepared, self._likelihood, evaluation)
+        has_loop = likelihood == "categorical"
+        evaluators = Evaluators(self._prepared, self._likelihood, evaluation, has_loop=has_loop)
+        if evaluation == COMPILED and evaluators.network is None:
+            raise Refusal(
+                "evaluation=compiled is for a fully connected network, of linear layers with biases and ReLU between "
+                "them in the order of its parameters, with likelihood=categorical; choose auto."
+            )
         self._memo = _Memo(evaluators)  # no setting: `mhrun.store.fingerprint` skips attributes of this name
         shapes = {name: p.shape for name, p in self._prepared.module.named_parameters()}
         ends = torch.tensor([shape.numel() for shape in shapes.values()]).cumsum(0).tolist()
@@ -328,8 +336,13 @@ class ModuleModel:
         with _explained(rows):
             return self._memo.evaluators.values_per_datum(rows, first)
 
+    @property
+    def has_compiled_loop(self) -> bool:
+        """Whether ``compiled`` is an evaluation of this module."""
+        return self._memo.evaluators.network is not None
+
     def select_evaluation(self, name: str | None) -> None:
-        """Use ``bound`` or ``vmapped`` from now on; None for the default."""
+        """Use ``bound``, ``vmapped`` or ``compiled`` from now on; None for the default."""
         self._memo.evaluators.selected = name
 
     def _split(self, point: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

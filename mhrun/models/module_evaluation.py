@@ -1,4 +1,4 @@
-"""Evaluation of one module at the parameters of many chains: base of both implementations."""
+"""Evaluation of one module at the parameters of many chains: base of all implementations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Likelihood = Callable[[Tensor, Rows], Tensor]
 Buffers = Mapping[str, Tensor]
 """The module's buffers by name, (C, ...) each."""
 
-BOUND, VMAPPED = "bound", "vmapped"
+BOUND, VMAPPED, COMPILED = "bound", "vmapped", "compiled"
 
 
 class Evaluator(ABC):

@@ -1,4 +1,4 @@
-"""Chooses the faster evaluation of a module by measuring it with a run's shapes."""
+"""Chooses the fastest evaluation of a module by measuring it with a run's shapes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import math
 import platform
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from mhrun.engine.cost import compiling_pays
 from mhrun.engine.method import Method
 from mhrun.errors import UserError
 from mhrun.models.module import ModuleModel
+from mhrun.models.module_evaluation import BOUND, COMPILED, VMAPPED
 from mhrun.store.fingerprint import fingerprint
 from mhrun.target.precision import FP32, lowered
 from mhrun.types import Rows
@@ -26,14 +28,14 @@ _MOST = 512  # data of the trial minibatch, at most
 _LEAST, _MOST_ROUNDS = 4, 32  # gradients that are timed; passes of small modules are replayed after some 20
 _STEPS = 1000  # of a run that is worth the measurement, whatever its steps take
 _SECONDS = 0.5  # after which no more than the least are timed
-_CLEARLY = 0.8  # `vmapped` is chosen if it takes less than this share of the time of `bound`
+_CLEARLY = 0.8  # another evaluation is chosen if it takes less than this share of the time of `bound`
 
 
 def choose_evaluation(method: Method, begun_with: str | None) -> str | None:
     """Select how a module is evaluated at the chains' parameters, and return it for the run's record.
 
-    ``bound`` and ``vmapped`` round differently, so that a run goes on with what it began with. Otherwise the two are
-    timed on a minibatch of the run, if it is long; for one chain, ``bound`` is never slower. None for another model.
+    Evaluations round differently, so that a run goes on with what it began with. Otherwise they are timed on a
+    minibatch of the run, if it is long. None for another model.
     """
     model = method.target.model
     if not isinstance(model, ModuleModel):
@@ -42,19 +44,21 @@ def choose_evaluation(method: Method, begun_with: str | None) -> str | None:
     if evaluation is None:
         evaluation = model.evaluation if model.evaluation != "auto" else None
     if evaluation is None:
-        pays = method.shape.chains > 1 and (method.shape.total >= _STEPS or compiling_pays(method))
-        evaluation = fastest(method, model) if pays else "bound"
+        pays = method.shape.total >= _STEPS or compiling_pays(method)
+        evaluation = fastest(method, model) if pays else BOUND
     model.select_evaluation(evaluation)
     return evaluation
 
 
 def fastest(method: Method, model: ModuleModel) -> str:
-    """Return ``bound`` or ``vmapped``: the best of a few gradients of all chains on a minibatch of the run's size.
+    """Return the evaluation with the best of a few gradients of all chains on a minibatch of the run's size.
 
-    Near a tie, or if ``vmapped`` fails, it is ``bound``, which works for any module. The measurement is cached on disk,
-    so that the same program has the same result on the same machine.
+    Near a tie, or where others fail, it is ``bound``, which works for any module. The measurement is cached on disk, so
+    that the same program has the same result on the same machine.
     """
     theta = method.first_points()
+    if (names := evaluations(method, model, theta)) == [BOUND]:
+        return BOUND
     m = max(1, min(method.kernel.reads(method.target), method.target.n, _MOST))
     rows = method.target.data.rows(torch.arange(m, device=method.target.device).expand(len(theta), m))
     shapes = [(name, tuple(field.shape), str(field.dtype)) for name, field in rows.items()]
@@ -70,21 +74,31 @@ def fastest(method: Method, model: ModuleModel) -> str:
     facts = repr((fingerprint(model), shapes, str(theta.dtype), environment))
     name = hashlib.blake2b(facts.encode(), digest_size=8).hexdigest()
     with lowered(precision, theta.device):
-        timings = kept("evaluation", name, "3", lambda: {"seconds": np.array(_seconds(model, theta, rows))})
-    bound, vmapped = (float(value) for value in timings["seconds"])
-    return "vmapped" if vmapped < _CLEARLY * bound else "bound"
+        timings = kept(
+            "evaluation", name, "4", lambda: {"seconds": np.array(_seconds(model, names, theta, rows))}
+        )
+    seconds = dict(zip(names, map(float, timings["seconds"]), strict=True))
+    best = min(seconds, key=seconds.__getitem__)
+    return best if seconds[best] < _CLEARLY * seconds[BOUND] else BOUND
 
 
-def _seconds(model: ModuleModel, theta: Tensor, rows: Rows) -> list[float]:
-    """Return the seconds of a gradient by ``bound`` and by ``vmapped``, infinite where it fails."""
+def evaluations(method: Method, model: ModuleModel, theta: Tensor) -> list[str]:
+    """Return the evaluations to choose from at points (C, D): of one chain, `VMAPPED` is never faster than `BOUND`."""
+    names = [BOUND, VMAPPED] if len(theta) > 1 else [BOUND]
+    fits = theta.dtype == torch.float32 and theta.device.type == "cpu"
+    return [*names, COMPILED] if fits and compiling_pays(method) and model.has_compiled_loop else names
+
+
+def _seconds(model: ModuleModel, names: Sequence[str], theta: Tensor, rows: Rows) -> list[float]:
+    """Return the seconds of a gradient by each evaluation, infinite where it fails."""
     seconds = []
-    for name in ("bound", "vmapped"):
+    for name in names:
         model.select_evaluation(name)
         try:
             model.log_lik(theta, rows)  # some layers have a gradient under vmap, and no evaluation mode
             seconds.append(_best(model, theta, rows))
         except UserError:
-            if name == "bound":
+            if name == BOUND:
                 raise
             seconds.append(math.inf)
     return seconds

@@ -1,0 +1,79 @@
+"""A fully connected module evaluated in a compiled loop over the chains."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mhrun.models import perceptron_native
+from mhrun.models.module_bound import Bound
+from mhrun.models.module_copy import Prepared
+from mhrun.models.module_evaluation import Buffers, Likelihood
+from mhrun.models.module_layers import FullyConnected
+from mhrun.native.tensors import fit_for_loops
+from mhrun.types import Rows
+
+_CLOSE = (
+    1e-3  # by what log-likelihoods of the loop and of the module may differ, relative to 1 + |log-likelihood|
+)
+
+
+class Compiled(Bound):
+    """The loop of `mhrun.models.perceptron_native`, for a classifier with the softmax of its outputs, in float32.
+
+    What the loop cannot evaluate (points in float64, tensors on a GPU, a recording) the module itself does, as in
+    `Bound`. So do all evaluations if the first log-likelihoods differ from the module's.
+
+    Args:
+        prepared: the module.
+        likelihood: ``categorical`` of `mhrun.models.module_classes`.
+        network: the module's layers.
+    """
+
+    def __init__(self, prepared: Prepared, likelihood: Likelihood, network: FullyConnected) -> None:
+        super().__init__(prepared, likelihood)
+        self._network = network
+        self._agrees: bool | None = (
+            None  # whether the loop computes what the module does; None: not compared yet
+        )
+
+    def log_lik(self, theta: Tensor, buffers: Buffers, rows: Rows) -> Tensor:
+        """Return log-likelihoods (C, m) in evaluation mode."""
+        if (x := self._inputs_of_loop(theta, rows)) is None:
+            return super().log_lik(theta, buffers, rows)
+        return perceptron_native.log_lik(theta, x, rows["y"], self._network.units, "categorical")
+
+    def train(self, theta: Tensor, buffers: Buffers, rows: Rows) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return log-likelihoods (C, m), the gradient (C, D) of their mean, and the buffers after it: none."""
+        if (x := self._inputs_of_loop(theta, rows)) is None:
+            return super().train(theta, buffers, rows)
+        values, grad = perceptron_native.log_lik_and_grad(
+            theta, x, rows["y"], self._network.units, "categorical"
+        )
+        return values, grad, {}
+
+    def _inputs_of_loop(self, theta: Tensor, rows: Rows) -> Tensor | None:
+        """Return x as (C or 1, m, k), or None if the module has to be called."""
+        x, y = rows.get("x"), rows.get("y")
+        if x is None or y is None or y.dim() != 2 or theta.dtype != torch.float32 or self._agrees is False:
+            return None
+        if self._network.flattens and x.dim() > 3:
+            x = x.flatten(2)
+        if x.dim() != 3 or x.shape[2] != self._network.units[0]:
+            return None
+        if not fit_for_loops(theta, x) or torch.is_autocast_enabled("cpu"):
+            return None
+        if self._agrees is None:
+            self._agrees = self._compared(theta[:1], x[:1, :1], {name: f[:1, :1] for name, f in rows.items()})
+        return x if self._agrees else None
+
+    def _compared(self, theta: Tensor, x: Tensor, rows: Rows) -> bool:
+        """Return whether the loop and the module give a datum the same log-likelihood.
+
+        A forward pass may depend on more than its graph shows, such as a number of Python's that was constant in it.
+        """
+        of_module = super().log_lik(theta, {}, rows)
+        of_loop = perceptron_native.log_lik(
+            theta, x.contiguous(), rows["y"], self._network.units, "categorical"
+        )
+        return torch.allclose(of_module, of_loop, rtol=_CLOSE, atol=_CLOSE, equal_nan=True)

@@ -1,0 +1,124 @@
+"""The layers of a module that is a fully connected network, read off its graph."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx, nn
+from torch.nn import functional as F
+from torch.nn.modules.dropout import _DropoutNd
+
+from mhrun.models.module_copy import Prepared
+
+_RELU = {F.relu, torch.relu, torch.relu_}
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class FullyConnected(NamedTuple):
+    """A network of linear layers with biases, and ReLU between them."""
+
+    units: Sequence[int]  # of each layer, from the inputs to the outputs
+    flattens: bool  # whether the dimensions of a datum are joined first
+
+
+def fully_connected(prepared: Prepared) -> FullyConnected | None:
+    """Return the layers of a module, or None if it is any other than a fully connected network.
+
+    Its parameters must be those of the layers, in the order in which they are applied, as in theta. What `forward` does
+    is read off its graph (`torch.fx`); what cannot be traced is another module.
+    """
+    module = nn.Sequential(prepared.module)  # a single layer is then one of the graph, too
+    if prepared.buffers or any(getattr(part, hooks) for part in module.modules() for hooks in _HOOKS):
+        return None
+    if not any(type(part) is nn.Linear for part in module.modules()):
+        return None
+    try:
+        nodes = list(fx.Tracer().trace(module).nodes)
+    except Exception:  # Python's own branches, and whatever else `forward` may do
+        return None
+    steps = list(_steps(module, nodes))
+    if None in steps:
+        return None
+    flattens = "flatten" in steps
+    kinds = [step for step in steps if step != "identity"]
+    if flattens and (kinds[0] != "flatten" or kinds.count("flatten") > 1):
+        return None
+    kinds = kinds[flattens:]
+    linear = [step for step in kinds[::2] if isinstance(step, nn.Linear)]
+    if len(linear) != len(kinds[::2]) or len(kinds) % 2 == 0 or set(kinds[1::2]) - {"relu"}:
+        return None
+    own = [p for layer in linear for p in (layer.weight, layer.bias)]
+    if [id(p) for p in own] != [id(p) for p in module.parameters()]:
+        return None
+    if any(one.out_features != other.in_features for one, other in pairwise(linear)):
+        return None
+    return FullyConnected((linear[0].in_features, *(layer.out_features for layer in linear)), flattens)
+
+
+def _steps(module: nn.Module, nodes: Sequence[fx.Node]) -> Iterator[Any]:
+    """Yield what each operation does: a linear layer, `relu`, `flatten`, `identity`, or None for all else."""
+    inputs, *rest, output = nodes
+    last, sizes = inputs, set[fx.Node]()
+    for node in rest:
+        if node.op == "placeholder":
+            yield None
+        elif _is_size(node, inputs, sizes):
+            sizes.add(node)
+            continue
+        elif not node.args or node.args[0] is not last:
+            yield None
+        else:
+            yield _step(module, node, sizes)
+        last = node
+    yield "identity" if output.args == (last,) else None
+
+
+def _is_size(node: fx.Node, inputs: fx.Node, sizes: set[fx.Node]) -> bool:
+    """Return whether an operation is a part of `x.size(0)` or `x.shape[0]`, of the inputs x."""
+    if node.op == "call_method":
+        return node.target == "size" and bool(node.args == (inputs, 0))
+    if node.op != "call_function":
+        return False
+    if node.target is getattr:
+        return bool(node.args == (inputs, "shape"))
+    return node.target is operator.getitem and node.args[0] in sizes and bool(node.args[1] == 0)
+
+
+def _step(module: nn.Module, node: fx.Node, sizes: set[fx.Node]) -> Any:
+    rest = (*node.args[1:], *node.kwargs.values())
+    if node.op == "call_module":
+        return None if rest else _layer(module.get_submodule(str(node.target)))
+    if node.op == "call_function":
+        if node.target in _RELU:
+            return "relu"
+        if node.target is F.dropout:
+            return "identity" if node.kwargs.get("training") is False else None
+        return "flatten" if node.target is torch.flatten and rest == (1,) else None
+    if node.op == "call_method":
+        if node.target in ("relu", "relu_"):
+            return "relu"
+        if node.target == "flatten":
+            return "flatten" if rest == (1,) else None
+        if node.target in ("view", "reshape") and len(rest) == 2:
+            # To (m, k) in any case: the loop is for data with as many numbers as the first layer has inputs.
+            joined = (rest[0] in sizes and rest[1] == -1) or (rest[0] == -1 and isinstance(rest[1], int))
+            return "flatten" if joined else None
+    return None
+
+
+def _layer(part: nn.Module) -> Any:
+    """Return what a layer does; exact types, as a subclass may do anything."""
+    if type(part) is nn.Linear:
+        names = set(part._parameters)
+        return part if names == {"weight", "bias"} and part.bias is not None else None
+    if type(part) is nn.ReLU:
+        return "relu"
+    if type(part) is nn.Identity or (isinstance(part, _DropoutNd) and not part.training):
+        return "identity"
+    if type(part) is nn.Flatten:
+        return "flatten" if (part.start_dim, part.end_dim) == (1, -1) else None
+    return None
