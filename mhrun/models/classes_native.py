@@ -1,7 +1,7 @@
 """The likelihoods of `mhrun.models.classes` in compiled loops.
 
 Each is ``(logits (m, K), y (m,), log_lik (m,), grad (m, K)) -> bool``: it fills the last two and returns whether every
-class has an output. Arrays are float32.
+class has an output. Arrays are float32, or float64 of those in `NATIVE_64`.
 """
 
 from __future__ import annotations
@@ -64,6 +64,28 @@ def categorical(logits: Any, y: Any, log_lik: Any, grad: Any) -> Any:
 
 
 @routine
+def categorical_64(logits: Any, y: Any, log_lik: Any, grad: Any) -> Any:
+    """Do what `categorical` does, in float64."""
+    classes = logits.shape[1]
+    for j in range(len(logits)):
+        highest, total = logits[j, 0], 0.0
+        for k in range(classes):
+            highest = max(highest, logits[j, k])
+        for k in range(classes):
+            e = math.exp(logits[j, k] - highest)
+            grad[j, k] = e
+            total += e
+        for k in range(classes):
+            grad[j, k] *= -1.0 / total
+        label = y[j]
+        if not 0 <= label < classes:
+            return False
+        grad[j, label] += 1.0
+        log_lik[j] = logits[j, label] - highest - math.log(total)
+    return True
+
+
+@routine
 def clipped_binary(logits: Any, y: Any, log_lik: Any, grad: Any) -> Any:
     """Fill in log p_y + sum over the other classes of log(1 - p), probabilities clipped, and its gradient."""
     classes = logits.shape[1]
@@ -91,3 +113,4 @@ def clipped_binary(logits: Any, y: Any, log_lik: Any, grad: Any) -> Any:
 
 
 NATIVE: Mapping[str, Piece] = {"categorical": categorical, "clipped_binary": clipped_binary}
+NATIVE_64: Mapping[str, Piece] = {"categorical": categorical_64}

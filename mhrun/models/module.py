@@ -74,7 +74,7 @@ class ModuleModel:
             that matches decides, such as ``{"*.bias": 10.0, "*": 1.0}``. Run metadata name the prior.
         evaluation: ``bound``: a module whose parameters are views of theta, chain after chain; ``vmapped``: all chains
             at once by `torch.func.vmap`; ``compiled``: a compiled loop over the chains, for a fully connected network
-            (linear layers with biases, and ReLU between them) with the likelihood ``categorical``, on a CPU in float32;
+            (linear layers with biases, and ReLU between them) with the likelihood ``categorical``, on a CPU;
             ``auto``: whichever is fastest, measured as a run starts and stored with it.
         log_probs: log-probabilities (m, K) of classes that the outputs (m, ...) of a model with a likelihood of your
             own give, for predictions, monitors and reports: ``softmax``, ``sigmoid`` (of one output, of the classes 0

@@ -19,10 +19,10 @@ _CLOSE = (
 
 
 class Compiled(Bound):
-    """The loop of `mhrun.models.perceptron_native`, for a classifier with the softmax of its outputs, in float32.
+    """The loop of `mhrun.models.perceptron_native`, for a classifier with the softmax of its outputs.
 
-    What the loop cannot evaluate (points in float64, tensors on a GPU, a recording) the module itself does, as in
-    `Bound`. So do all evaluations if the first log-likelihoods differ from the module's.
+    What the loop cannot evaluate (tensors on a GPU, a recording, points that the caller differentiates) the module
+    itself does, as in `Bound`. So it does everything if the first log-likelihood differs from its own.
 
     Args:
         prepared: the module.
@@ -55,7 +55,7 @@ class Compiled(Bound):
     def _inputs_of_loop(self, theta: Tensor, rows: Rows) -> Tensor | None:
         """Return x as (C or 1, m, k), or None if the module has to be called."""
         x, y = rows.get("x"), rows.get("y")
-        if x is None or y is None or y.dim() != 2 or theta.dtype != torch.float32 or self._agrees is False:
+        if x is None or y is None or y.dim() != 2 or self._agrees is False:
             return None
         if self._network.flattens and x.dim() > 3:
             x = x.flatten(2)

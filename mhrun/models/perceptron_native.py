@@ -18,13 +18,11 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import UserError
-from mhrun.models.classes_native import NATIVE
+from mhrun.models.classes_native import NATIVE, NATIVE_64
 from mhrun.native import Piece, compiled, over_chains
 from mhrun.native.products import single_threaded_products
 from mhrun.native.tensors import fit_for_loops
 from mhrun.native.vectors import LONG
-
-f32 = np.float32
 
 ROWS = 512  # data of a chain that are evaluated at once
 
@@ -38,17 +36,17 @@ def is_compiled(theta: Tensor, x: Tensor) -> bool:
 
 
 def log_lik(theta: Tensor, x: Tensor, y: Tensor, units: Sequence[int], likelihood: str) -> Tensor:
-    """Return log-likelihoods (C, m), float32; the arguments are those of `log_lik_and_grad`."""
+    """Return log-likelihoods (C, m), as theta; the arguments are those of `log_lik_and_grad`."""
     return _evaluated(theta, x, y, units, likelihood, None)
 
 
 def log_lik_and_grad(
     theta: Tensor, x: Tensor, y: Tensor, units: Sequence[int], likelihood: str
 ) -> tuple[Tensor, Tensor]:
-    """Return log-likelihoods (C, m) and the gradient (C, D) of their mean, float32.
+    """Return log-likelihoods (C, m) and the gradient (C, D) of their mean, as theta.
 
     Args:
-        theta: points (C, D), for which `is_compiled` holds.
+        theta: points (C, D) that fit (`fit_for_loops`), float32, or float64 with a likelihood in `NATIVE_64`.
         x: inputs (C or 1, m, k); bytes are pixels k/255.
         y: classes (C or 1, m).
         units: of each layer, from the inputs to the outputs.
@@ -75,21 +73,22 @@ def _evaluated(
             f"together: (C, {dim}), (C or 1, m, {units[0]}) and (C or 1, m)."
         )
     y = y.long().contiguous()
-    x = x if x.dtype in (torch.uint8, torch.float32) else x.float()
-    scale = f32(1 / 255) if x.dtype == torch.uint8 else f32(1)
+    x = x if x.dtype in (torch.uint8, torch.float32) else x.to(theta.dtype)
+    wide = theta.dtype == torch.float64
+    scale = (np.float64 if wide else np.float32)(1 / 255 if x.dtype == torch.uint8 else 1)
     blocks = max(1, -(-m // ROWS))
-    values, is_class = torch.empty(chains, m), np.empty(chains * blocks, np.bool_)
+    values, is_class = theta.new_empty(chains, m), np.empty(chains * blocks, np.bool_)
     parts = grad  # of the gradient, which the data of a block contribute
     if grad is None:
-        parts = torch.empty(1, 1)
+        parts = theta.new_empty(1, 1)
     elif blocks > 1:
-        parts = torch.empty(chains * blocks, dim)
+        parts = theta.new_empty(chains * blocks, dim)
     assert parts is not None
     inputs = (theta.numpy(), x.numpy(), y.numpy(), scale, np.array(units), grad is not None)
     results = (values.numpy(), parts.numpy(), is_class)
     with single_threaded_products():
         over_chains(
-            _loop(NATIVE[likelihood]),
+            _loop((NATIVE_64 if wide else NATIVE)[likelihood]),
             chains * blocks,
             torch.get_num_threads(),
             *inputs,
@@ -104,7 +103,7 @@ def _evaluated(
     return values
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=3)
 def _loop(likelihood: Piece) -> Piece:
     def loop(
         first: Any,
@@ -120,10 +119,11 @@ def _loop(likelihood: Piece) -> Piece:
         grad: Any,
         is_class: Any,
     ) -> None:
+        number = theta.dtype.type  # the type of all that is computed
         n, depth, widest = x.shape[1], len(units) - 1, units[1:].max()
         blocks = max(1, (n + ROWS - 1) // ROWS)
-        activations = np.empty(min(n, ROWS) * units.sum(), np.float32)
-        deltas = np.empty((2, min(n, ROWS) * widest), np.float32)  # derivatives by two neighbouring layers
+        activations = np.empty(min(n, ROWS) * units.sum(), theta.dtype)
+        deltas = np.empty((2, min(n, ROWS) * widest), theta.dtype)  # derivatives by two neighbouring layers
         for part in range(first, last):
             c, start = part // blocks, part % blocks * ROWS
             m = min(ROWS, n - start)
@@ -131,7 +131,7 @@ def _loop(likelihood: Piece) -> Piece:
             rows, labels = x[min(c, len(x) - 1)], y[min(c, len(y) - 1)]
             for j in range(m):
                 for k in range(units[0]):
-                    inputs[j, k] = f32(rows[start + j, k]) * scale
+                    inputs[j, k] = number(rows[start + j, k]) * scale
 
             point, parameter, activation = theta[c], 0, 0  # the places of a layer in theta and in activations
             for i in range(depth):
@@ -144,7 +144,7 @@ def _loop(likelihood: Piece) -> Piece:
                 activation += m * inward
                 outputs = activations[activation : activation + m * outward].reshape(m, outward)
                 np.dot(inputs, weights.T, outputs)
-                lowest = f32(-np.inf) if i == depth - 1 else f32(0)  # ReLU, except in the last layer
+                lowest = number(-np.inf) if i == depth - 1 else number(0)  # ReLU, except in the last layer
                 for j in range(m):
                     for k in range(outward):
                         value = outputs[j, k] + bias[k]
@@ -159,14 +159,14 @@ def _loop(likelihood: Piece) -> Piece:
                 continue
             for j in range(m):
                 for k in range(classes):
-                    delta[j, k] /= f32(n)
+                    delta[j, k] /= number(n)
 
             for back in range(depth):
                 i = depth - 1 - back
                 inward, outward = units[i], units[i + 1]
                 parameter -= outward
                 bias_grad = grad[part, parameter : parameter + outward]
-                bias_grad[:] = f32(0)
+                bias_grad[:] = number(0)
                 for j in range(m):
                     for k in range(outward):
                         bias_grad[k] += delta[j, k]
@@ -181,7 +181,7 @@ def _loop(likelihood: Piece) -> Piece:
                     np.dot(delta, weights, previous)
                     for j in range(m):
                         for k in range(inward):
-                            previous[j, k] = f32(0) if inputs[j, k] <= f32(0) else previous[j, k]
+                            previous[j, k] = number(0) if inputs[j, k] <= number(0) else previous[j, k]
                     delta = previous
 
     return compiled(loop)

@@ -85,8 +85,8 @@ def fastest(method: Method, model: ModuleModel) -> str:
 def evaluations(method: Method, model: ModuleModel, theta: Tensor) -> list[str]:
     """Return the evaluations to choose from at points (C, D): of one chain, `VMAPPED` is never faster than `BOUND`."""
     names = [BOUND, VMAPPED] if len(theta) > 1 else [BOUND]
-    fits = theta.dtype == torch.float32 and theta.device.type == "cpu"
-    return [*names, COMPILED] if fits and compiling_pays(method) and model.has_compiled_loop else names
+    pays = theta.device.type == "cpu" and compiling_pays(method)
+    return [*names, COMPILED] if pays and model.has_compiled_loop else names
 
 
 def _seconds(model: ModuleModel, names: Sequence[str], theta: Tensor, rows: Rows) -> list[float]:
