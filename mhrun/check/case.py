@@ -1,81 +1,22 @@
-"""A kernel on a known target, and its draws: chains begin in the target, and the first quarter of a run is left out."""
+"""What a check runs: a kernel on a target whose distribution is known."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-import torch
-
-from mhrun.check.subject import Subject
 from mhrun.check.targets import Known
-from mhrun.compiled import compile_loop
 from mhrun.parts import Kernel
-from mhrun.random import Draws, Streams, derive_key
 from mhrun.target import Target
-from mhrun.types import Controls
-
-_SHARE = 0.25  # share of the steps in which chains reach their stationary distribution
-
-
-class CaseDraws(NamedTuple):
-    """Draws of a kernel on a known target."""
-
-    theta: np.ndarray  # (C, S, D), NaN at steps that are not draws
-    ends: np.ndarray  # (2, C, D), where chains begin and end
-    batch_size: float  # mean number of data per step
 
 
 class Case(NamedTuple):
     """A kernel on a known target, at a lowest temperature."""
 
-    subject: Subject  # the part under test
-    known: Known
     kernel: Kernel
-    target: Target  # of the distribution `known`
-    base: float  # the lowest temperature of the target
+    known: Known
+    target: Target  # of the distribution `known`, as the kernel needs it
+    base: float = 1.0  # the temperature of the coldest rung
 
-    def draws(
-        self, chains: int, steps: int, step_size: float, noise: float = 1.0, name: str = "check"
-    ) -> CaseDraws:
-        """Return draws of chains that begin in the target.
-
-        Args:
-            chains: their number.
-            steps: their length, of which the first quarter is left out.
-            step_size: of all chains.
-            noise: the temperature of the noise in units of the target's.
-            name: of the random numbers of a dynamics.
-        """
-        subject, kernel, target = self.subject, self.kernel, self.target
-        temperature = subject.temperatures(chains, self.base)
-        rng = np.random.default_rng(derive_key(subject.seed, "measure"))
-        theta = self.known.draw(rng, noise * temperature)
-        first = int(_SHARE * steps)
-        key = derive_key(subject.seed, "check")
-        loop = compile_loop(kernel, target, key, 1) if subject.rungs == 1 and kernel.decides else None
-        if loop is not None:
-            t = torch.from_numpy(temperature).expand(steps, -1).contiguous()
-            with torch.no_grad():
-                start = kernel.start(target, torch.from_numpy(theta), Draws(Streams(key, chains), 0))
-                _, record = loop.advance(start, 1, Controls(torch.full_like(t, step_size), t, t))
-            path = record["theta"]
-            return CaseDraws(
-                path[:, first:], np.stack([theta, path[:, -1]]), float(record["batch_size"].mean())
-            )
-        trajectory = subject.follow(
-            kernel,
-            target,
-            theta,
-            steps,
-            step_size,
-            temperature,
-            noise_temperature=noise * temperature,
-            name=name,
-        )
-        subject.count_periods(trajectory)
-        draws = trajectory.theta[first:].transpose(0, 1).numpy()
-        ends = np.stack([theta, draws[:, -1]])
-        if trajectory.infos[0].valid is not None:
-            draws = np.where(trajectory.stat("valid")[first:].T.numpy()[..., None], draws, np.nan)
-        return CaseDraws(draws, ends, float(trajectory.stat("batch_size").double().mean()))
+    def at(self, base: float) -> Case:
+        """Return the same kernel and target at another lowest temperature."""
+        return self._replace(base=base)

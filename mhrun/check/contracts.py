@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mhrun.check.case import Case
 from mhrun.check.models import Counting
 from mhrun.check.results import FAILS, HOLDS, NONE, CheckResult
 from mhrun.check.subject import Subject
@@ -25,7 +26,7 @@ _COUNTED = 120  # steps whose evaluations are counted: passes over all data may 
 _ABSURD = (1e-200, 1e8, 1e200)
 
 
-def _case(
+def _minibatch_chains(
     subject: Subject, known: Known, target: Target, ladders: int
 ) -> tuple[Kernel, float, np.ndarray, np.ndarray]:
     """Return a kernel with minibatches, its step size, and the temperatures and starting points of its chains."""
@@ -34,7 +35,7 @@ def _case(
     base = subject.n / subject.effective if kernel.decides else 1.0
     temperature = subject.temperatures(chains, base)
     theta = known.draw(np.random.default_rng(subject.seed), temperature)
-    step = subject.step_for(kernel, known, subject.target(known), base) / (1 if kernel.decides else 8)
+    step = subject.step_for(Case(kernel, known, subject.target(known), base)) / (1 if kernel.decides else 8)
     return kernel, step, temperature, theta
 
 
@@ -53,7 +54,7 @@ def costs(subject: Subject) -> Iterator[CheckResult]:
     model = Counting(known.model)
     is_taylor_of_test = subject.surrogate in BOUND_KINDS and subject.make(subject.n, subject.m).decides
     target = known._replace(model=model).target("none" if is_taylor_of_test else subject.surrogate)
-    kernel, step, temperature, theta = _case(subject, known, target, 6)
+    kernel, step, temperature, theta = _minibatch_chains(subject, known, target, 6)
     streams = Streams(derive_key(subject.seed, "check"), len(theta))
     first = kernel.start(target, torch.from_numpy(theta.copy()), Draws(streams, 0))
     state = subject.follow(kernel, target, theta, 1, step, temperature).state
@@ -126,7 +127,7 @@ def repeatable(subject: Subject) -> Iterator[CheckResult]:
     """The same seed gives bitwise the same chains, and a chain does not depend on the others."""
     known = plain(subject)
     target, check_name = subject.target(known), "same seed, same chains"
-    kernel, step, temperature, theta = _case(subject, known, target, 5)
+    kernel, step, temperature, theta = _minibatch_chains(subject, known, target, 5)
     first = subject.follow(kernel, target, theta, 30, step, temperature).theta
     second = subject.follow(
         subject.made(subject.n, subject.m, target), target, theta, 30, step, temperature
@@ -154,7 +155,7 @@ def resuming(subject: Subject) -> Iterator[CheckResult]:
     """A state that was saved and loaded continues identically in a new kernel."""
     known = plain(subject)
     target = subject.target(known)
-    kernel, step, temperature, theta = _case(subject, known, target, 4)
+    kernel, step, temperature, theta = _minibatch_chains(subject, known, target, 4)
     uninterrupted = subject.follow(kernel, target, theta, 20, step, temperature).theta
     first, second = (subject.made(subject.n, subject.m, target) for _ in range(2))
     half = subject.follow(first, target, theta, 8, step, temperature)
@@ -181,7 +182,7 @@ def compiled(subject: Subject) -> Iterator[CheckResult]:
     """The compiled loop and the torch step agree, in several coordinates and, of a dynamics, with half the noise."""
     check_name, known = "compiled equals plain", regression(subject.n)
     target = subject.target(known)
-    kernel, step, temperature, theta = _case(subject, known, target, 4)
+    kernel, step, temperature, theta = _minibatch_chains(subject, known, target, 4)
     key = derive_key(subject.seed, "check")
     loop = compile_loop(kernel, target, key, 1)
     if loop is None:
@@ -215,7 +216,7 @@ def absurd(subject: Subject) -> Iterator[CheckResult]:
     """At any step size a chain stays finite or reports that it stopped, and it never accepts a NaN log-likelihood."""
     check_name, known = "absurd step sizes", plain(subject)
     target = subject.target(known)
-    kernel, _, temperature, theta = _case(subject, known, target, 4)
+    kernel, _, temperature, theta = _minibatch_chains(subject, known, target, 4)
     texts = []
     for step in _ABSURD:
         try:
@@ -231,7 +232,8 @@ def absurd(subject: Subject) -> Iterator[CheckResult]:
     if checks_holes:
         exact = subject.made(30, 30, holed())
         begin = np.full((len(theta), 1), 0.7)
-        step = subject.step_for(exact, gaussian_mean(30), gaussian_mean(30).target()) * 4
+        alike = gaussian_mean(30)
+        step = subject.step_for(Case(exact, alike, alike.target())) * 4
         trajectory = subject.follow(exact, holed(), begin, 60, step, subject.temperatures(len(theta)))
         if not float(trajectory.theta.max()) <= 1:
             yield CheckResult(check_name, FAILS, "a move to a NaN log-likelihood was accepted")

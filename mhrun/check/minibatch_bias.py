@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from mhrun.check.case import Case
+from mhrun.check.draws import draw
 from mhrun.check.results import MEASURED, NO_POWER, NONE, CheckResult, Z, by_excess, mean_and_error
 from mhrun.check.subject import Subject, of_the_target
 from mhrun.check.targets import gaussian_mean
@@ -33,24 +34,24 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     target = subject.target(known)
     kernel = subject.made(subject.n, subject.m, target)
     base = subject.n / subject.effective if kernel.decides else 1.0
-    step = subject.step_for(kernel, known, target, base) / (1 if kernel.decides else _SHORTER)
-    if not kernel.decides and subject.adds_no_noise(kernel, known, step):
+    case = Case(kernel, known, target, base)
+    step = subject.step_for(case) / (1 if kernel.decides else _SHORTER)
+    if not kernel.decides and subject.adds_no_noise(case, step):
         yield CheckResult(check_name, NONE, "it adds no noise: an optimiser")
         return
-    case = Case(subject, known, kernel, target, base)
-    yield _with_minibatches(case, check_name, step)
+    yield _with_minibatches(subject, case, check_name, step)
     if _is_tolerated(kernel):
-        yield _with_minibatches(case, f"{check_name}, shorter steps", step / 2)
+        yield _with_minibatches(subject, case, f"{check_name}, shorter steps", step / 2)
 
 
 def _is_tolerated(kernel: Kernel) -> bool:
     return kernel.rule is not None and kernel.rule.corrects_noise and not kernel.rule.exact
 
 
-def _with_minibatches(case: Case, check_name: str, step: float) -> CheckResult:
-    subject, known, kernel, base = case.subject, case.known, case.kernel, case.base
+def _with_minibatches(subject: Subject, case: Case, check_name: str, step: float) -> CheckResult:
+    kernel, known, _, base = case
     chains = subject.whole(subject.chains // (20 if kernel.is_sequential else 8))
-    of_chains, _, sizes = case.draws(chains, 300, step)
+    of_chains, _, sizes = draw(subject, case, chains, 300, step)
     draws = of_chains[..., 0]
     if (draws == draws[:, :1]).all():
         return CheckResult(

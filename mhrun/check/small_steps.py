@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from mhrun.check.case import Case, CaseDraws
+from mhrun.check.case import Case
+from mhrun.check.draws import CaseDraws, draw
 from mhrun.check.results import (
     DOUBTFUL,
     FAILS,
@@ -28,7 +29,6 @@ from mhrun.check.results import (
 from mhrun.check.subject import Subject, of_the_target
 from mhrun.check.targets import DIM, Known, correlated, gaussian_mean
 from mhrun.kernels import Unadjusted
-from mhrun.parts import Kernel
 from mhrun.target import Target
 
 _LEVELS = (4, 8, 16)  # how many times as short steps as the largest at which a dynamics is stable
@@ -68,18 +68,18 @@ def temperature(subject: Subject, check_name: str) -> Iterator[CheckResult]:
 
 def _small_steps(subject: Subject, check_name: str, temperature: float) -> CheckResult:
     """Judge mean and covariance of a dynamics in the limit of small steps, at a noise temperature."""
-    known = correlated()
-    kernel, target = subject.exact(known), subject.target(known)
-    if reason := _no_dynamics(subject, kernel, known, target):
+    case = subject.exact_case(correlated())
+    if reason := _no_dynamics(subject, case):
         return CheckResult(check_name, NONE, reason)
-    case = Case(subject, known, kernel, target, temperature if subject.rungs > 1 else 1.0)
+    if subject.rungs > 1:
+        case = case.at(temperature)
     name = "check" if temperature == 1 else check_name
-    levels = _at_levels(case, temperature, name)
+    levels = _at_levels(subject, case, temperature, name)
     for shorter in _SHORTER if subject.step_size is None else ():
         if not levels.are_far:
             break
-        levels = _at_levels(case, temperature, name, shorter)
-    dynamics = kernel.of_a_chain.dynamics
+        levels = _at_levels(subject, case, temperature, name, shorter)
+    dynamics = case.kernel.of_a_chain.dynamics
     declared_bias = 0.0 if dynamics is None else dynamics.bias.in_small_steps
     limit = _limit(levels, declared_bias)
     worst = int(np.fmax(limit.excess, limit.excess_of_shortest).argmax())
@@ -124,23 +124,23 @@ class _Levels(NamedTuple):
         return bool((far & (np.abs(self.off[:, 0]) > 2 * np.abs(self.off[:, -1]))).any())
 
 
-def _at_levels(case: Case, temperature: float, name: str, shorter: int = 1) -> _Levels:
+def _at_levels(subject: Subject, case: Case, temperature: float, name: str, shorter: int = 1) -> _Levels:
     """Run chains at each level, with random numbers of this name.
 
     `shorter`: by what steps are shorter and runs have more of them.
     """
-    subject, known = case.subject, case.known
-    step = subject.step_for(case.kernel, known, case.target)
+    known = case.known
+    step = subject.step_for(case.at(1.0))
     if temperature != 1 and subject.step_size is None:
         # Stable at this temperature too. One that ignores it has the right variance at no step but almost 0.
-        colder = subject.step_for(case.kernel, known, case.target, temperature)
+        colder = subject.step_for(case.at(temperature))
         step = max(colder, step / _SHORTEST_OF_COLD)
     chains = subject.whole(subject.chains // 2)
     is_cold = subject.temperatures(chains) == 1
     at_levels, moves = [], []
     levels = [shorter * level for level in _LEVELS]
     for level in levels:
-        draws = case.draws(chains, 30 * level, step / level, temperature / case.base, name)
+        draws = draw(subject, case, chains, 30 * level, step / level, temperature / case.base, name)
         moments = _moments(draws, is_cold, known, temperature)
         at_levels.append([mean_and_error(column) for column in moments.T])
         moves.append(_moved(draws, is_cold, known, temperature))
@@ -221,11 +221,11 @@ def gain(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     V is such that c e V / 2 is a fifth of the temperature. The variances with and without the noise are compared chain
     by chain, with the same random numbers. A quarter more is tolerated, as the formula is of first order.
     """
-    known = gaussian_mean(30)
-    kernel, target = subject.exact(known), subject.target(known)
-    if reason := _no_dynamics(subject, kernel, known, target):
+    case = subject.exact_case(gaussian_mean(30))
+    if reason := _no_dynamics(subject, case):
         yield CheckResult(check_name, NONE, reason)
         return
+    kernel, known = case.kernel, case.known
     if not isinstance(kernel, Unadjusted):
         yield CheckResult(check_name, NONE, "it is measured of a dynamics alone, not on a ladder")
         return
@@ -233,14 +233,13 @@ def gain(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     if not declared or not 0 < declared < np.inf:
         yield CheckResult(check_name, NONE, "it declares no positive bias.noise")
         return
-    step = subject.step_for(kernel, known, target) / _LEVELS[-1]
+    step = subject.step_for(case) / _LEVELS[-1]
     noise = 2 * _ADDED / (declared * step)
     noisy = Target(known.model, known.data, surrogate=subject.surrogate, gradient_noise=noise)
     chains = subject.whole(subject.chains // 8)
     is_cold = np.ones(chains, dtype=bool)
     both = [
-        Case(subject, known, kernel, each, 1.0).draws(chains, 30 * _LEVELS[-1], step)
-        for each in (target, noisy)
+        draw(subject, each, chains, 30 * _LEVELS[-1], step) for each in (case, case._replace(target=noisy))
     ]
     plain, raised = (_mean_squares(draws.theta[is_cold], known) for draws in both)
     change = raised - plain
@@ -258,11 +257,11 @@ def gain(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     yield unless_still(verdict, moved, _INDEPENDENT, "in a run")
 
 
-def _no_dynamics(subject: Subject, kernel: Kernel, known: Known, target: Target) -> str | None:
+def _no_dynamics(subject: Subject, case: Case) -> str | None:
     """Return why a check of a dynamics does not apply to a kernel, or None."""
-    if kernel.decides:
+    if case.kernel.decides:
         return "its kernel has an acceptance test"
-    if subject.adds_no_noise(kernel, known, subject.step_for(kernel, known, target)):
+    if subject.adds_no_noise(case, subject.step_for(case)):
         return "it adds no noise: an optimiser"
     return None
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import special, stats
 
+from mhrun.check.case import Case
 from mhrun.check.results import (
     FAILS,
     HOLDS,
@@ -59,7 +60,8 @@ _NOT_EXACT = "its kernel has no acceptance test: see the target as steps shrink"
 
 def reads_all(subject: Subject, known: Known) -> str | None:
     """Return why the kernel cannot be made exact, or None: with m = n every decision must use all n data."""
-    kernel, target = subject.exact(known), subject.target(known)
+    case = subject.exact_case(known)
+    kernel = case.kernel
     if not kernel.decides:
         return _NOT_EXACT
     if kernel.adapts:
@@ -71,8 +73,8 @@ def reads_all(subject: Subject, known: Known) -> str | None:
     chains = subject.whole(20)
     temperature = subject.temperatures(chains)
     theta = known.draw(np.random.default_rng(subject.seed), temperature)
-    step = subject.step_for(kernel, known, target)
-    size = subject.follow(kernel, target, theta, 5, step, temperature).stat("batch_size")
+    step = subject.step_for(case)
+    size = subject.follow(kernel, case.target, theta, 5, step, temperature).stat("batch_size")
     if bool((size == known.n).all()):
         return None
     return f"with m = n it still decides on {float(size.double().mean()):.3g} of {known.n} data: see with minibatches"
@@ -113,9 +115,7 @@ def _all_stay(subject: Subject, check_name: str, waiting: list[Known], base: flo
                     yield _stays(subject, title, known, base, period) or result
             continue
         alternative = positive()
-        uses_alternative = not is_last and not subject.refuses_all(
-            subject.exact(alternative), alternative, subject.target(alternative)
-        )
+        uses_alternative = not is_last and not subject.refuses_all(subject.exact_case(alternative))
         if uses_alternative:
             yield CheckResult(title, NONE, f"{_REFUSED} See {alternative.name}.")
             waiting, is_last = [*waiting, alternative], True
@@ -132,20 +132,21 @@ def _stays(
     """
     if reason := reads_all(subject, known):
         return CheckResult(title, NONE, reason)
-    kernel, target = subject.exact(known), subject.target(known)
+    case = subject.exact_case(known, base)
+    kernel = case.kernel
     chains = subject.whole(subject.chains)
     temperature = subject.temperatures(chains, base)
     name = known.name if base == 1 else f"{known.name} at {base:g}"
     theta = known.draw(np.random.default_rng(derive_key(subject.seed, name)), temperature)
-    step = subject.step_for(kernel, known, target, base)
-    steps = _STEPS * (1 if known.model.dim == 1 else 2) * subject.times(kernel, known, target)
+    step = subject.step_for(case)
+    steps = _STEPS * (1 if known.model.dim == 1 else 2) * subject.times(case)
     short = subject.shorter(chains)
     sizes = step * np.where(short, _SHORTER, 1.0)
     numbers = steps if period is None else steps_about(period, steps)
-    trajectory = subject.follow(kernel, target, theta, numbers, sizes, temperature, name=name)
+    trajectory = subject.follow(kernel, case.target, theta, numbers, sizes, temperature, name=name)
     subject.count_periods(trajectory)
     ends = trajectory.theta[-1].numpy()
-    if not trajectory.stat("accepted").any() and subject.refuses_all(kernel, known, target):
+    if not trajectory.stat("accepted").any() and subject.refuses_all(case):
         return None
     share = float(trajectory.stat("accepted").double().mean())
     places = np.unique(np.linspace(steps // 2, steps - 1, _PLACES).round().astype(int))
@@ -169,21 +170,20 @@ def coming(subject: Subject, check_name: str) -> Iterator[CheckResult]:
 
     Otherwise a kernel that never moves would pass all checks, and so would one that moves along a line.
     """
-    known = correlated()
-    kernel = subject.exact(known)
-    if kernel.decides and subject.refuses_all(kernel, known, subject.target(known)):
-        known = positive()
+    case = subject.exact_case(correlated())
+    if case.kernel.decides and subject.refuses_all(case):
+        case = subject.exact_case(positive())
+    kernel, known = case.kernel, case.known
     assert known.covariance is not None
     values, vectors = np.linalg.eigh(known.covariance)
-    kernel, target = subject.exact(known), subject.target(known)
     chains = subject.whole(400)
     temperature = subject.temperatures(chains)
-    step = subject.step_for(kernel, known, target) / (1 if kernel.decides else 8)
+    step = subject.step_for(case) / (1 if kernel.decides else 8)
     begin = np.tile(known.centre + _FAR * (values**0.5) @ vectors.T, (chains, 1))
-    steps = _COMING * subject.times(kernel, known, target)
+    steps = _COMING * subject.times(case)
     cold = np.arange(chains) % subject.rungs == 0
     for more in _MORE:  # a kernel that moves one coordinate at a time takes longer
-        trajectory = subject.follow(kernel, target, begin, more * steps, step, temperature)
+        trajectory = subject.follow(kernel, case.target, begin, more * steps, step, temperature)
         ends = ((trajectory.theta[-1, cold].numpy() - known.centre) @ vectors) / values**0.5
         end_distance, spread = float(np.abs(ends.mean(0)).max()), float(ends.std(0).min())
         if end_distance < _FAR / 2 and spread >= _REACHED:
@@ -193,7 +193,7 @@ def coming(subject: Subject, check_name: str) -> Iterator[CheckResult]:
         f"from {_FAR:g} standard deviations off in each of {known.model.dim} directions to {end_distance:.3g} of them "
         f"or less in {steps} steps of size {step:.2g}"
     )
-    is_still = not kernel.decides and subject.adds_no_noise(kernel, known, step)
+    is_still = not kernel.decides and subject.adds_no_noise(case, step)
     reaches = spread >= _REACHED or is_still
     if not reaches:
         detail += f"; in one direction they end as they began, together ({spread:.2g}): moves do not reach it"
@@ -208,7 +208,8 @@ def coming(subject: Subject, check_name: str) -> Iterator[CheckResult]:
 def balance(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     """Under the target as many chains move from one bin to another as back."""
     known = gaussian_mean(30)
-    kernel, target = subject.exact(known), subject.target(known)
+    case = subject.exact_case(known)
+    kernel = case.kernel
     if reason := reads_all(subject, known):
         yield CheckResult(check_name, NONE, reason)
         return
@@ -220,15 +221,15 @@ def balance(subject: Subject, check_name: str) -> Iterator[CheckResult]:
         )
         return
     rng = np.random.default_rng(derive_key(subject.seed, check_name))
-    temperature, step = subject.temperatures(subject.chains), subject.step_for(kernel, known, target)
+    temperature, step = subject.temperatures(subject.chains), subject.step_for(case)
     sizes = step * np.where(subject.shorter(len(temperature)), _SHORTER, 1.0)
     flows, moves, numbers = [], [], [1]
     long = ~subject.shorter(len(temperature)) & (temperature == 1)
-    for round_ in range(_ROUNDS * subject.times(kernel, known, target)):
+    for round_ in range(_ROUNDS * subject.times(case)):
         theta, number = known.draw(rng, temperature), numbers[round_ % len(numbers)]
         trajectory = subject.follow(
             kernel,
-            target,
+            case.target,
             theta,
             range(number, number + 1),
             sizes,
@@ -268,9 +269,9 @@ def geweke(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     rng = np.random.default_rng(derive_key(subject.seed, check_name))
     theta = rng.logistic(size=subject.chains)
     kernels = [subject.made(N_TOSSED, N_TOSSED, tossed(0, subject.surrogate)) for _ in range(N_TOSSED + 1)]
-    target = subject.target(known)
-    step = subject.step_for(kernels[0], known, target)
-    steps = _TOSSED * subject.times(kernels[0], known, target)
+    case = Case(kernels[0], known, subject.target(known))
+    step = subject.step_for(case)
+    steps = _TOSSED * subject.times(case)
     for round_ in range(4):
         begin = theta.copy()
         heads = rng.binomial(N_TOSSED, special.expit(theta))

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from mhrun.array_types import FloatArray
+from mhrun.check.case import Case
 from mhrun.check.results import NONE, CheckResult
 from mhrun.check.step_sizes import StepSizes, StepSizeSearch
 from mhrun.check.targets import Known
@@ -103,6 +104,10 @@ class Subject:
         """Return the kernel that reads all data of a target."""
         return self.made(known.n, known.n, self.target(known))
 
+    def exact_case(self, known: Known, base: float = 1.0) -> Case:
+        """Return the kernel that reads all data of a target, on that target at a lowest temperature."""
+        return Case(self.exact(known), known, self.target(known), base)
+
     def target(self, known: Known) -> Target:
         """Return the target of a known distribution, with the surrogate that the kernel needs."""
         return known.target(self.surrogate)
@@ -147,7 +152,7 @@ class Subject:
         is_shorter: npt.NDArray[np.bool_] = np.arange(chains) // self.rungs % 2 == 1
         return is_shorter
 
-    def step_for(self, kernel: Kernel, known: Known, target: Target, base: float = 1.0) -> float:
+    def step_for(self, case: Case) -> float:
         """Return the step size for a kernel on a target: the largest with a moderate acceptance, or stable.
 
         Moderate is 0.35, or 0.7 of the acceptance rate of the smallest step if that is less: a lazy rule, which
@@ -162,23 +167,26 @@ class Subject:
             return self.step_size
         if self.fitted:
             return _RATE
-        return self._search.largest(
-            kernel, known, target, base, lambda step: self.adds_no_noise(kernel, known, step)
-        )
+        return self._search.largest(case)
 
-    def times(self, kernel: Kernel, known: Known, target: Target) -> int:
-        """Return how many times as many steps a kernel needs because it rejects even the shortest moves: 1 to 10."""
-        if not kernel.decides:
+    def times(self, case: Case) -> int:
+        """Return how many times as many steps a kernel needs because it rejects even the shortest moves: 1 to 10.
+
+        The temperature of the case does not matter: the rate of the shortest moves is that at T = 1.
+        """
+        if not case.kernel.decides:
             return 1
-        return round(min(max(_USUAL / self._search.limit(kernel, known, target, 1.0), 1.0), _MOST_TIMES))
+        return round(min(max(_USUAL / self._search.limit(case.at(1.0)), 1.0), _MOST_TIMES))
 
-    def refuses_all(self, kernel: Kernel, known: Known, target: Target) -> bool:
-        """Return whether a kernel rejects every candidate of a target, at the smallest step size too."""
-        return self._search.refuses_all(kernel, known, target)
+    def refuses_all(self, case: Case) -> bool:
+        """Return whether a kernel rejects every candidate at T = 1, at the smallest step size too."""
+        return self._search.refuses_all(case.at(1.0))
 
-    def adds_no_noise(self, kernel: Kernel, known: Known, step: float) -> bool:
+    def adds_no_noise(self, case: Case, step: float) -> bool:
         """Return whether chains with a common start stay together on all data, to rounding: an optimiser's do."""
-        exact = self.make(known.n, known.n) if isinstance(kernel, MetropolisHastings) else self.exact(known)
+        known = case.known
+        decides = isinstance(case.kernel, MetropolisHastings)
+        exact = self.make(known.n, known.n) if decides else self.exact(known)
         chains = self.whole(4)
         theta = np.tile(known.centre + known.scale, (chains, 1))
         trajectory = self.follow(exact, self.target(known), theta, 5, step, self.temperatures(chains))
@@ -187,7 +195,9 @@ class Subject:
 
     @cached_property
     def _search(self) -> StepSizeSearch:
-        return StepSizeSearch(self.follow, self.temperatures(self.whole(100)), self.seed, self._step_sizes)
+        return StepSizeSearch(
+            self.follow, self.adds_no_noise, self.temperatures(self.whole(100)), self.seed, self._step_sizes
+        )
 
     def follow(
         self,

@@ -94,5 +94,5 @@ class Always(Metropolis):
 def test_where_every_step_size_is_accepted_it_is_the_scale_of_the_target():
     one = subject(of_parts(rule=Always))
     for known, base in ((gaussian_mean(30), 1.0), (gaussian_mean(30), 4.0), (correlated(), 1.0)):
-        step = one.step_for(one.exact(known), known, known.target(), base)
+        step = one.step_for(one.exact_case(known, base))
         assert step == pytest.approx(known.scale * base**0.5)

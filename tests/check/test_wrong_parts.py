@@ -261,7 +261,7 @@ def test_a_right_rule_that_mostly_rests_holds_at_steps_that_show_errors(rest):
     assert {verdict.outcome for verdict in found.values()} == {"holds"}
     one = subject(lazy(rest, 1.0))
     for known in (gaussian_mean(30), mixture(), correlated()):
-        step = one.step_for(one.exact(known), known, known.target())
+        step = one.step_for(one.exact_case(known))
         assert 0.25 * known.scale < step < 5 * known.scale
 
 
