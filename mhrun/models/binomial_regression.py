@@ -12,8 +12,9 @@ from torch.nn.functional import logsigmoid, softplus
 from mhrun.models.bounds import over_parts
 from mhrun.models.dispersion import ROWS, dispersion_warnings
 from mhrun.models.families_native import BINOMIAL
+from mhrun.models.jaakkola_jordan import SMALLEST_XI, UNTUNED_XI, curvature, touching_points
 from mhrun.models.linear import Regression, linear_bounds, predictor
-from mhrun.models.logistic_bounds import DERIVATIVES, TINY, UNTUNED
+from mhrun.models.logistic_bounds import DERIVATIVE_BOUNDS
 from mhrun.models.regression_native import Family, native_lower_bound
 from mhrun.native import NativeBounds, NativeLowerBound
 from mhrun.types import Bounds, Field, Reference, Rows
@@ -88,7 +89,7 @@ class BinomialRegression(Regression):
     def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
         """Return the bounds, see `mhrun.types.Bounds`; they hold everywhere."""
         y, trials = data["y"].double(), data["trials"].double()
-        derivatives = (torch.maximum(y, trials - y), *(bound * trials for bound in DERIVATIVES[1:]))
+        derivatives = (torch.maximum(y, trials - y), *(bound * trials for bound in DERIVATIVE_BOUNDS[1:]))
         return linear_bounds(data["x"], derivatives, kind, reference)
 
     def native_family(self) -> Family:
@@ -109,11 +110,11 @@ class BinomialRegression(Regression):
         """Return the pieces of the compiled loop of Firefly Monte Carlo."""
         if (family := self.family_in_loops(data)) is None:
             return None
-        xi = torch.full((len(data["y"]),), UNTUNED, dtype=torch.float64)
+        xi = torch.full((len(data["y"]),), UNTUNED_XI, dtype=torch.float64)
         if tuned:
             eta = over_parts(lambda rows: rows["x"].double() @ sums.reference.theta, data)
-            xi = eta.abs().clamp_min(TINY)
-        tangent = torch.stack([xi, torch.tanh(xi / 2) / (4 * xi), logsigmoid(xi)], -1).numpy()
+            xi = eta.abs().clamp_min(SMALLEST_XI)
+        tangent = torch.stack([xi, curvature(xi), logsigmoid(xi)], -1).numpy()
         return native_lower_bound(family, self.arrays_in_loops(data), tangent, sums)
 
     def lower_bound(self, theta: Tensor, rows: Rows, anchor: Tensor | None) -> Tensor:
@@ -125,12 +126,8 @@ class BinomialRegression(Regression):
         """  # noqa: D415
         x, y, trials = rows["x"].double(), rows["y"].double(), rows["trials"].double()
         eta = predictor(theta.double(), x)
-        xi = (
-            torch.full_like(eta, UNTUNED)
-            if anchor is None
-            else (x @ anchor).abs().clamp_min(TINY).expand_as(eta)
-        )
-        of_a_trial = logsigmoid(xi) - xi / 2 - torch.tanh(xi / 2) / (4 * xi) * (eta - xi) * (eta + xi)
+        xi = touching_points(eta, x, anchor)
+        of_a_trial = logsigmoid(xi) - xi / 2 - curvature(xi) * (eta - xi) * (eta + xi)
         return (y - trials / 2) * eta + trials * of_a_trial + _log_choose(trials, y)
 
 

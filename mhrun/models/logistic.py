@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from mhrun.errors import Refusal, UserError
+from mhrun.models.jaakkola_jordan import SMALLEST_XI, UNTUNED_XI, curvature, touching_points
 from mhrun.models.linear import NARROW, linear_bounds, predictor
-from mhrun.models.logistic_bounds import DERIVATIVES, TINY, UNTUNED, bound_pieces, lower_bound_pieces
+from mhrun.models.logistic_bounds import DERIVATIVE_BOUNDS, bound_pieces, lower_bound_pieces
 from mhrun.models.logistic_native import pieces
 from mhrun.models.logistic_sums import compiled_sums_pay, sums
 from mhrun.models.naming import named
@@ -157,7 +158,7 @@ class Logistic(Weights):
 
     def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
         """Return the bounds, see `mhrun.types.Bounds`; they hold everywhere."""
-        return linear_bounds(data["x"], DERIVATIVES, kind, reference, _scale(data["x"]))
+        return linear_bounds(data["x"], DERIVATIVE_BOUNDS, kind, reference, _scale(data["x"]))
 
     def native_bounds(self, data: Rows, kind: str, surrogate: Any) -> NativeBounds | None:
         """Return the pieces of the fused loop on bounded terms; None if it cannot read the data."""
@@ -187,18 +188,18 @@ class Logistic(Weights):
         """  # noqa: D415
         x, y = self.in_float64(rows).values()
         z = y * predictor(theta.double(), x)
-        xi = (
-            torch.full_like(z, UNTUNED) if anchor is None else (x @ anchor).abs().clamp_min(TINY).expand_as(z)
-        )
-        return logsigmoid(xi) + (z - xi) / 2 - torch.tanh(xi / 2) / (4 * xi) * (z - xi) * (z + xi)
+        xi = touching_points(z, x, anchor)
+        return logsigmoid(xi) + (z - xi) / 2 - curvature(xi) * (z - xi) * (z + xi)
 
     def native_lower_bound(self, data: Rows, sums: Any, *, tuned: bool) -> NativeLowerBound | None:
         """Return the pieces of the compiled loop of Firefly Monte Carlo; None if it cannot read the data."""
         if data["x"].dtype in NARROW:
             return None
         x, y = self._fields({name: value[None] for name, value in data.items()})
-        xi = 0.0 if tuned else UNTUNED
-        return lower_bound_pieces(x[0].numpy(), y[0].numpy(), _scale(x), self.precision, sums, xi, TINY)
+        xi = 0.0 if tuned else UNTUNED_XI
+        return lower_bound_pieces(
+            x[0].numpy(), y[0].numpy(), _scale(x), self.precision, sums, xi, SMALLEST_XI
+        )
 
     def native(self, data: Rows, *, full: bool) -> NativeModel | None:
         """Return the pieces of the fused loop: products in the precision of the data, the rest float64.

@@ -22,9 +22,7 @@ from mhrun.native.forms import GAP_ROUNDING
 from mhrun.native.maths import exp_negative_64
 
 # Bounds on |f'|, |f''| and |f'''| of f(eta) = log p(y | eta), eta = x.theta (Cornish et al. 2019).
-DERIVATIVES = (1.0, 1 / 4, 1 / (6 * math.sqrt(3)))
-UNTUNED = 1.5  # |y x.theta| at which untuned lower bounds touch
-TINY = 1e-8  # tanh(xi / 2) / (4 xi) is 1/8 to rounding below it
+DERIVATIVE_BOUNDS = (1.0, 1 / 4, 1 / (6 * math.sqrt(3)))
 
 
 def bound_pieces(
