@@ -290,9 +290,9 @@ def test_hmc_is_the_reference_where_a_random_walk_is_too_short(capsys, features,
 )
 def test_methods_by_rows_and_parameters(capsys, monkeypatch, outcome, rows, features, methods):
     """Of more rows plain SGLD has too few effective draws, and random walks on all data take too long."""
-    monkeypatch.setattr("mhrun.cli.init.methods._NOISY", 500)
-    monkeypatch.setattr("mhrun.cli.init.methods._FULL", 2000)
-    monkeypatch.setattr("mhrun.cli.init.methods._WORK", 100_000)
+    monkeypatch.setattr("mhrun.cli.init.methods._MOST_SGLD_ROWS", 500)
+    monkeypatch.setattr("mhrun.cli.init.methods._MOST_FULL_ROWS", 2000)
+    monkeypatch.setattr("mhrun.cli.init.methods._MOST_FULL_NUMBERS", 100_000)
     rng = np.random.default_rng(7)
     table(rows, **{f"f{j}": rng.normal(size=rows) for j in range(features - 2)}, y=outcome)
     assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y"]) == 0

@@ -6,23 +6,33 @@ from collections.abc import Sequence
 
 from mhrun.cli.init.models import flow
 
-_FULL = 200_000  # rows up to which a method on all data is the reference of a model with bounds
-_WORK = 50 * _FULL  # numbers of a table up to which it is: HMC reads all of them thousands of times
-_NOISY = 20_000  # rows above which SGLD needs control variates: its effective draws fall as 1 / n
-_WIDE = 50  # parameters from which the bounds of SMH-2 are too wide to save data
-_WIDER = 64  # and those of zig-zag: a draw of 30 parameters reads 52 data, of 60 430, and of 90 2,150
 EXACT = ("hmc", "mcmc", "mala", "smh2", "mh_ss", "zig_zag")
-_AT_ONE = ("hmc", "mcmc", "mala", "sgld", "sgld_cv")  # methods that have no temperature but 1
-_STEPS = 10_000  # at scale=quick
+_WITHOUT_TEMPERATURE = ("hmc", "mcmc", "mala", "sgld", "sgld_cv")  # methods that have no temperature but 1
+
+# The largest table of which a method on all data is the reference of a model with bounds: in rows, and in numbers, as
+# HMC reads all of them thousands of times.
+_MOST_FULL_ROWS = 200_000
+_MOST_FULL_NUMBERS = 50 * _MOST_FULL_ROWS
+_MOST_SGLD_ROWS = 20_000  # above which SGLD needs control variates: its effective draws fall as 1 / n
+_MHMINIBATCH_ABOVE_ROWS = 200  # of fewer MHminibatch reads most: its first minibatch has 100
+
+# Numbers of parameters.
+_WALK_UP_TO_DIM = 10  # where a random walk is the reference
+_HMC_UP_TO_DIM = 200  # where HMC is, whatever the table
+_PILOT_UP_TO_DIM = (
+    1_000  # where a pilot finds the length of HMC's trajectories: HMC is on up to _MOST_FULL_NUMBERS
+)
+_SMH2_BELOW_DIM = 50  # from which the bounds of SMH-2 are too wide to save data
+_ZIG_ZAG_BELOW_DIM = (
+    64  # and those of zig-zag: a draw of 30 parameters reads 52 data, of 60 430, and of 90 2,150
+)
+
+_QUICK_STEPS = 10_000  # at scale=quick
+_MOST_QUICK_STEPS = 3 * _QUICK_STEPS
+_WALK_STEPS_PER_DIM = 1_500  # so that four chains of a random walk converge (R-hat below 1.01)
 # Steps of HMC, each a trajectory of gradients on all data, and its burn-in; of multilevel models.
-_HMC, _BURN = {"smoke": 100, "quick": 500, "long": 2000}, 100
-_HMC_OF_GROUPS, _BURN_OF_GROUPS = {"smoke": 100, "quick": 1000, "long": 4000}, 500
-_WALK = 1_500  # steps for each parameter, so that four chains of a random walk converge (R-hat below 1.01)
-_MOST_STEPS = 3 * _STEPS  # at scale=quick
-_PILOTED = 1_000  # parameters up to which a pilot finds the length of HMC's trajectories
-_SHORT = 200  # and above which HMC reads at most _WORK numbers
-_TOO_FEW = 200  # rows up to which MHminibatch reads most of them: its first minibatch has 100
-_FEW = 10  # parameters up to which a random walk is the reference
+_HMC_STEPS, _HMC_WARMUP = {"smoke": 100, "quick": 500, "long": 2000}, 100
+_HMC_STEPS_OF_GROUPS, _HMC_WARMUP_OF_GROUPS = {"smoke": 100, "quick": 1000, "long": 4000}, 500
 
 
 def compared_methods(has_bounds: bool, n: int, dim: int, width: int, *, may_walk: bool) -> list[str]:
@@ -33,14 +43,14 @@ def compared_methods(has_bounds: bool, n: int, dim: int, width: int, *, may_walk
     SMH-2 and zig-zag are exact and read few data, if parameters are not too many for their bounds. The linear model is
     a function in torch without bounds, on which the tests that read most of the data take many times as long.
     """
-    exact = ["smh2"] * (dim < _WIDE)
-    dynamics = "sgld" if n <= _NOISY else "sgld_cv"
-    if has_bounds and (n > _FULL or n * dim > _WORK):
-        return [*exact, "zig_zag" if dim < _WIDER else "mh_ss", dynamics]
-    walks = may_walk and dim <= _FEW and (has_bounds or n <= _FULL)
-    follows = dim <= _SHORT or (dim <= _PILOTED and n * width <= _WORK)
-    reference = "mcmc" if walks else "hmc" if follows else "mala"
-    minibatch = ["mint"] + ["mhminibatch"] * (n > _TOO_FEW)
+    exact = ["smh2"] * (dim < _SMH2_BELOW_DIM)
+    dynamics = "sgld" if n <= _MOST_SGLD_ROWS else "sgld_cv"
+    if has_bounds and (n > _MOST_FULL_ROWS or n * dim > _MOST_FULL_NUMBERS):
+        return [*exact, "zig_zag" if dim < _ZIG_ZAG_BELOW_DIM else "mh_ss", dynamics]
+    walks = may_walk and dim <= _WALK_UP_TO_DIM and (has_bounds or n <= _MOST_FULL_ROWS)
+    hmc_pays = dim <= _HMC_UP_TO_DIM or (dim <= _PILOT_UP_TO_DIM and n * width <= _MOST_FULL_NUMBERS)
+    reference = "mcmc" if walks else "hmc" if hmc_pays else "mala"
+    minibatch = ["mint"] + ["mhminibatch"] * (n > _MHMINIBATCH_ABOVE_ROWS)
     return [reference, *exact, *minibatch, dynamics] if has_bounds else [reference, dynamics]
 
 
@@ -51,7 +61,7 @@ def describe(methods: Sequence[str], n: int) -> list[str]:
     sentence = f"{', '.join(exact)} (exact)" if exact else ""
     judged = f"{', '.join(approximate)} (approximate: judge them)"
     lines = [f"methods {'; '.join(part for part in (sentence, judged) if part)}"]
-    if "hmc" in methods and n > _FULL:
+    if "hmc" in methods and n > _MOST_FULL_ROWS:
         lines.append(
             "        hmc reads all data: --dry-run says how long it takes, and '~methods.hmc' leaves it out"
         )
@@ -60,16 +70,18 @@ def describe(methods: Sequence[str], n: int) -> list[str]:
 
 def quick_steps(dim: int, *, has_bounds: bool) -> int:
     """Return the steps at scale=quick for a model of `dim` parameters: half as many without bounds."""
-    return min(max(_STEPS, _WALK * dim), _MOST_STEPS) // (1 if has_bounds else 2)
+    return min(max(_QUICK_STEPS, _WALK_STEPS_PER_DIM * dim), _MOST_QUICK_STEPS) // (1 if has_bounds else 2)
 
 
 def experiment_file(name: str, title: str, methods: Sequence[str], steps: int, *, has_groups: bool) -> str:
     """Return the YAML of an experiment; `steps` are those at scale=quick."""
-    hmc_steps, burn = (_HMC_OF_GROUPS, _BURN_OF_GROUPS) if has_groups else (_HMC, _BURN)
+    hmc_steps, burn = (
+        (_HMC_STEPS_OF_GROUPS, _HMC_WARMUP_OF_GROUPS) if has_groups else (_HMC_STEPS, _HMC_WARMUP)
+    )
     counts_by_scale = {
         "smoke": {"warmup": 100, "steps": 300},
         "quick": {"warmup": 500, "steps": steps},
-        "long": {"warmup": 2000, "steps": 5 * _STEPS},
+        "long": {"warmup": 2000, "steps": 5 * _QUICK_STEPS},
     }
     return _EXPERIMENT.format(
         name=name,
@@ -87,10 +99,10 @@ def experiment_file(name: str, title: str, methods: Sequence[str], steps: int, *
 
 def _temperature(methods: Sequence[str]) -> str:
     """Return the line of an experiment that sets the temperature of the methods that have one."""
-    tempered = [method for method in methods if method not in _AT_ONE]
+    tempered = [method for method in methods if method not in _WITHOUT_TEMPERATURE]
     if not tempered:
         return ""
-    others = [method for method in methods if method in _AT_ONE]
+    others = [method for method in methods if method in _WITHOUT_TEMPERATURE]
     rest = f"; {' and '.join(others)} stay{'s' * (len(others) == 1)} at 1" if others else ""
     return f"temperature: 1.0  # of {', '.join(tempered)}{rest}\n"
 
