@@ -162,7 +162,8 @@ def _run_cost(
     """
     import torch
 
-    from mhrun.engine.assemble import check_data, check_space, methods_of, trace_bytes
+    from mhrun.engine.assemble import check_data, methods_of
+    from mhrun.engine.disk_space import check_space, trace_bytes
     from mhrun.engine.estimate import total
     from mhrun.engine.execution.executors import check_executor
     from mhrun.engine.jobs import jobs_of, separable

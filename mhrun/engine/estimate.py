@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from mhrun.durations import describe_duration
-from mhrun.engine.assemble import trace_bytes
 from mhrun.engine.choices import Choices, recorded_choices
 from mhrun.engine.cost import step_seconds
+from mhrun.engine.disk_space import trace_bytes
 from mhrun.engine.execution.executors import COMPILED, choose_executor, measured_threads, recordings_of
 from mhrun.engine.execution.graph import GRAPH
 from mhrun.engine.execution.module_evaluation import choose_evaluation

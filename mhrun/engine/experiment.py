@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from mhrun.data.table_facts import describe_units, left_out
-from mhrun.engine.assemble import check_data, check_space, large_draws, methods_of
+from mhrun.engine.assemble import check_data, methods_of
 from mhrun.engine.diagnosis.diagnose import Diagnosis
+from mhrun.engine.disk_space import check_space, large_draws
 from mhrun.engine.estimate import estimate, estimate_pays
 from mhrun.engine.execution.executors import check_executor
 from mhrun.engine.execution.threads import limited

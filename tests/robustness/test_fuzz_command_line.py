@@ -35,8 +35,9 @@ from mhrun.cli.configuration.hydra_settings import check_node
 from mhrun.cli.configuration.unknown_keys import key_paths
 from mhrun.cli.main import run
 from mhrun.cli.places import experiments
-from mhrun.engine.assemble import methods_of, trace_bytes
+from mhrun.engine.assemble import methods_of
 from mhrun.engine.cost import step_seconds
+from mhrun.engine.disk_space import trace_bytes
 from mhrun.engine.settings import Settings
 from mhrun.errors import UserError
 from mhrun.names import is_name

@@ -14,7 +14,8 @@ import xarray as xr
 from kit import FEW, compute, config, short_run
 
 import mhrun
-from mhrun.engine.assemble import large_draws, methods_of
+from mhrun.engine.assemble import methods_of
+from mhrun.engine.disk_space import large_draws
 from mhrun.store.netcdf import TRACE, open_trace
 from mhrun.store.netcdf_file import NetcdfFile
 

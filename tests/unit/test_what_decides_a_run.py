@@ -11,9 +11,9 @@ import torch
 from kit import short_run
 
 import mhrun
-import mhrun.engine.assemble as assemble
 from mhrun.data import Dataset
-from mhrun.engine.assemble import check_space
+from mhrun.engine import disk_space
+from mhrun.engine.disk_space import check_space
 from mhrun.errors import UserError
 from mhrun.models.explained import explained
 from mhrun.models.function import FunctionModel
@@ -140,12 +140,12 @@ def test_methods_that_are_done_need_no_space(tmp_path, monkeypatch):
     )
     target = types.SimpleNamespace(width=1, dim=1)
     methods = [types.SimpleNamespace(name=name, shape=shape, target=target) for name in ("a", "b")]
-    free = types.SimpleNamespace(free=1.2 * assemble.trace_bytes(methods[0]))
-    monkeypatch.setattr(assemble.shutil, "disk_usage", lambda place: free)
+    free = types.SimpleNamespace(free=1.2 * disk_space.trace_bytes(methods[0]))
+    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda place: free)
     with pytest.raises(UserError, match=r"The traces may need .* has .* free"):
         check_space(methods, tmp_path)
     place = tmp_path / "methods" / "a"
-    monkeypatch.setattr(assemble, "done", lambda folder: {} if folder == place else None)
+    monkeypatch.setattr(disk_space, "done", lambda folder: {} if folder == place else None)
     check_space(methods, tmp_path)  # there is room for b
     with pytest.raises(UserError, match="The traces may need"):
         check_space(methods, tmp_path, force=True)
