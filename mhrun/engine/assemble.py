@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -118,23 +118,13 @@ def assembled(
         Refusal: invalid counts, or incompatible parts.
         UserError: a part is not of its kind.
     """
-    chains, warmup, steps, seed = (
-        whole_number(key, counts[key]) for key in ("chains", "warmup", "steps", "seed")
-    )
-    if not all(abs(count) < 2**31 for count in (chains, warmup, steps)):
-        raise Refusal("chains, warmup and steps must be below 2^31.")
-    for key, count, least in (("chains", chains, 1), ("steps", steps, 1), ("warmup", warmup, 0)):
-        if count < least:
-            raise Refusal(f"{key} = {count} must be at least {least}.")
-    if seed.bit_length() > 63:
-        raise Refusal(f"seed = {seed} must be a whole number of at most 63 bits.")
-    thin, stats_setting = _thin(counts["thin"]), counts["thin_stats"]
+    chains, warmup, steps, seed, thin = _checked_counts(counts)
     check_kind("kernel", kernel, Kernel, f"{where}kernel")
     for quantity, schedule in schedules.items():
         check_kind("schedule", schedule, Schedule, f"{where}schedules.{quantity}")
     plan = Plan(schedules, chains, warmup, steps)
     names = () if thin is None else target.model.names
-    thin_stats = None if stats_setting is None else whole_number("thin_stats", stats_setting)
+    thin_stats = None if counts["thin_stats"] is None else whole_number("thin_stats", counts["thin_stats"])
     shape = Shape(chains, names, warmup, steps, plan.kept(thin), thin_stats, parameters_of(target.model))
     if monitor is not None:
         check_kind("monitor", monitor, Monitor, f"{where}monitor")
@@ -149,6 +139,46 @@ def assembled(
             method.check_data()
         raise refusal
     return method
+
+
+class _Counts(NamedTuple):
+    """How many chains and steps, and which of the steps are kept."""
+
+    chains: int
+    warmup: int
+    steps: int
+    seed: int
+    thin: int | tuple[int, ...] | None  # every so many draws, the steps of some, or None to keep none
+
+
+def _checked_counts(settings: Mapping[str, Any]) -> _Counts:
+    """Return the counts that settings give.
+
+    Raises:
+        Refusal: one is no whole number, or out of its range.
+    """
+    chains, warmup, steps, seed = (
+        whole_number(key, settings[key]) for key in ("chains", "warmup", "steps", "seed")
+    )
+    if not all(abs(count) < 2**31 for count in (chains, warmup, steps)):
+        raise Refusal("chains, warmup and steps must be below 2^31.")
+    for key, count, least in (("chains", chains, 1), ("steps", steps, 1), ("warmup", warmup, 0)):
+        if count < least:
+            raise Refusal(f"{key} = {count} must be at least {least}.")
+    if seed.bit_length() > 63:
+        raise Refusal(f"seed = {seed} must be a whole number of at most 63 bits.")
+    return _Counts(chains, warmup, steps, seed, _thin(settings["thin"]))
+
+
+def _thin(value: Any) -> int | tuple[int, ...] | None:
+    """Return the setting `thin`: every so many draws, the steps of some, or None to keep none."""
+    if value is None:
+        return None
+    return (
+        tuple(whole_number("thin", step) for step in value)
+        if isinstance(value, list)
+        else whole_number("thin", value)
+    )
 
 
 def check_data(methods: Sequence[Method]) -> None:
@@ -209,14 +239,3 @@ def check_kind(kind: str, part: Any, base: type, where: str) -> None:
             wrapped = _IN_PYTHON.get(kind, "")
         advice = " or ".join(filter(None, [*choices, wrapped]))
         raise UserError(f"{where}: {type(part).__name__} is not a {kind}{advice and f'; {advice}'}.")
-
-
-def _thin(value: Any) -> int | tuple[int, ...] | None:
-    """Return the setting `thin`: every so many draws, the steps of some, or None to keep none."""
-    if value is None:
-        return None
-    return (
-        tuple(whole_number("thin", step) for step in value)
-        if isinstance(value, list)
-        else whole_number("thin", value)
-    )
