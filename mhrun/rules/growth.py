@@ -70,6 +70,22 @@ class Grown(NamedTuple):
     var: Tensor  # variance of their terms, divisor `used`
     third: Tensor  # third central moment of their terms, divisor `used`
 
+    def record(
+        self, stages: Stages, at: tuple[Tensor, Tensor], accepted: Tensor, size: Tensor, third: Tensor
+    ) -> None:
+        """Write the outcomes of the chains that end: `at` is which of the rows end (R,), and their stages (E,).
+
+        `accepted`, `size` and `third` are theirs, each (E,).
+        """
+        ended, stage = at
+        rows = stages.rows[ended]
+        self.accepted[rows] = accepted
+        self.size[rows] = size
+        self.used[rows] = stages.size[stage]
+        self.mean[rows] = stages.mean[at]
+        self.var[rows] = stages.var[at]
+        self.third[rows] = third
+
     def verdict(self, contest: Contest, n: int, replacement: bool = False) -> Verdict:
         """Return the outcome as a rule's verdict on the contest.
 
@@ -139,14 +155,12 @@ def grow(
         first: moments of a pilot, whose data precede those of the stages and join them when all n are read.
     """
     overhead = 0 if first is None else first.size
-    accepted = torch.zeros(chains, dtype=torch.bool, device=device)
-    read_in_all, n_used = (torch.zeros(chains, dtype=torch.int64, device=device) for _ in range(2))
-    mean, var, third = (torch.zeros(chains, dtype=torch.float64, device=device) for _ in range(3))
+    outcome = _undecided(chains, device)
     rows = torch.arange(chains, device=device)
-    # Moments about the first stage's mean: sums of squares would lose the variance of terms far from zero.
     zero = torch.zeros(chains, dtype=torch.float64, device=device)
+    # Moments about the first stage's mean: sums of squares would lose the variance of terms far from zero.
     shift = zero if first is None else first.shift
-    sum_1, sum_2, sum_3 = zero, zero, zero
+    sums = _PowerSums(zero, zero, zero)
     stage, n_read = 0, 0
     while len(rows):
         # As many stages as fit in memory and read at most twice the data of the next stage.
@@ -156,40 +170,73 @@ def grow(
         if n_read == 0 and first is None:
             shift = _finite(terms[:, : sizes[0]].mean(-1))
         terms = terms - shift[:, None]
-        edges = torch.tensor([upto - n_read for upto in sizes[stage:stop]], device=device)
-        square = terms.square()
-        sum_1, sum_2 = sum_1[:, None] + _sums(terms, edges), sum_2[:, None] + _sums(square, edges)
-        sum_3 = sum_3[:, None] + _sums(square * terms, edges)
-        at = torch.tensor(sizes[stage:stop], dtype=torch.int64, device=device)
+        sums = sums.extended(
+            terms, torch.tensor([upto - n_read for upto in sizes[stage:stop]], device=device)
+        )
+        size = torch.tensor(sizes[stage:stop], dtype=torch.int64, device=device)
         if first is not None and stop == len(sizes):  # all data are read
-            sum_1[:, -1] += first.one[rows]
-            sum_2[:, -1] += first.two[rows]
-            sum_3[:, -1] += first.three[rows]
-            at[-1] = sizes[-1] + overhead
-        centred = sum_1 / at
-        spread = (sum_2 / at - centred.square()).clamp_min(0.0)
-        spread = torch.where(centred.isfinite(), spread, 0.0)
-        stages = Stages(rows, stage + 1, at, shift[:, None] + centred, spread)
-        verdict = judge(stages)
-        decided = verdict != UNDECIDED
-        decided_at = decided.to(torch.int8).argmax(1)
-        ended = decided.any(1)
-        decided_rows, decided_at = rows[ended], decided_at[ended]
-        accepted[decided_rows] = verdict[ended, decided_at] == ACCEPT
-        n_used[decided_rows] = at[decided_at]
-        read_in_all[decided_rows] = torch.tensor(sizes, device=device)[stage + decided_at] + overhead
-        mean[decided_rows] = stages.mean[ended, decided_at]
-        var[decided_rows] = spread[ended, decided_at]
-        middle = centred[ended, decided_at]
-        cubes = sum_3[ended, decided_at] / at[decided_at]
-        cubes = cubes - middle * (3 * var[decided_rows] + middle.square())
-        # Of terms that are nearly equal only rounding would be left.
-        third[decided_rows] = torch.where(var[decided_rows] > NEARLY_EQUAL * middle.square(), cubes, 0.0)
+            sums.add_to_last(first, rows)
+            size[-1] = sizes[-1] + overhead
+        centred, var = sums.mean_and_variance(size)
+        stages = Stages(rows, stage + 1, size, shift[:, None] + centred, var)
+        decisions = judge(stages)
+        is_decision = decisions != UNDECIDED
+        ended, deciding = is_decision.any(1), is_decision.to(torch.int8).argmax(1)
+        at = (ended, deciding[ended])
+        read = torch.tensor(sizes, device=device)[stage + at[1]] + overhead
+        third = sums.third_moment(size, centred, var, at)
+        outcome.record(stages, at, decisions[at] == ACCEPT, read, third)
         going = ~ended
-        rows, shift = rows[going], shift[going]
-        sum_1, sum_2, sum_3 = sum_1[going, -1], sum_2[going, -1], sum_3[going, -1]
+        rows, shift, sums = rows[going], shift[going], sums.of_last(going)
         stage, n_read = stop, sizes[stop - 1]
-    return Grown(accepted, read_in_all, n_used, mean, var, third)
+    return outcome
+
+
+def _undecided(chains: int, device: torch.device) -> Grown:
+    """Return an outcome to be filled, of zeros (C,)."""
+    read, used = (torch.zeros(chains, dtype=torch.int64, device=device) for _ in range(2))
+    moments = (torch.zeros(chains, dtype=torch.float64, device=device) for _ in range(3))
+    return Grown(torch.zeros(chains, dtype=torch.bool, device=device), read, used, *moments)
+
+
+class _PowerSums(NamedTuple):
+    """Sums of the terms that some chains have read about their shifts: of each chain (R,), or by stage (R, L)."""
+
+    one: Tensor  # sum of (term - shift)
+    two: Tensor  # sum of (term - shift)^2
+    three: Tensor  # sum of (term - shift)^3
+
+    def extended(self, terms: Tensor, edges: Tensor) -> _PowerSums:
+        """Return the sums (R, L) of those terms (R,) and of others (R, k) about the shift, up to each edge (L,)."""
+        square = terms.square()
+        powers = (terms, square, square * terms)
+        return _PowerSums(
+            *(before[:, None] + _sums(power, edges) for before, power in zip(self, powers, strict=True))
+        )
+
+    def add_to_last(self, first: Moments, rows: Tensor) -> None:
+        """Add the terms of a pilot of all chains to the sums of some chains at the last stage."""
+        self.one[:, -1] += first.one[rows]
+        self.two[:, -1] += first.two[rows]
+        self.three[:, -1] += first.three[rows]
+
+    def of_last(self, chosen: Tensor) -> _PowerSums:
+        """Return the sums of the chosen chains at the last stage."""
+        return _PowerSums(*(sums[chosen, -1] for sums in self))
+
+    def mean_and_variance(self, size: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean of (term - shift), and the variance of the terms with divisor size (L,), each (R, L)."""
+        mean = self.one / size
+        var = (self.two / size - mean.square()).clamp_min(0.0)
+        return mean, torch.where(mean.isfinite(), var, 0.0)
+
+    def third_moment(self, size: Tensor, mean: Tensor, var: Tensor, at: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the third central moments of the terms of some chains, each at a stage."""
+        mean, var = mean[at], var[at]
+        cubes = self.three[at] / size[at[1]]
+        cubes = cubes - mean * (3 * var + mean.square())
+        # Of terms that are nearly equal only rounding would be left.
+        return torch.where(var > NEARLY_EQUAL * mean.square(), cubes, 0.0)
 
 
 @lru_cache(maxsize=8)
