@@ -69,8 +69,34 @@ def _surviving_warnings(method: Method, lines: Iterator[str]) -> list[str]:
 
 def run_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield one line per warning, from the summary of a finished method."""
-    totals, shape = summary["totals"], method.shape
-    all_data = float(np.sum(totals["sum_all_data"])) / (shape.chains * shape.steps)
+    yield from _full_batch_warnings(method, summary)
+    stopped = stopped_count(method, summary)
+    yield from _movement_warnings(method, summary, stopped)
+    yield from _outside_warnings(method, summary)
+    yield from _temperature_warnings(method, summary)
+    if method.plan.lost_cycles:
+        yield f"{method.name}: {method.plan.lost_cycles}."
+    if not stopped:  # a chain that stopped exchanges no state
+        yield from _exchange_warnings(method, summary)
+    yield from flat_region_warnings(method, summary)
+    yield from _trajectory_warnings(method, summary)
+    yield from _nan_warnings(method, summary)
+    yield from _tuning_warnings(method, summary)
+    yield from noise_warnings(method, summary)
+    yield from narrow_warnings(method, summary)
+    yield from excess_warnings(method, summary)
+    yield from mean_warnings(method, summary)
+    yield from kinetic_warnings(method, summary)
+    yield from decision_warnings(method, summary)
+    yield from term_warnings(method, summary)
+    if not stopped:
+        yield from _validity_warnings(method, summary)
+
+
+def _full_batch_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if a sequential test decides on all data, at its first minibatch or in many steps."""
+    shape = method.shape
+    all_data = float(np.sum(summary["totals"]["sum_all_data"])) / (shape.chains * shape.steps)
     rule = method.kernel.of_a_chain.rule
     first = None if rule is None else rule.first_batch
     if method.kernel.is_sequential and first is not None and first >= method.target.n:
@@ -83,8 +109,13 @@ def run_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
             f"{method.name}: {all_data:.0%} of its decisions read all {method.target.n:,} data, so that "
             "its minibatches save little; a lower step size or a higher temperature needs fewer data."
         )
+
+
+def _movement_warnings(method: Method, summary: Mapping[str, Any], stopped: int) -> Iterator[str]:
+    """Yield a line if chains stopped, `stopped` of them, or never moved."""
+    totals, shape = summary["totals"], method.shape
     # A non-finite log-ratio is a rejection in an acceptance test, and the end of a chain without one.
-    diverging, stopped = np.asarray(totals["sum_diverging"]), stopped_count(method, summary)
+    diverging = np.asarray(totals["sum_diverging"])
     if stopped:
         dynamics = method.kernel.of_a_chain.dynamics
         slower = f", or {dynamics.stable_remedy}" if dynamics is not None and dynamics.stable_remedy else ""
@@ -107,6 +138,10 @@ def run_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
             f"{method.name}: {unmoved} of {shape.chains} chains never moved after burn-in: no candidate was accepted. "
             "Lower the step size or choose other starting points."
         )
+
+
+def _outside_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if draws of a dynamics are where the density is 0."""
     if (share := summary.get(OUTSIDE)) is not None:
         yield (
             f"{method.name}: {100 * share:.2g} % of draws are where the density is 0. Nothing keeps a dynamics inside "
@@ -114,24 +149,6 @@ def run_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
             "(parameters=), so that chains move in unconstrained coordinates, or take a method with an acceptance test "
             "(mcmc, smh2)."
         )
-    yield from _temperature_warnings(method, summary)
-    if method.plan.lost_cycles:
-        yield f"{method.name}: {method.plan.lost_cycles}."
-    if not stopped:  # a chain that stopped exchanges no state
-        yield from _exchange_warnings(method, summary)
-    yield from flat_region_warnings(method, summary)
-    yield from _trajectory_warnings(method, summary)
-    yield from _nan_warnings(method, summary)
-    yield from _tuning_warnings(method, summary)
-    yield from noise_warnings(method, summary)
-    yield from narrow_warnings(method, summary)
-    yield from excess_warnings(method, summary)
-    yield from mean_warnings(method, summary)
-    yield from kinetic_warnings(method, summary)
-    yield from decision_warnings(method, summary)
-    yield from term_warnings(method, summary)
-    if not stopped:
-        yield from _validity_warnings(method, summary)
 
 
 def _temperature_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
