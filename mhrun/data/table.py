@@ -15,25 +15,18 @@ import torch
 from torch import Tensor
 
 from mhrun.array_types import Array
-from mhrun.data.advice import list_setting
-from mhrun.data.columns import (
-    check_decimals,
-    few,
-    is_label,
-    levels_of,
-    mean_and_sd,
-    numbers,
-)
+from mhrun.data.columns import check_decimals
 from mhrun.data.dataset import Dataset
 from mhrun.data.design import TableDesign, check_column
 from mhrun.data.lazy import LazyData
+from mhrun.data.levels_and_scales import levels_of_categories, levels_of_groups, scales_of_features
 from mhrun.data.memory import check_memory
 from mhrun.data.missing_values import checked_values, without_values
 from mhrun.data.outcome import Outcome, outcome_in
 from mhrun.data.table_facts import describe_missing, listed_counts, missing_counts
 from mhrun.data.table_file import COPIES, read_table, texts_of_missing
 from mhrun.data.table_roles import advice_on_texts, check_lists, check_plain_name, check_roles
-from mhrun.data.table_settings import check_baselines, check_choices, check_split
+from mhrun.data.table_settings import check_baselines, check_choices, check_excluded, check_split
 from mhrun.errors import Refusal, UserError
 from mhrun.paths import located
 
@@ -117,10 +110,7 @@ class Table(LazyData):
         if standardise_target and outcome != "number":
             raise Refusal("standardise_target requires outcome = number.")
         check_lists(features=features, categorical=categorical, exclude=exclude, groups=groups)
-        if features is not None and exclude:
-            raise Refusal(
-                f"exclude = [{', '.join(exclude)}] requires features = null; leave them out of features."
-            )
+        check_excluded(exclude, features)
         check_baselines(baselines or {}, categorical or (), target, outcome, positive)
         self.file = file
         self.target = target
@@ -251,16 +241,11 @@ class Table(LazyData):
     def _design(
         self, table: Any, chosen: Sequence[str], train: npt.NDArray[np.bool_], path: Path
     ) -> TableDesign:
-        levels = self._levels(table, path)
-        return TableDesign(
-            self.intercept,
-            chosen,
-            self._scales(table, chosen, train, path),
-            {name: levels[name] for name in self.categorical},
-            {name: levels[name] for name in self.groups},
-            self.sizes,
-            self._outcome(table, train, path),
-        )
+        levels = levels_of_categories(table, self.categorical, self.baselines, path)
+        groups = levels_of_groups(table, self.groups, path)
+        scales = scales_of_features(table, chosen, train, path, standardise=self.standardise)
+        outcome = self._outcome(table, train, path)
+        return TableDesign(self.intercept, chosen, scales, levels, groups, self.sizes, outcome)
 
     def _outcome(self, table: Any, train: npt.NDArray[np.bool_], path: Path) -> Outcome | None:
         if not self.target:
@@ -275,48 +260,6 @@ class Table(LazyData):
             **settings,
         )
 
-    def _levels(self, table: Any, path: Path) -> dict[str, list[Any]]:
-        """Return the values of each categorical column and of each column of groups."""
-        levels = {name: levels_of(table[name], path, self.baselines.get(name)) for name in self.categorical}
-        for name, values in levels.items():
-            if is_label(len(values), len(table)):
-                raise UserError(
-                    f"{path.name}: column '{name}' has {len(values):,} values in {len(table):,} rows, too many for "
-                    f"categories; leave it out of categorical, and set {list_setting('groups', [name])} for a "
-                    f"multilevel model, or {list_setting('exclude', [name])}."
-                )
-        for name in self.groups:
-            levels[name] = levels_of(table[name], path)
-            if len(levels[name]) < 2:
-                raise UserError(
-                    f"{path.name}: column '{name}' has one value, {few(levels[name])}; leave it out of groups, and "
-                    f"set {list_setting('exclude', [name])}."
-                )
-        return levels
-
-    def _scales(
-        self, table: Any, chosen: Sequence[str], train: npt.NDArray[np.bool_], path: Path
-    ) -> dict[str, tuple[float, float]]:
-        """Return the means and deviations of the numerical features, if they are to be standardised.
-
-        Raises:
-            UserError: columns that are no features, all of them at once.
-        """
-        scales, problems = dict[str, tuple[float, float]](), list[str]()
-        for name in chosen:
-            try:
-                values = numbers(table[name], path)
-                if self.standardise:
-                    scales[name] = mean_and_sd(values, train, name, path)
-            except UserError as error:
-                problems.append(str(error))
-        if len(problems) > 1:
-            lines = " ".join(line.removeprefix(f"{path.name}: ").rstrip(".") + "." for line in problems)
-            raise UserError(f"{path.name}: {len(problems)} columns are no features: {lines}")
-        if problems:
-            raise UserError(*problems)
-        return scales
-
     def prepared(self, new: Any, *, outcome: bool = False) -> Dataset:
         """Return the fields of new rows, prepared as the table's: standardised by its means, with its indicators.
 
@@ -328,9 +271,24 @@ class Table(LazyData):
         Raises:
             UserError: a column is missing, lacks a value, or has a category that the table does not have.
         """
+        data, design = self._data_and_design
+        frame, path = self._frame_of(new)
+        design.check_rows(frame, path)
+        if not (fields := design.fields(frame, path)):
+            raise UserError(f"{self.file} is read without features, of which new rows could have others.")
+        if outcome:
+            if design.outcome is None:
+                raise UserError(f"{self.file} is read without an outcome; set target to its column.")
+            check_column(design.outcome.column, frame, path)
+            fields["y"] = design.outcome.y(frame[design.outcome.column], path)
+        tensors = {name: _tensor(values) for name, values in fields.items()}
+        return Dataset(tensors, f"{len(frame):,} new rows", data.facts)
+
+    def _frame_of(self, new: Any) -> tuple[Any, Path]:
+        """Return new rows as a DataFrame, and the name of their source for messages; see `prepared`."""
         import pandas as pd
 
-        (data, design), path = self._data_and_design, Path("the new rows")
+        path = Path("the new rows")
         if isinstance(new, str | Path):
             path = located(str(new))
             frame = read_table(path, self.separator)
@@ -343,17 +301,7 @@ class Table(LazyData):
         else:
             raise UserError(f"New rows of {self.file} are a DataFrame, a mapping of its columns, or a file.")
         frame = frame.rename(columns=str).reset_index(drop=True)  # messages name rows by their place
-        frame = without_values(frame, self.missing_values) if self.missing_values else frame
-        design.check_rows(frame, path)
-        if not (fields := design.fields(frame, path)):
-            raise UserError(f"{self.file} is read without features, of which new rows could have others.")
-        if outcome:
-            if design.outcome is None:
-                raise UserError(f"{self.file} is read without an outcome; set target to its column.")
-            check_column(design.outcome.column, frame, path)
-            fields["y"] = design.outcome.y(frame[design.outcome.column], path)
-        tensors = {name: _tensor(values) for name, values in fields.items()}
-        return Dataset(tensors, f"{len(frame):,} new rows", data.facts)
+        return without_values(frame, self.missing_values) if self.missing_values else frame, path
 
     @property
     def _numbers(self) -> list[str]:

@@ -34,6 +34,18 @@ def check_split(test_share: float, part: str, seed: int) -> None:
         raise Refusal(f"seed = {seed} of the split must not be negative.")
 
 
+def check_excluded(exclude: Sequence[str], features: Sequence[str] | None) -> None:
+    """Refuse columns that are excluded from features which are named.
+
+    Raises:
+        Refusal: there are both.
+    """
+    if features is not None and exclude:
+        raise Refusal(
+            f"exclude = [{', '.join(exclude)}] requires features = null; leave them out of features."
+        )
+
+
 def check_baselines(
     baselines: Mapping[str, Any],
     categorical: Collection[str],
