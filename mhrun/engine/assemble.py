@@ -45,11 +45,7 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
     for name, node in config["methods"].items():
         where = f"methods.{name}"
         target = _target(name, node, config, targets)
-        for part, part_node in {"kernel": node["kernel"], **node["schedules"]}.items():
-            if not isinstance(part_node, Mapping) or "_target_" not in part_node:
-                if part == "kernel":
-                    raise UserError(no_part(f"{where}.kernel", ""))
-                raise UserError(_no_schedule(f"{where}.schedules.{part}", part, part_node))
+        _check_named(node, where)
         # Counts of a method override those of the experiment.
         counts = {key: config[key] if node.get(key) is None else node[key] for key in COUNTS}
         try:
@@ -74,6 +70,23 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
             raise UserError(f"{name} cannot be computed with these settings: {message}") from error
         methods.append(method)
     return methods
+
+
+def _check_named(node: Mapping[str, Any], where: str) -> None:
+    """Refuse a method whose kernel or a schedule names no part.
+
+    Raises:
+        UserError: there is one.
+    """
+
+    def is_named(part_node: Any) -> bool:
+        return isinstance(part_node, Mapping) and "_target_" in part_node
+
+    if not is_named(node["kernel"]):
+        raise UserError(no_part(f"{where}.kernel", ""))
+    for quantity, schedule in node["schedules"].items():
+        if not is_named(schedule):
+            raise UserError(_no_schedule(f"{where}.schedules.{quantity}", quantity, schedule))
 
 
 def _no_schedule(setting: str, quantity: str, value: Any) -> str:

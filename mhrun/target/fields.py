@@ -35,36 +35,60 @@ def unfit(model: Model, data: Dataset) -> str | None:
         return "family = binomial requires the field trials of the data; of a table, set data.trials=COLUMN."
     if fields is None:
         return None
-    name, data_fields = type(model).__name__, data.fields
+    name = type(model).__name__
+    if reason := _unread(model, data, fields) or _lacking(name, data, fields):
+        return reason
+    for field, need in fields.items():
+        if reason := _unfit_field(name, field, need, data.fields[field]):
+            return reason
+    for field, need in fields.items():
+        if need.at_most and (above := _above(data.fields[field], data.fields[need.at_most])) is not None:
+            return f"{name} needs {field} to be at most {need.at_most}; the data have {above}."
+    return None
+
+
+def _unread(model: Model, data: Dataset, fields: Mapping[str, Field]) -> str | None:
+    """Return which fields of a table a regression would leave unread, though they change its model; or None."""
+    if not isinstance(model, Weights):
+        return None
+    name = type(model).__name__
     for field, size in SIZES.items():
-        if field in data_fields and field not in fields and isinstance(model, Weights):
+        if field in data.fields and field not in fields:
             return f"{name} has no {field}; leave it out of the data, or take a {size.family} regression."
-    if (groups := data.facts.get("groups")) and isinstance(model, Weights):
+    if groups := data.facts.get("groups"):
         return (
             f"{name} has no effects of groups ({', '.join(groups)}); leave them out of the data, or take a function: "
             "mhrun init DIR --data FILE --outcome COLUMN groups=[...] writes one."
         )
-    if any(field not in data_fields for field in fields):
-        *others, last = fields
-        phrase = f"the fields {', '.join(others)} and {last}" if others else f"the field {last}"
-        sizes = [field for field in SIZES if field in fields and field not in data_fields]
-        remedy = f"; of a table, set data.{sizes[0]}=COLUMN" if sizes else ""
-        return f"{name} needs {phrase}; the data have {', '.join(data_fields)}{remedy}."
-    for field, need in fields.items():
-        row = tuple(data_fields[field].shape[1:])
-        if need.row is not None and row != need.row:
-            change = _resized(name, need.setting, row)
-            if need.values == "classes" and row == (need.classes,):
-                change = f"; if they are one-hot, give {field}.argmax(1)"
-            return f"{name} needs {field} with {describe_row(need.row)}; the data have {describe_row(row)}{change}."
-        if data_fields[field].is_complex():
-            return f"{name} needs {field} of real numbers; the data have {data_fields[field].dtype}."
-        if need.values and (wrong := wrong_value(need, data_fields[field])) is not None:
-            remedy = f" {need.remedy}" if need.remedy else ""
-            return f"{name} needs {field} {described_values(need)}; the data have {wrong}.{remedy}"
-    for field, need in fields.items():
-        if need.at_most and (above := _above(data_fields[field], data_fields[need.at_most])) is not None:
-            return f"{name} needs {field} to be at most {need.at_most}; the data have {above}."
+    return None
+
+
+def _lacking(name: str, data: Dataset, fields: Mapping[str, Field]) -> str | None:
+    """Return which fields a model of this name needs, if the data lack any; or None."""
+    if all(field in data.fields for field in fields):
+        return None
+    *others, last = fields
+    phrase = f"the fields {', '.join(others)} and {last}" if others else f"the field {last}"
+    sizes = [field for field in SIZES if field in fields and field not in data.fields]
+    remedy = f"; of a table, set data.{sizes[0]}=COLUMN" if sizes else ""
+    return f"{name} needs {phrase}; the data have {', '.join(data.fields)}{remedy}."
+
+
+def _unfit_field(name: str, field: str, need: Field, values: Tensor) -> str | None:
+    """Return why a field (n, ...) is not what a model of this name needs: its shape, type or values; or None."""
+    row = tuple(values.shape[1:])
+    if need.row is not None and row != need.row:
+        change = _resized(name, need.setting, row)
+        if need.values == "classes" and row == (need.classes,):
+            change = f"; if they are one-hot, give {field}.argmax(1)"
+        return (
+            f"{name} needs {field} with {describe_row(need.row)}; the data have {describe_row(row)}{change}."
+        )
+    if values.is_complex():
+        return f"{name} needs {field} of real numbers; the data have {values.dtype}."
+    if need.values and (wrong := wrong_value(need, values)) is not None:
+        remedy = f" {need.remedy}" if need.remedy else ""
+        return f"{name} needs {field} {described_values(need)}; the data have {wrong}.{remedy}"
     return None
 
 
