@@ -73,6 +73,23 @@ def _of_run(config: Mapping[str, Any], console: Console) -> None:
         return
     run_cost = _run_cost(config, folder, None, set())
     costs = run_cost.costs
+    console.print(_costs_table(run_cost))
+    if not costs:
+        print("nothing is left to run but the report: it has no methods, or all have run")
+    note = f" with {run_cost.jobs} methods at a time" if run_cost.jobs > 1 else ""
+    print(f"in all  {about(run_cost.seconds)}{note}, the report not counted")
+    print(
+        f"disk    at most {in_bytes(run_cost.disk)} in {folder.path}; {in_bytes(_free(folder.path))} free there"
+    )
+    for line in _memory(config, costs):
+        print(line)
+
+
+def _costs_table(run_cost: _RunCost) -> Table:
+    """Return a row for each method that is left to run: its size, and the cost of its steps and of its pilot."""
+    from mhrun.engine.estimate import about
+
+    costs = run_cost.costs
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("method", no_wrap=True)
     monitored = any(cost.monitor_runs for cost in costs)
@@ -104,16 +121,7 @@ def _of_run(config: Mapping[str, Any], console: Console) -> None:
             describe_duration(setup.seconds) if setup.evaluations else "",
         )
         table.add_row(*row[: 1 + len(headings)])
-    console.print(table)
-    if not costs:
-        print("nothing is left to run but the report: it has no methods, or all have run")
-    note = f" with {run_cost.jobs} methods at a time" if run_cost.jobs > 1 else ""
-    print(f"in all  {about(run_cost.seconds)}{note}, the report not counted")
-    print(
-        f"disk    at most {in_bytes(run_cost.disk)} in {folder.path}; {in_bytes(_free(folder.path))} free there"
-    )
-    for line in _memory(config, costs):
-        print(line)
+    return table
 
 
 def _of_sweep(jobs: Sequence[tuple[list[str], list[str]]], folders: Sequence[Path]) -> int:

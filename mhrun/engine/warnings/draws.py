@@ -39,7 +39,7 @@ def draws_warnings(
         names: of the coordinates, D.
         enough: effective sample size below which there is a warning.
     """
-    name, shape = method.name, method.shape
+    name = method.name
     if draws.shape[1] >= LEAST_DRAWS and np.isfinite(draws).all() and not method.kernel.optimises:
         transient = [] if is_network(method.target.model) else list(_transient_warnings(name, draws, names))
         yield from transient
@@ -58,6 +58,20 @@ def draws_warnings(
             )
     if np.sum(summary["totals"]["sum_accepted"]) > 0:
         yield from _rounding_warnings(method, draws, names)
+    yield from _acceptance_warnings(method, summary)
+    distribution = samples(method.kernel, method.plan)
+    if distribution.tempered:
+        yield f"{name}: {tempered(distribution.temperature)}"
+    if distribution.is_cold:
+        yield (
+            f"{name}: the target is at T = {rounded(distribution.temperature)}, narrower than the posterior: its "
+            "standard deviations are down to sqrt(T) times as large. Use T = 1 for the posterior."
+        )
+
+
+def _acceptance_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if the acceptance rate is not efficient, and nothing explains it."""
+    shape = method.shape
     rate = float(np.sum(summary["totals"]["sum_accepted"])) / (shape.chains * shape.steps)
     limits = acceptance_range(method)
     outside = limits is not None and rate > 0 and not limits[0] <= rate <= limits[1]
@@ -70,16 +84,8 @@ def draws_warnings(
             follows = proposal is not None and proposal.leapfrog_steps > 1
             remedy = f"Raise the step size{fewer * follows}."
         yield (
-            f"{name}: acceptance {rate:.3g} is outside {limits[0]:.2f} to {limits[1]:.2f}, where it is efficient. "
-            f"{remedy}"
-        )
-    distribution = samples(method.kernel, method.plan)
-    if distribution.tempered:
-        yield f"{name}: {tempered(distribution.temperature)}"
-    if distribution.is_cold:
-        yield (
-            f"{name}: the target is at T = {rounded(distribution.temperature)}, narrower than the posterior: its "
-            "standard deviations are down to sqrt(T) times as large. Use T = 1 for the posterior."
+            f"{method.name}: acceptance {rate:.3g} is outside {limits[0]:.2f} to {limits[1]:.2f}, where it is "
+            f"efficient. {remedy}"
         )
 
 
