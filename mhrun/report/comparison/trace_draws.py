@@ -41,50 +41,72 @@ def read(key: Any, trace: Any) -> UserTrace:
     Raises:
         UserError: it is no trace, has no variable of numbers, or all its chains stopped.
     """
-    valid: npt.NDArray[np.bool_] | None = None
-    attributes: dict[str, Any] = {}
-    evaluations: float | None = None
-    warnings: list[str] = []
-    if isinstance(trace, xr.DataTree) and "posterior" in trace.children:
-        cold = rung(trace)
-        posterior = cold["posterior"].to_dataset()
-        attributes = {str(name): value for name, value in trace.attrs.items()}
-        if WARMUP in attributes:  # of this library
-            valid, evaluations = validity(cold), _evaluations(trace)
-            stopped = stopped_chains(cold)
-            if stopped.all():
-                raise UserError(
-                    f"All chains of {key} stopped at a value that was not finite; lower the step size, and sample "
-                    "again."
-                )
-            if stopped.any():
-                warnings += _stopped_warnings(key, stopped)
-                valid, posterior = valid[~stopped], posterior.isel(chain=~stopped)
-    elif isinstance(trace, xr.Dataset):
-        posterior = trace
-    elif isinstance(trace, xr.DataArray):
-        posterior = trace.to_dataset(name=trace.name or _PREDICTIONS)
-    elif isinstance(getattr(trace, "posterior", None), xr.Dataset):  # InferenceData of older ArviZ
-        posterior = trace.posterior
-    elif isinstance(trace, Mapping) and trace and not isinstance(trace, xr.DataTree):
-        posterior = _dataset(key, trace)
-    else:
-        what = "a trace without draws" if isinstance(trace, xr.DataTree) else f"a {type(trace).__name__}"
-        raise UserError(
-            f"{key} is {what}; compare takes traces with the group posterior, mappings variable -> array "
-            "(chain, draw, ...), and DataArrays of predictions."
-        )
+    source = _source(key, trace)
     variables = {
         str(name): array.transpose("chain", "draw", ...)
-        for name, array in posterior.data_vars.items()
+        for name, array in source.posterior.data_vars.items()
         if {"chain", "draw"} <= set(array.dims) and array.dtype.kind in "fiub"
     }
     if not variables:
         raise UserError(f"{key} has no variable of numbers (chain, draw, ...).")
+    valid = source.valid
     if isinstance(trace, xr.DataArray):  # predictions at invalid draws are NaN
         (array,) = variables.values()
         valid = ~np.isnan(array.to_numpy().reshape(*array.shape[:2], -1)).all(-1)
-    return UserTrace(variables, valid, attributes, evaluations, warnings)
+    return UserTrace(variables, valid, source.attributes, source.evaluations, source.warnings)
+
+
+class _Source(NamedTuple):
+    """What a trace of any type holds."""
+
+    posterior: xr.Dataset
+    valid: npt.NDArray[np.bool_] | None = None  # (C, S), of a trace of this library
+    attributes: Mapping[str, Any] = {}
+    evaluations: float | None = None
+    warnings: Sequence[str] = ()
+
+
+def _source(key: Any, trace: Any) -> _Source:
+    """Return the posterior of a trace and what it records.
+
+    Raises:
+        UserError: it is no trace, or all its chains stopped.
+    """
+    if isinstance(trace, xr.DataTree) and "posterior" in trace.children:
+        return _of_tree(key, trace)
+    if isinstance(trace, xr.Dataset):
+        return _Source(trace)
+    if isinstance(trace, xr.DataArray):
+        return _Source(trace.to_dataset(name=trace.name or _PREDICTIONS))
+    if isinstance(getattr(trace, "posterior", None), xr.Dataset):  # InferenceData of older ArviZ
+        return _Source(trace.posterior)
+    if isinstance(trace, Mapping) and trace and not isinstance(trace, xr.DataTree):
+        return _Source(_dataset(key, trace))
+    what = "a trace without draws" if isinstance(trace, xr.DataTree) else f"a {type(trace).__name__}"
+    raise UserError(
+        f"{key} is {what}; compare takes traces with the group posterior, mappings variable -> array "
+        "(chain, draw, ...), and DataArrays of predictions."
+    )
+
+
+def _of_tree(key: Any, trace: xr.DataTree) -> _Source:
+    """Return the coldest rung of a trace; of one of this library, without the chains that stopped."""
+    cold = rung(trace)
+    posterior = cold["posterior"].to_dataset()
+    attributes = {str(name): value for name, value in trace.attrs.items()}
+    if WARMUP not in attributes:  # of another library
+        return _Source(posterior, attributes=attributes)
+    valid, evaluations = validity(cold), _evaluations(trace)
+    stopped = stopped_chains(cold)
+    if stopped.all():
+        raise UserError(
+            f"All chains of {key} stopped at a value that was not finite; lower the step size, and sample again."
+        )
+    warnings: list[str] = []
+    if stopped.any():
+        warnings = _stopped_warnings(key, stopped)
+        valid, posterior = valid[~stopped], posterior.isel(chain=~stopped)
+    return _Source(posterior, valid, attributes, evaluations, warnings)
 
 
 def _stopped_warnings(key: Any, stopped: npt.NDArray[np.bool_]) -> list[str]:
