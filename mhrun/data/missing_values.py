@@ -34,8 +34,8 @@ def _checked(values: Any) -> list[Any]:
     for value in found:
         if not (is_number(value) or (isinstance(value, str) and value)):
             raise Refusal(
-                f"missing_values has {value!r}, which is neither a text nor a number; put texts such as 'no' and "
-                "'null' in quotes."
+                f"missing_values has {value!r}, which is neither a text nor a number; put texts such as 'no', 'null' "
+                "and '?' in quotes."
             )
     return found
 

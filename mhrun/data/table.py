@@ -44,6 +44,7 @@ class Table(LazyData):
     Columns of x: ones, with `intercept`; the numerical features, in their order; then, for each categorical column, an
     indicator of each of its values, in sorted order, but its baseline. With `exposure` or `trials`, a field of that
     name (n,). Of each column of `groups` a field of its name (n,) int64: 0 to G - 1 for its G values in sorted order.
+    Texts are sorted whatever their case.
 
     Args:
         file: .csv, .tsv or .txt (also compressed), or .parquet (needs pyarrow); searched in the user's folders, then in

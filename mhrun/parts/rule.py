@@ -25,6 +25,9 @@ class Rule(ABC):
     # The standard deviation of the log-ratio's minibatch noise above which a run warns; None: see `noise_limit_of`
     noise_limit: float | None = None
 
+    # The estimated variance of the log-ratio's noise above which it rejects, whatever the log-ratio; None: no such one
+    rejects_above: float | None = None
+
     barker: bool = False  # whether it accepts with Barker's probability r / (1 + r), possibly of a noisy r
 
     @property

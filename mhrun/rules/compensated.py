@@ -24,10 +24,13 @@ class Compensated(Rule):
     D is the log-ratio; its normal noise has the variance s^2 given by the contest. z_N ~ N(0, v - s^2) raises the
     variance of the noise to v, and adding z_C makes it logistic (`mhrun.rules.correction`). The decision then has
     Barker's acceptance probability. If s^2 > v, z_N does not exist and the candidate is rejected. The stationary
-    distribution is preserved if s^2 is the same for the move and its reverse. `MHMinibatch` reads more data instead.
+    distribution is preserved if the noise is normal and s^2 does not depend on it, and is the same for the move and its
+    reverse. Of a minibatch of skewed terms s^2 and D are dependent: where s^2 > v is frequent, candidates are accepted
+    on minibatches with small variances, and draws are shifted; a run warns. `MHMinibatch` reads more data instead.
 
     Args:
-        variance: v, the total variance of the noise, below pi^2 / 3; Luo et al. use 0.2.
+        variance: v, the total variance of the noise; Luo et al. use 0.2. Towards pi^2 / 3 the table becomes too
+            inaccurate: above about 2.8 with ``nnls``.
         density: density of z_C: ``nnls``, ``paper`` or ``series``, see `MHMinibatch`.
         lam: see `MHMinibatch`.
         terms: number of terms of the series.
@@ -47,7 +50,7 @@ class Compensated(Rule):
         lam: float | None = None,
         terms: int | None = None,
     ) -> None:
-        self.variance = variance
+        self.variance = self.rejects_above = variance
         self._table = table(density, variance, lam, terms=terms)
 
     def decide(self, contest: Contest, draws: Draws) -> Verdict:

@@ -44,6 +44,7 @@ __all__ = [
 
 # Default lambda and half width of the grid in steps.
 _DEFAULTS = {"paper": (10.0, 4000), "nnls": (1e-6, 160)}
+_MOST_WRONG = 0.01  # error of the acceptance probability up to which a table is taken
 _WIDEST = 10**6  # largest half width of a grid in steps
 _VERSION = 1  # version of the solver; cached files of another version are computed again
 
@@ -156,7 +157,8 @@ def table(
         terms: setting of `series_quantiles`.
 
     Raises:
-        Refusal: an unknown name, an invalid setting, or a setting of another density.
+        Refusal: an unknown name, an invalid setting, a setting of another density, or a table with which acceptance
+            probabilities would be wrong by more than 0.01.
     """
     if density == "series":
         if half_width_steps is not None:
@@ -171,7 +173,14 @@ def table(
         )
     if terms is not None:
         raise Refusal(f"terms = {terms} needs density = 'series'; choose that one, or leave terms out.")
-    return quantiles(correction(density, root(variance), lam, half_width_steps))
+    solved = correction(density, root(variance), lam, half_width_steps)
+    if (error := solved.error) > _MOST_WRONG:
+        remedy = "a smaller variance" + (", or density = 'nnls'" if density != "nnls" else "")
+        raise Refusal(
+            f"with a noise of variance {variance:g} the correction of density = {density!r} makes acceptance "
+            f"probabilities wrong by up to {error:.2g}, more than {_MOST_WRONG:g}; choose {remedy}."
+        )
+    return quantiles(solved)
 
 
 def inverse(u: Tensor, table: Quantiles) -> Tensor:

@@ -1,4 +1,4 @@
-"""Priors on (0, 1) and on simplices, at coordinates where their values round to an end."""
+"""Priors with a bound and on simplices, at coordinates where their values round to an end."""
 
 from __future__ import annotations
 
@@ -7,8 +7,18 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from scipy import special
-from torch.distributions import Beta, Dirichlet, Kumaraswamy
+from scipy import special, stats
+from torch.distributions import (
+    Beta,
+    Chi2,
+    Dirichlet,
+    FisherSnedecor,
+    Gamma,
+    InverseGamma,
+    Kumaraswamy,
+    LogNormal,
+    Weibull,
+)
 
 import mhrun
 
@@ -48,6 +58,50 @@ def test_densities_are_those_of_the_logit(prior, expected):
     assert np.isfinite(grad).all()
 
 
+def wide(*numbers):
+    return tuple(torch.tensor(number, dtype=torch.float64) for number in numbers)
+
+
+V = np.array([-2000.0, -800, -750, -20, -1, 0, 1, 5])  # exp(-750) is 0
+
+
+def gamma(a, b):
+    return lambda v: a * np.log(b) - special.gammaln(a) + a * v - b * np.exp(v)
+
+
+def weibull(scale, power):
+    return lambda v: np.log(power) + power * (v - np.log(scale)) - np.exp(power * (v - np.log(scale)))
+
+
+def fisher(a, b):
+    constant = a / 2 * np.log(a / b) - special.betaln(a / 2, b / 2)
+    return lambda v: constant + a / 2 * v - (a + b) / 2 * np.log1p(a / b * np.exp(v))
+
+
+POSITIVE = {
+    "gamma": (Gamma(*wide(0.001, 0.002)), gamma(0.001, 0.002)),
+    "chi2": (Chi2(*wide(0.1)), gamma(0.05, 0.5)),
+    "log-normal": (LogNormal(*wide(1.0, 100.0)), stats.norm(1.0, 100.0).logpdf),
+    "weibull": (Weibull(*wide(2.0, 0.01)), weibull(2.0, 0.01)),
+    "F": (FisherSnedecor(*wide(0.1, 0.3)), fisher(0.1, 0.3)),
+}
+
+
+@pytest.mark.parametrize("name", POSITIVE)
+def test_densities_are_those_of_the_logarithm(name):
+    """With the factor x of the transform; where x rounds to 0, too."""
+    prior, expected = POSITIVE[name]
+    value, grad = of(prior, V)
+    assert value == pytest.approx(expected(V), rel=1e-9)
+    assert np.isfinite(grad).all()
+
+
+def test_the_inverse_of_a_gamma_variable_rounds_to_infinity():
+    value, grad = of(InverseGamma(*wide(0.001, 0.002)), -V)
+    assert value == pytest.approx(POSITIVE["gamma"][1](V), rel=1e-9)
+    assert np.isfinite(grad).all()
+
+
 @pytest.mark.parametrize("dim", [2, 4])
 def test_a_simplex_of_more_is_that_of_its_logarithms(dim, rng):
     """Its values sum to 1 in logarithms, and the density is exact where one of them is 1e-200."""
@@ -66,7 +120,13 @@ def test_a_simplex_of_more_is_that_of_its_logarithms(dim, rng):
 
 
 @pytest.mark.parametrize(
-    "prior", [Beta(2.0, 3.0), Kumaraswamy(2.0, 3.0), Dirichlet(torch.tensor([1.0, 2.0, 0.5]))]
+    "prior",
+    [
+        *(Beta(2.0, 3.0), Kumaraswamy(2.0, 3.0), Dirichlet(torch.tensor([1.0, 2.0, 0.5]))),
+        *(Gamma(2.0, 3.0), Chi2(3.0), InverseGamma(2.0, 3.0), LogNormal(0.3, 0.8), Weibull(2.0, 1.5)),
+        FisherSnedecor(3.0, 5.0),
+    ],
+    ids=lambda prior: type(prior).__name__,
 )
 def test_inside_they_are_those_of_torch(prior):
     shape = (6, *prior.batch_shape, 2) if prior.event_shape else (6,)
@@ -85,6 +145,30 @@ def test_a_shape_and_a_derived_class():
     shaped = of({"prior": Beta(0.5, 2.0), "shape": [2, 3]}, np.tile(U[:, None], (1, 6)))[0]
     assert shaped == pytest.approx(6 * beta(0.5, 2.0), rel=1e-6)
     assert of(Other(0.5, 0.5), U[4:11])[0] == pytest.approx((log_sigmoid(U) + log_sigmoid(-U))[4:11])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_vague_gamma_prior_keeps_no_chain_at_zero():
+    """Of Gamma(0.01, 0.01) 0.06 % is below the smallest number, and chains that came there stayed for ever."""
+    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
+    trace = mhrun.sample(
+        lambda theta, batch: torch.zeros_like(batch),
+        torch.zeros(1, dtype=torch.float64),
+        kernel,
+        parameters={"x": Gamma(*wide(0.01, 0.01))},
+        step_size=200.0,
+        steps=4_000,
+        chains=20,
+        seed=1,
+        progress=False,
+    )
+    x = trace["posterior"]["x"].to_numpy()
+    lowest = np.log(np.finfo(float).tiny)
+    below = (x <= np.finfo(float).tiny).mean()
+    # log P(x < e^v) = 0.01 (v + log 0.01) - log Gamma(1.01) for small e^v
+    expected = np.exp(0.01 * (lowest + np.log(0.01)) - special.gammaln(1.01))
+    assert below == pytest.approx(expected, abs=0.004)
+    assert (x[:, -200:] > 0).any(1).all()
 
 
 @pytest.mark.slow

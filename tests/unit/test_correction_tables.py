@@ -20,6 +20,7 @@ from mhrun.rules.correction import (
     nonnegative,
     quantiles,
     ridge,
+    table,
 )
 
 
@@ -175,3 +176,12 @@ def test_settings_without_meaning(cache):
         correction("nnls", 0.1)
     with pytest.raises(Refusal, match="at least 20"):
         ridge(1.0, 10.0, 0)
+
+
+@pytest.mark.parametrize(("density", "variance", "wrong"), [("nnls", 3.0, "0.014"), ("paper", 2.0, "0.2")])
+def test_a_table_that_is_too_inaccurate_is_refused(density, variance, wrong):
+    """Near pi^2 / 3 no distribution fits, and the paper's clipped masses fit no large variance."""
+    line = rf"variance {variance:g} the correction of density = '{density}' .* wrong by up to {wrong}, more than 0.01"
+    with pytest.raises(Refusal, match=line):
+        table(density, variance)
+    table("nnls", 2.8)

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import xarray as xr
 
-from mhrun.engine.diagnosis.kept_draws import some_draws
+from mhrun.engine.diagnosis.moves import FEWEST, moves
 from mhrun.engine.method import Method
 from mhrun.kernels import MetropolisHastings
 from mhrun.parts import SUPPLY
-from mhrun.random import Draws, Streams, derive_key
-from mhrun.target.function_space import is_network
-from mhrun.types import Controls
 
 TERM_NOISE = "term_noise"  # in a summary
-_MOST, _FEWEST = 100, 20  # decisions that are looked at
+_MOST = 100  # decisions that are looked at
 _ROWS = 20_000_000  # data that these may read, at most
 
 
@@ -47,38 +43,16 @@ def term_noise(method: Method, trace: xr.DataTree) -> TermNoise | None:
         decisions read all data, and of so many data that all cannot be evaluated at 20 draws.
     """
     kernel, target = method.kernel, method.target
-    if (
-        not isinstance(kernel, MetropolisHastings)
-        or kernel.pairing.offers != SUPPLY
-        or kernel.proposal.gradients
-    ):
+    if not isinstance(kernel, MetropolisHastings) or kernel.pairing.offers != SUPPLY:
         return None
-    if is_network(target.model) or target.data.differs_by_chain or method.shape.thin is None:
+    if (some := moves(method, trace, min(_MOST, _ROWS // target.n))) is None:
         return None
-    count = min(_MOST, _ROWS // target.n)
-    if count < _FEWEST:
-        return None
-    at = method.plan.collected_controls
-    cold = np.flatnonzero(at.temperature == at.temperature.min())[:count]
-    draws = some_draws(method, trace, cold, count, fewest=_FEWEST)
-    if draws is None:
-        return None
-    points = draws.reshape(-1, target.dim).to(device=target.device, dtype=method.dtype)
-    each = draws.shape[1]
-    controls = Controls(
-        *(
-            torch.as_tensor(values[cold], dtype=torch.float64, device=target.device).repeat_interleave(each)
-            for values in (at.step_size[-1].numpy(), at.temperature, at.noise_temperature)
-        )
-    )
-    streams = Draws(Streams(derive_key(method.seed, "term noise"), len(points), target.device), 1)
-    origin = kernel.pairing.start(target, points, streams)
-    candidates = kernel.proposal.sample(origin, controls, streams)
-    _, contest = kernel.contest(target, origin, candidates, controls, streams)
-    verdict = kernel.rule.decide(contest, streams)
+    points, candidates = some.origin.theta, some.candidate
+    _, contest = kernel.contest(target, some.origin, candidates, some.controls, some.draws)
+    verdict = kernel.rule.decide(contest, some.draws)
     size = verdict.batch_size.double()
     on_part = (size < target.n) & verdict.log_ratio_var.isfinite()
-    if int(on_part.sum()) < _FEWEST // 2:
+    if int(on_part.sum()) < FEWEST // 2:
         return None
     _, variance = target.differences.full_moments(points[on_part], candidates[on_part])
     exact = contest.scale[on_part].double() ** 2 * variance * (1 / size[on_part] - 1 / target.n)

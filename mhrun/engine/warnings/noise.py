@@ -11,6 +11,7 @@ from mhrun.diagnostics.chains import EXCESS, FIRST_ORDER, SHIFT
 from mhrun.engine.diagnosis.batch_sizes import batch_sizes
 from mhrun.engine.diagnosis.exchange_noise import EXCHANGE_NOISE, has_minibatches, is_noisy
 from mhrun.engine.diagnosis.mixing import UNSETTLED
+from mhrun.engine.diagnosis.selection import SELECTION
 from mhrun.engine.diagnosis.term_noise import TERM_NOISE
 from mhrun.engine.diagnosis.width import WIDE, WIDTH
 from mhrun.engine.method import Method
@@ -31,6 +32,9 @@ _HIDDEN, _TIMES_HIDDEN = (
     0.5,
     1.5,
 )  # sd of noise that minibatches hide, and by how many times it is more than they show
+# Errors of the log-ratio on selected minibatches above which a run warns: of moves, and of exchanges, between which the
+# rungs move.
+_SHIFTED, _SHIFTED_EXCHANGES = 0.05, 0.3
 _ERROR = 0.01  # mean error of the acceptance probability above which a run warns
 
 
@@ -106,6 +110,20 @@ def noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
             f"{method.name}: the mean of a minibatch has skewness {skew:.2g} (95 % of decisions: below {most:.2g}): "
             f"above {limit:g} the acceptance probability may be off by 0.01. {rule.skew_remedy}"
         )
+
+
+def selection_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if a rule selects minibatches by their variance, and their log-ratio is biased by it."""
+    kernel, shift = method.kernel, summary.get(SELECTION)
+    rule, ladder = kernel.rule, isinstance(kernel, ReplicaExchange)
+    if rule is None or shift is None or not shift > (_SHIFTED_EXCHANGES if ladder else _SHIFTED):
+        return
+    yield (
+        f"{method.name}: {'exchanges' if ladder else 'candidates'} are rejected on minibatches whose estimated noise "
+        f"has a variance above {rule.rejects_above:.3g}, and terms are skewed: on the others the log-ratio is off by "
+        f"{shift:.2g}, and draws are shifted{'' if ladder else ', by up to about as many standard deviations'}. "
+        f"Raise {'the m of their pairing' if ladder else 'm'}, or take pairing growing with rule noise_corrected."
+    )
 
 
 def exchange_noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:

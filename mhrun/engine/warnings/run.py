@@ -25,6 +25,7 @@ from mhrun.engine.warnings.noise import (
     mean_warnings,
     narrow_warnings,
     noise_warnings,
+    selection_warnings,
     term_warnings,
 )
 from mhrun.errors import raised_in, reason_of
@@ -83,6 +84,7 @@ def run_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     yield from _nan_warnings(method, summary)
     yield from _tuning_warnings(method, summary)
     yield from noise_warnings(method, summary)
+    yield from selection_warnings(method, summary)
     yield from narrow_warnings(method, summary)
     yield from excess_warnings(method, summary)
     yield from mean_warnings(method, summary)

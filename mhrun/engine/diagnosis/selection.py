@@ -1,0 +1,111 @@
+"""Minibatches that a test selects by the variance of their own terms: their log-ratio is biased if terms are skewed."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor
+
+from mhrun.engine.diagnosis.kept_draws import some_draws
+from mhrun.engine.diagnosis.moves import FEWEST, moves
+from mhrun.engine.method import Method
+from mhrun.kernels import ReplicaExchange
+from mhrun.parts import Rule
+from mhrun.random import derive_key
+from mhrun.target.function_space import is_network
+
+SELECTION = "selection_shift"  # in a summary
+_MOST = 100  # decisions that are looked at
+_TERMS = 10_000  # data whose terms give the moments, at most
+
+
+class Pairs(NamedTuple):
+    """Points between which a rule decides, and the factor n/T of the mean of their terms."""
+
+    origin: Tensor  # (R, D)
+    candidate: Tensor  # (R, D)
+    scale: Tensor  # (R,)
+    rule: Rule
+    m: int
+
+
+@torch.no_grad()
+def selection_shift(method: Method, trace: xr.DataTree) -> float | None:
+    """Return by how much the log-ratio of moves that may be accepted is off, as minibatches are selected.
+
+    A rule that rejects where it estimates a noise variance s^2 above v, from the minibatch of the log-ratio itself,
+    keeps minibatches with a small s^2. Sample mean and sample variance have the correlation g / sqrt(k - 1), with
+    skewness g and kurtosis k of the terms. With both normal, and E s^2 = S^2, the mean of the log-ratio given s^2 <= v
+    is off by
+
+        g / sqrt(k - 1) S phi(a) / Phi(a),    a = (v / S^2 - 1) / sqrt((k - 1) (1/m - 1/n)).
+
+    It changes sign with the direction of the move, as g does, so that the target is tilted by about as much over the
+    length of a move.
+
+    Args:
+        method: whose steps have ended.
+        trace: with its draws.
+
+    Returns:
+        The root mean square over moves at some draws, or exchanges of neighbouring rungs, weighted with Phi(a). None
+        for rules that select no minibatches, for networks, proposals with gradients, and if few draws were kept.
+    """
+    pairs = _exchanges(method, trace) if isinstance(method.kernel, ReplicaExchange) else _moves(method, trace)
+    if pairs is None or pairs.rule.rejects_above is None:
+        return None
+    target = method.target
+    if not (share := target.batches.error_share(pairs.m)):
+        return None
+    rng = np.random.default_rng(derive_key(method.seed, "selection"))
+    some = rng.choice(target.n, min(_TERMS, target.n), replace=False)
+    terms = target.differences.terms(
+        pairs.origin, pairs.candidate, torch.from_numpy(np.sort(some))[None].to(target.device)
+    )
+    terms = terms.double() - terms.double().mean(1, keepdim=True)
+    variance = terms.square().mean(1)
+    skewness = (terms**3).mean(1) / variance**1.5
+    kurtosis = (terms**4).mean(1) / variance**2
+    noise = pairs.scale.double() ** 2 * variance * share / pairs.m
+    a = (pairs.rule.rejects_above / noise - 1) / ((kurtosis - 1) * share / pairs.m).sqrt()
+    log_kept = torch.special.log_ndtr(a)
+    mills = (-a.square() / 2 - 0.5 * math.log(2 * math.pi) - log_kept).exp()
+    shift = skewness / (kurtosis - 1).sqrt() * noise.sqrt() * mills
+    known = shift.isfinite() & log_kept.isfinite()
+    kept = log_kept[known].exp()
+    if int(known.sum()) < FEWEST // 2 or not float(kept.sum()) > 0:
+        return None
+    return float(((kept * shift[known].square()).sum() / kept.sum()).sqrt())
+
+
+def _moves(method: Method, trace: xr.DataTree) -> Pairs | None:
+    rule, pairing = method.kernel.rule, method.kernel.pairing
+    if rule is None or rule.rejects_above is None or pairing is None or pairing.m is None:
+        return None
+    if (some := moves(method, trace, _MOST)) is None:
+        return None
+    scale = method.target.n / some.controls.temperature
+    return Pairs(some.origin.theta, some.candidate, scale, rule, pairing.m)
+
+
+def _exchanges(method: Method, trace: xr.DataTree) -> Pairs | None:
+    """Return neighbouring rungs at some draws."""
+    kernel, target = method.kernel, method.target
+    assert isinstance(kernel, ReplicaExchange)
+    rule, m, chains = kernel.rule, kernel.pairing.m, method.shape.chains
+    if rule.rejects_above is None or m is None or kernel.optimises or method.shape.thin is None:
+        return None
+    if is_network(target.model) or target.has_buffers or target.data.differs_by_chain:
+        return None
+    draws = some_draws(method, trace, np.arange(chains), _MOST * kernel.rungs, fewest=chains)
+    if draws is None:
+        return None
+    points = draws.to(device=target.device, dtype=method.dtype).unflatten(0, (-1, kernel.rungs))
+    weight = target.n / torch.as_tensor(method.plan.collected_controls.temperature, device=target.device)
+    weight = weight.view(-1, kernel.rungs, 1).expand(points.shape[:3])
+    low, high = points[:, :-1].flatten(0, 2), points[:, 1:].flatten(0, 2)
+    return Pairs(low, high, (weight[:, :-1] - weight[:, 1:]).flatten(), rule, m)

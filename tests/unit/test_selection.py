@@ -1,0 +1,107 @@
+"""A rule that rejects by the variance of its own minibatch selects minibatches: by how much log-ratios are off."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import mhrun
+from mhrun.engine.diagnosis import diagnose
+from mhrun.engine.diagnosis.selection import selection_shift
+
+N, M = 1_000, 300
+
+
+def log_lik(theta, x):
+    """Of exponentially distributed data with the rate exp(theta)."""
+    return theta[0] - theta[0].exp() * x
+
+
+def normal(theta, x):
+    """Of normal data."""
+    return -0.5 * (x - theta[0]) ** 2
+
+
+def sampled(function, x, kernel, monkeypatch, **settings):
+    """Return the lines of a run on the selection of minibatches, and what was estimated."""
+    found = []
+
+    def spied(method, trace):
+        found.append(selection_shift(method, trace))
+        return found[-1]
+
+    monkeypatch.setattr(diagnose, "selection_shift", spied)
+    with warnings.catch_warnings(record=True) as lines:
+        warnings.simplefilter("always")
+        given = {"step_size": 0.4 / N**0.5, "steps": 400, "warmup": 50, "chains": 20, "seed": 1}
+        mhrun.sample(function, x, kernel, start=[0.0], progress=False, **given | settings)
+    return [line for one in lines if "are rejected on minibatches" in (line := str(one.message))], found[0]
+
+
+def walk(rule=None):
+    return mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(M), rule or mhrun.Compensated())
+
+
+def exponential():
+    torch.manual_seed(3)
+    return torch.distributions.Exponential(torch.tensor(1.0, dtype=torch.float64)).sample((N,))
+
+
+def by_minibatches(x, step, variance):
+    """Return the root mean square over moves of the mean error of the log-ratio, by drawing minibatches.
+
+    Moves are from posterior draws, by steps N(0, step^2); each is weighted with its share of minibatches that stay.
+    """
+    rng, x = np.random.default_rng(0), x.numpy()
+    weights, squares = 0.0, 0.0
+    for _ in range(60):
+        origin = np.log(rng.gamma(N) / x.sum())
+        candidate = origin + step * rng.normal()
+        terms = candidate - origin - (np.exp(candidate) - np.exp(origin)) * x
+        batches = np.array([rng.choice(terms, M, replace=False) for _ in range(3_000)])
+        stays = N**2 * batches.var(1, ddof=1) * (1 / M - 1 / N) <= variance
+        if stays.mean() < 1e-3:
+            continue
+        shift = N * (batches.mean(1)[stays].mean() - terms.mean())
+        weights, squares = weights + stays.mean(), squares + stays.mean() * shift**2
+    return (squares / weights) ** 0.5
+
+
+@pytest.mark.parametrize("variance", [0.2, 1.0])
+def test_the_shift_is_that_of_minibatches_that_stay(monkeypatch, variance):
+    """By the formula, and by drawing minibatches; 100 and 60 moves of random size make it uncertain by a fifth."""
+    x = exponential()
+    (line,), shift = sampled(log_lik, x, walk(mhrun.Compensated(variance=variance)), monkeypatch)
+    assert shift == pytest.approx(by_minibatches(x, 0.4 / N**0.5, variance), rel=0.45)
+    assert (
+        f"candidates are rejected on minibatches whose estimated noise has a variance above {variance:g}"
+        in line
+    )
+    assert line.endswith("Raise m, or take pairing growing with rule noise_corrected.")
+
+
+def test_symmetric_terms_and_rare_rejections_are_not_warned_of(monkeypatch):
+    """With normal data, with short steps, and with a rule that selects nothing."""
+    torch.manual_seed(3)
+    lines, shift = sampled(normal, torch.randn(N, dtype=torch.float64), walk(), monkeypatch)
+    assert not lines
+    assert shift < 0.05
+    lines, shift = sampled(log_lik, exponential(), walk(), monkeypatch, step_size=0.15 / N**0.5)
+    assert not lines
+    assert shift < 0.02
+    assert sampled(log_lik, exponential(), walk(mhrun.Metropolis()), monkeypatch) == ([], None)
+
+
+def test_exchanges_are_judged_too(monkeypatch):
+    """Of rungs that move on all data."""
+    rung = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
+    ladder = mhrun.ReplicaExchange(rung, mhrun.Shared(20), mhrun.Compensated(), rungs=3)
+    x, settings = exponential()[:50], {"temperature": [1.0, 4.0, 16.0], "step_size": 0.2, "chains": 30}
+    (line,), shift = sampled(log_lik, x, ladder, monkeypatch, **settings)
+    assert shift > 0.3
+    assert line.startswith("exchanges are rejected on minibatches")
+    every = mhrun.ReplicaExchange(rung, mhrun.Full(), mhrun.Compensated(), rungs=3)
+    assert sampled(log_lik, x, every, monkeypatch, **settings) == ([], None)
