@@ -41,13 +41,14 @@ class Network(NamedTuple):
     m: int
 
 
-def _mlp(hidden: int = 200) -> ModuleModel:
-    layers = nn.Sequential(nn.Linear(784, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+def _mlp(hidden: int = 200, activation: type[nn.Module] = nn.ReLU) -> ModuleModel:
+    layers = nn.Sequential(nn.Linear(784, hidden), activation(), nn.Linear(hidden, 10))
     return ModuleModel(layers, prior_variance=1.0)
 
 
 NETWORKS: dict[str, Network] = {
     "mlp": Network(_mlp, (784,), 200),
+    "mlp_tanh": Network(lambda: _mlp(activation=nn.Tanh), (784,), 200),  # which has no compiled loop
     "cnn": Network(lambda: Convolutional([16, 32], 0, side=16, prior_variance=1.0), (3, 16, 16), 64),
     "resnet8": Network(
         lambda: Residual([1, 1, 1], [8, 16, 32], "group", prior_variance=1.0), (3, 32, 32), 32
