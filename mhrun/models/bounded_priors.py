@@ -20,6 +20,7 @@ from torch.distributions import (
     Dirichlet,
     FisherSnedecor,
     Gamma,
+    Independent,
     InverseGamma,
     Kumaraswamy,
     LogNormal,
@@ -29,11 +30,12 @@ from torch.distributions.transforms import (
     AffineTransform,
     ComposeTransform,
     ExpTransform,
+    IndependentTransform,
     SigmoidTransform,
     StickBreakingTransform,
     Transform,
 )
-from torch.nn.functional import logsigmoid, softplus
+from torch.nn.functional import logsigmoid
 
 LogDensity = Callable[[Tensor], Tensor]
 
@@ -42,6 +44,12 @@ _FAR = 30.0  # from where on sigmoid(u) is 1 to rounding
 
 def density_of(prior: object, transform: Transform | None) -> LogDensity | None:
     """Return log p(T(u)) |dT/du| (..., *batch) of a prior as a function of u; None if it is not one of these."""
+    if isinstance(prior, Independent) and isinstance(transform, IndependentTransform):
+        of_one = density_of(prior.base_dist, transform.base_transform)
+        if of_one is None:
+            return None
+        joined = range(-prior.reinterpreted_batch_ndims, 0)
+        return lambda u: of_one(u).sum(tuple(joined))
     if isinstance(transform, ComposeTransform) and not any(map(_changes, transform.parts[1:])):
         transform = transform.parts[0]
     for kind, of_values, density in _DENSITIES:
@@ -53,8 +61,15 @@ def density_of(prior: object, transform: Transform | None) -> LogDensity | None:
 
 
 def _changes(transform: Transform) -> bool:
-    """Return whether a transform is other than x -> 0 + 1 x, with which torch has e^u begin at the bound 0."""
-    return not (isinstance(transform, AffineTransform) and transform.loc == 0 and transform.scale == 1)
+    """Return whether a transform is other than x -> 0 + 1 x, with which torch has e^u begin at the bound 0.
+
+    Tensors of bounds are not compared: they have a value for each parameter, and none while a function is recorded.
+    """
+    if not isinstance(transform, AffineTransform):
+        return True
+    return any(isinstance(each, Tensor) for each in (transform.loc, transform.scale)) or not (
+        transform.loc == 0 and transform.scale == 1
+    )
 
 
 def _beta(prior: Beta, u: Tensor) -> Tensor:
@@ -108,7 +123,7 @@ def _weibull(prior: Weibull, u: Tensor) -> Tensor:
 def _fisher_snedecor(prior: FisherSnedecor, u: Tensor) -> Tensor:
     a, b = 0.5 * prior.df1.to(u), 0.5 * prior.df2.to(u)
     v = u + (a / b).log()
-    return a * v - (a + b) * softplus(v) + torch.lgamma(a + b) - torch.lgamma(a) - torch.lgamma(b)
+    return a * v + (a + b) * logsigmoid(-v) + torch.lgamma(a + b) - torch.lgamma(a) - torch.lgamma(b)
 
 
 _DENSITIES: tuple[tuple[type, type, Callable[[Any, Tensor], Tensor]], ...] = (
