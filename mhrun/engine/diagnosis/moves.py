@@ -13,6 +13,7 @@ from mhrun.engine.diagnosis.kept_draws import some_draws
 from mhrun.engine.method import Method
 from mhrun.kernels import MetropolisHastings
 from mhrun.random import Draws, Streams, derive_key
+from mhrun.store.netcdf import STEP_SIZE
 from mhrun.target.function_space import is_network
 from mhrun.types import Controls, Evaluation
 
@@ -52,10 +53,13 @@ def moves(method: Method, trace: xr.DataTree, count: int) -> Moves | None:
         return None
     points = found.reshape(-1, target.dim).to(device=target.device, dtype=method.dtype)
     each = found.shape[1]
+    step_size = at.step_size[-1].numpy()
+    if method.plan.adapts:  # the plan has the step size at which tuning begins
+        step_size = np.atleast_1d(trace.attrs[STEP_SIZE])
     controls = Controls(
         *(
             torch.as_tensor(values[cold], dtype=torch.float64, device=target.device).repeat_interleave(each)
-            for values in (at.step_size[-1].numpy(), at.temperature, at.noise_temperature)
+            for values in (step_size, at.temperature, at.noise_temperature)
         )
     )
     streams = Draws(Streams(derive_key(method.seed, "term noise"), len(points), target.device), 1)
