@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import mhrun
-from mhrun.engine.diagnosis import diagnose
+from mhrun.engine.diagnosis import diagnose, selection
 from mhrun.engine.diagnosis.selection import selection_shift
+from mhrun.target.differences import Differences
 
 N, M = 1_000, 300
 
@@ -105,3 +106,35 @@ def test_exchanges_are_judged_too(monkeypatch):
     assert line.startswith("exchanges are rejected on minibatches")
     every = mhrun.ReplicaExchange(rung, mhrun.Full(), mhrun.Compensated(), rungs=3)
     assert sampled(log_lik, x, every, monkeypatch, **settings) == ([], None)
+
+
+def test_a_tuned_step_size_is_the_one_that_chains_had(monkeypatch):
+    """Not that with which tuning began, at which nearly no candidate could be accepted."""
+    settings = {"warmup": 2_000, "step_size": mhrun.Tuned(100 / N**0.5, 0.3), "executor": "torch"}
+    sizes, sample = [], mhrun.RandomWalk.sample
+
+    def spied(proposal, origin, controls, draws):
+        sizes.append(float(controls.step_size.max()))
+        return sample(proposal, origin, controls, draws)
+
+    monkeypatch.setattr(mhrun.RandomWalk, "sample", spied)
+    sampled(log_lik, exponential(), walk(), monkeypatch, **settings)
+    assert sizes[-1] == sizes[-2] < 10 / N**0.5
+
+
+def test_a_short_run_evaluates_few_data_in_parts(monkeypatch):
+    """Of 100 moves the terms of 1,000 data, of which 100 are in memory at once."""
+    differences, sizes = Differences.terms, []
+
+    def spied(terms_of, origin, candidate, index):
+        sizes.append((len(origin), index.shape[1]))
+        return differences(terms_of, origin, candidate, index)
+
+    def wide(theta, rows):
+        return -0.5 * (rows.mean(-1) - theta[0]) ** 2
+
+    monkeypatch.setattr(Differences, "terms", spied)
+    monkeypatch.setattr(selection, "_AT_ONCE", 100 * 100 * 8)
+    settings = {"steps": 50, "warmup": 0, "chains": 4, "step_size": 0.002, "executor": "torch"}
+    sampled(wide, torch.randn(5_000, 8, dtype=torch.float64), walk(), monkeypatch, **settings)
+    assert sizes == [(100, 100)] * 10

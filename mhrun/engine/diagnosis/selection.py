@@ -10,6 +10,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
+from mhrun.diagnostics.chains import some_coordinates
 from mhrun.engine.diagnosis.kept_draws import some_draws
 from mhrun.engine.diagnosis.moves import FEWEST, moves
 from mhrun.engine.method import Method
@@ -20,7 +21,9 @@ from mhrun.target.function_space import is_network
 
 SELECTION = "selection_shift"  # in a summary
 _MOST = 100  # decisions that are looked at
-_TERMS = 10_000  # data whose terms give the moments, at most
+_TERMS, _FEWEST_TERMS = 10_000, 1_000  # data whose terms give the moments
+_SHARE = 0.1  # of a run's evaluations that these may take, beyond the fewest terms
+_AT_ONCE = 1 << 22  # numbers of the data that are evaluated at once, those of each pair counted
 
 
 class Pairs(NamedTuple):
@@ -42,10 +45,11 @@ def selection_shift(method: Method, trace: xr.DataTree) -> float | None:
     skewness g and kurtosis k of the terms. With both normal, and E s^2 = S^2, the mean of the log-ratio given s^2 <= v
     is off by
 
-        g / sqrt(k - 1) S phi(a) / Phi(a),    a = (v / S^2 - 1) / sqrt((k - 1) (1/m - 1/n)).
+        g / sqrt(k - 1) S phi(a) / Phi(a),    a = (v / S^2 - 1) / sqrt((k - 1) (1/m - 1/n)),
 
-    It changes sign with the direction of the move, as g does, so that the target is tilted by about as much over the
-    length of a move.
+    without 1/n for minibatches with replacement. It changes sign with the direction of the move, as g does, so that the
+    log density is tilted by about as much over the length of a move. Where moves are a tenth of a standard deviation
+    long, a mean is off by up to ten times as many standard deviations.
 
     Args:
         method: whose steps have ended.
@@ -53,7 +57,8 @@ def selection_shift(method: Method, trace: xr.DataTree) -> float | None:
 
     Returns:
         The root mean square over moves at some draws, or exchanges of neighbouring rungs, weighted with Phi(a). None
-        for rules that select no minibatches, for networks, proposals with gradients, and if few draws were kept.
+        for rules that select no minibatches, for networks, proposals with gradients, and if few draws were kept. Of a
+        ladder the exchanges are judged, and not the moves of its rungs.
     """
     pairs = _exchanges(method, trace) if isinstance(method.kernel, ReplicaExchange) else _moves(method, trace)
     if pairs is None or pairs.rule.rejects_above is None:
@@ -61,25 +66,38 @@ def selection_shift(method: Method, trace: xr.DataTree) -> float | None:
     target = method.target
     if not (share := target.batches.error_share(pairs.m)):
         return None
-    rng = np.random.default_rng(derive_key(method.seed, "selection"))
-    some = rng.choice(target.n, min(_TERMS, target.n), replace=False)
-    terms = target.differences.terms(
-        pairs.origin, pairs.candidate, torch.from_numpy(np.sort(some))[None].to(target.device)
-    )
-    terms = terms.double() - terms.double().mean(1, keepdim=True)
+    terms = _terms(method, pairs)
+    terms = terms - terms.mean(1, keepdim=True)
     variance = terms.square().mean(1)
-    skewness = (terms**3).mean(1) / variance**1.5
+    by_chance = 6 * (1 / terms.shape[1] - 1 / target.n)  # of the square of the skewness, as of normal terms
+    squared_skewness = (terms**3).mean(1).square() / variance**3 - by_chance
     kurtosis = (terms**4).mean(1) / variance**2
     noise = pairs.scale.double() ** 2 * variance * share / pairs.m
     a = (pairs.rule.rejects_above / noise - 1) / ((kurtosis - 1) * share / pairs.m).sqrt()
     log_kept = torch.special.log_ndtr(a)
     mills = (-a.square() / 2 - 0.5 * math.log(2 * math.pi) - log_kept).exp()
-    shift = skewness / (kurtosis - 1).sqrt() * noise.sqrt() * mills
-    known = shift.isfinite() & log_kept.isfinite()
+    squared = squared_skewness / (kurtosis - 1) * noise * mills.square()
+    known = squared.isfinite() & log_kept.isfinite()
     kept = log_kept[known].exp()
     if int(known.sum()) < FEWEST // 2 or not float(kept.sum()) > 0:
         return None
-    return float(((kept * shift[known].square()).sum() / kept.sum()).sqrt())
+    return float(((kept * squared[known]).sum() / kept.sum()).clamp_min(0.0).sqrt())
+
+
+def _terms(method: Method, pairs: Pairs) -> Tensor:
+    """Return the terms of some data at each pair (R, k), float64, in parts that fit into memory."""
+    target, shape = method.target, method.shape
+    of_run = shape.total * shape.chains * method.kernel.reads(target)
+    affordable = int(_SHARE * of_run) // (target.differences.per_term * len(pairs.origin))
+    count = min(target.n, _TERMS, max(_FEWEST_TERMS, affordable))
+    rng = np.random.default_rng(derive_key(method.seed, "selection"))
+    some = torch.from_numpy(np.sort(rng.choice(target.n, count, replace=False)))
+    width = max(1, *(field[0].numel() for field in target.data.fields.values()))
+    parts = [
+        target.differences.terms(pairs.origin, pairs.candidate, part[None].to(target.device)).double()
+        for part in some.split(max(1, _AT_ONCE // (width * len(pairs.origin))))
+    ]
+    return torch.cat(parts, 1)
 
 
 def _moves(method: Method, trace: xr.DataTree) -> Pairs | None:
@@ -108,4 +126,6 @@ def _exchanges(method: Method, trace: xr.DataTree) -> Pairs | None:
     weight = target.n / torch.as_tensor(method.plan.collected_controls.temperature, device=target.device)
     weight = weight.view(-1, kernel.rungs, 1).expand(points.shape[:3])
     low, high = points[:, :-1].flatten(0, 2), points[:, 1:].flatten(0, 2)
-    return Pairs(low, high, (weight[:, :-1] - weight[:, 1:]).flatten(), rule, m)
+    scale = (weight[:, :-1] - weight[:, 1:]).flatten()
+    some = torch.from_numpy(some_coordinates(len(low), _MOST)).to(target.device)
+    return Pairs(low[some], high[some], scale[some], rule, m)

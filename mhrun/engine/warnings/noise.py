@@ -121,7 +121,7 @@ def selection_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[s
     yield (
         f"{method.name}: {'exchanges' if ladder else 'candidates'} are rejected on minibatches whose estimated noise "
         f"has a variance above {rule.rejects_above:.3g}, and terms are skewed: on the others the log-ratio is off by "
-        f"{shift:.2g}, and draws are shifted{'' if ladder else ', by up to about as many standard deviations'}. "
+        f"{shift:.2g}, and draws are shifted. "
         f"Raise {'the m of their pairing' if ladder else 'm'}, or take pairing growing with rule noise_corrected."
     )
 
