@@ -157,8 +157,9 @@ def table(
         terms: setting of `series_quantiles`.
 
     Raises:
-        Refusal: an unknown name, an invalid setting, a setting of another density, or a table with which acceptance
-            probabilities would be wrong by more than 0.01.
+        Refusal: an unknown name, an invalid setting, a setting of another density, or ``paper`` or ``nnls`` with which
+            acceptance probabilities would be wrong by more than 0.01. For the errors of ``series`` see
+            `mhrun.rules.series`.
     """
     if density == "series":
         if half_width_steps is not None:
@@ -175,10 +176,12 @@ def table(
         raise Refusal(f"terms = {terms} needs density = 'series'; choose that one, or leave terms out.")
     solved = correction(density, root(variance), lam, half_width_steps)
     if (error := solved.error) > _MOST_WRONG:
-        remedy = "a smaller variance" + (", or density = 'nnls'" if density != "nnls" else "")
+        remedies = ["a smaller variance", "density = 'nnls'"][: 1 + (density != "nnls")]
+        given = {"lam": lam, "half_width_steps": half_width_steps}
+        remedies += [f"no {name}" for name, value in given.items() if value is not None]
         raise Refusal(
             f"with a noise of variance {variance:g} the correction of density = {density!r} makes acceptance "
-            f"probabilities wrong by up to {error:.2g}, more than {_MOST_WRONG:g}; choose {remedy}."
+            f"probabilities wrong by up to {error:.2g}, more than {_MOST_WRONG:g}; choose {' or '.join(remedies)}."
         )
     return quantiles(solved)
 

@@ -55,7 +55,8 @@ class MHMinibatch(Rule):
 
     Args:
         m: first minibatch size and increment; with a pilot, the smallest b.
-        sigma: total standard deviation of the noise of D + X_nc, below pi / sqrt(3); None: 1, or that of `variance`.
+        sigma: total standard deviation of the noise of D + X_nc; None: 1, or that of `variance`. Above about 1.67 with
+            ``nnls`` and 1.12 with ``paper`` the table is too inaccurate.
         density: density of X_corr: ``nnls`` (cdf error 4e-6), ``paper`` (9e-4) or ``series`` (Luo et al. 2020,
             equation 9; see `mhrun.rules.series` for its errors).
         lam: lambda of the paper's regularised least squares (None: 10), or bandwidth of the series (None: infinity).

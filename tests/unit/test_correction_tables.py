@@ -185,3 +185,8 @@ def test_a_table_that_is_too_inaccurate_is_refused(density, variance, wrong):
     with pytest.raises(Refusal, match=line):
         table(density, variance)
     table("nnls", 2.8)
+
+
+def test_a_lambda_that_makes_a_table_inaccurate_is_named():
+    with pytest.raises(Refusal, match=r"wrong by up to 0.026, .*; choose a smaller variance or no lam\.$"):
+        table("nnls", 1.0, lam=10.0)
