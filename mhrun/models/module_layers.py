@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -31,12 +32,15 @@ def fully_connected(prepared: Prepared) -> FullyConnected | None:
     Its parameters must be those of the layers, in the order in which they are applied, as in theta. What `forward` does
     is read off its graph (`torch.fx`); what cannot be traced is another module.
     """
-    module = nn.Sequential(prepared.module)  # a single layer is then one of the graph, too
-    if prepared.buffers or any(getattr(part, hooks) for part in module.modules() for hooks in _HOOKS):
+    parts = list(prepared.module.modules())
+    if prepared.buffers or any(getattr(part, hooks) for part in parts for hooks in _HOOKS):
         return None
-    if not any(type(part) is nn.Linear for part in module.modules()):
+    layers = [part for part in parts if type(part) is nn.Linear]
+    if not layers or any(part._parameters and part not in layers for part in parts):
         return None
     try:
+        # A copy, as `forward` may keep what it is called with. A single layer is then one of the graph, too.
+        module = nn.Sequential(copy.deepcopy(prepared.module))
         nodes = list(fx.Tracer().trace(module).nodes)
     except Exception:  # Python's own branches, and whatever else `forward` may do
         return None

@@ -122,3 +122,13 @@ OTHERS = {
 def test_others_are_not_taken_for_fully_connected(name):
     """Each differs from a fully connected network in one respect."""
     assert fully_connected(prepared(OTHERS[name]())) is None
+
+
+def test_what_forward_keeps_is_that_of_its_calls():
+    """Reading its graph leaves nothing in a module, such as a scale that the first call would set."""
+    net = Net(
+        lambda net, x: (vars(net).setdefault("first_size", x.shape[0]), net.last(F.relu(net.first(x))))[1]
+    )
+    copied = prepared(net)
+    fully_connected(copied)
+    assert "first_size" not in vars(copied.module)
