@@ -25,9 +25,6 @@ class Rule(ABC):
     # The standard deviation of the log-ratio's minibatch noise above which a run warns; None: see `noise_limit_of`
     noise_limit: float | None = None
 
-    # The estimated variance of the log-ratio's noise above which it rejects, whatever the log-ratio; None: no such one
-    rejects_above: float | None = None
-
     barker: bool = False  # whether it accepts with Barker's probability r / (1 + r), possibly of a noisy r
 
     @property
@@ -49,6 +46,11 @@ class Rule(ABC):
         if self.noise_limit is not None:
             return self.noise_limit
         return math.inf if self.corrects_noise else 0.7
+
+    @property
+    def rejects_above(self) -> float | None:
+        """The estimated variance of the log-ratio's noise above which it rejects, whatever the log-ratio; or None."""
+        return None
 
     @property
     def skew_limit(self) -> float:

@@ -50,8 +50,13 @@ class Compensated(Rule):
         lam: float | None = None,
         terms: int | None = None,
     ) -> None:
-        self.variance = self.rejects_above = variance
+        self.variance = variance
         self._table = table(density, variance, lam, terms=terms)
+
+    @property
+    def rejects_above(self) -> float:
+        """The variance v."""
+        return self.variance
 
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
         """Decide every row."""

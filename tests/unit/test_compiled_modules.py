@@ -91,6 +91,16 @@ def test_the_loop_is_used_and_first_compared(monkeypatch):
     assert calls == [1, 3, 3]
 
 
+def test_a_first_point_that_is_not_finite_is_no_comparison(monkeypatch):
+    """The module is called there, and the loop compared at the next."""
+    calls = _calls(monkeypatch)
+    _, compiled = models((12,))
+    rows, theta = rows_of((12,), 1), torch.randn(3, compiled.dim)
+    assert compiled.log_lik(theta * torch.nan, rows).isnan().all()
+    compiled.log_lik(theta, rows)
+    assert calls == [1, 1, 3]
+
+
 class Moody(nn.Module):
     """Applies a factor of Python's, which is 1 when its graph is read."""
 
