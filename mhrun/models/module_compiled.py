@@ -68,14 +68,17 @@ class Compiled(Bound):
         return x if self._agrees else None
 
     def _compared(self, theta: Tensor, x: Tensor, rows: Rows) -> bool | None:
-        """Return whether the loop and the module give a datum the same log-likelihood; None if it is not finite.
+        """Return whether loop and module give a datum the same log-likelihood and gradient; None if not finite.
 
-        A forward pass may depend on more than its graph shows, such as a number of Python's that was constant in it.
+        A forward pass may depend on more than its graph shows, such as a number of Python's that was constant in it, or
+        leave parameters out of the gradient.
         """
-        of_module = super().log_lik(theta, {}, rows)
-        of_loop = perceptron_native.log_lik(
-            theta, x.contiguous(), rows["y"], self._network.units, "categorical"
-        )
-        if not bool(of_module.isfinite().all()):
+        of_module = super().train(theta, {}, rows)[:2]
+        units = self._network.units
+        of_loop = perceptron_native.log_lik_and_grad(theta, x.contiguous(), rows["y"], units, "categorical")
+        if not all(bool(values.isfinite().all()) for values in of_module):
             return None
-        return torch.allclose(of_module, of_loop, rtol=_CLOSE, atol=_CLOSE)
+        return all(
+            one.dtype == other.dtype and torch.allclose(one, other, rtol=_CLOSE, atol=_CLOSE)
+            for one, other in zip(of_module, of_loop, strict=True)
+        )

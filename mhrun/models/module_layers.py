@@ -109,7 +109,7 @@ def _step(module: nn.Module, node: fx.Node, sizes: set[fx.Node]) -> Any:
             return "flatten" if rest == (1,) else None
         if node.target in ("view", "reshape") and len(rest) == 2:
             # To (m, k) in any case: the loop is for data with as many numbers as the first layer has inputs.
-            joined = (rest[0] in sizes and rest[1] == -1) or (rest[0] == -1 and isinstance(rest[1], int))
+            joined = (rest[0] in sizes or rest[0] == -1) and isinstance(rest[1], int)
             return "flatten" if joined else None
     return None
 

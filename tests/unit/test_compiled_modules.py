@@ -127,6 +127,42 @@ def test_a_module_that_does_more_than_its_graph_shows(monkeypatch):
     assert calls == [1]
 
 
+class Frozen(nn.Module):
+    """Leaves its first layer out of the gradient, or computes in bfloat16: no graph shows it."""
+
+    def __init__(self, context):
+        super().__init__()
+        self.first, self.last, self.context = nn.Linear(12, 6), nn.Linear(6, 3), context
+
+    def forward(self, x):
+        """Return the outputs."""
+        with self.context():
+            hidden = self.first(x)
+        return self.last(hidden.relu())
+
+
+def lowered():
+    return torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+class Lowered(Frozen):
+    def forward(self, x):
+        """Return the outputs in bfloat16."""
+        with self.context():
+            return self.last(self.first(x).relu())
+
+
+@pytest.mark.parametrize("module", [Frozen(torch.no_grad), Lowered(lowered)], ids=["no_grad", "bfloat16"])
+def test_gradients_and_types_are_compared_too(module):
+    """Such a module is called as it is."""
+    bound, compiled = (mhrun.ModuleModel(module, evaluation=how) for how in ("bound", "compiled"))
+    rows, theta = rows_of((12,), 1), torch.randn(3, bound.dim)
+    for one, other in zip(
+        compiled.log_lik_and_grad(theta, rows), bound.log_lik_and_grad(theta, rows), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
 def test_what_the_loop_cannot_evaluate_the_module_does(monkeypatch):
     """Points that the caller differentiates."""
     calls = _calls(monkeypatch)
@@ -196,6 +232,15 @@ def test_a_long_run_measures_and_keeps_the_loop(tmp_path, monkeypatch):
     assert json.loads(record.read_text())["evaluation"] == "compiled"
     chosen = mhrun.ModuleModel(network((12,)), prior_variance=1.0, evaluation="compiled")
     assert trace["posterior"].equals(_sampled(chosen)["posterior"])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_short_and_long_runs_are_measured_apart(monkeypatch):
+    """The evaluations to choose from depend on the length of a run."""
+    model = mhrun.ModuleModel(network((12,)), prior_variance=3.0)
+    for pays in (False, True, False):
+        monkeypatch.setattr(module_evaluation, "compiling_pays", lambda method, p=pays: p)
+        _sampled(model, steps=1000)
 
 
 def test_short_runs_are_not_measured_with_the_loop():

@@ -41,6 +41,7 @@ JOINED = {
             F.dropout(torch.relu(net.first(x.reshape(x.shape[0], -1))), 0.2, net.training)
         )
     ),
+    "view by both": lambda: Net(lambda net, x: net.last(net.first(x.view(x.shape[0], 12)).relu())),
     "view by number": lambda: Net(lambda net, x: net.last(net.first(x.view(-1, 12)).relu())),
     "flatten": lambda: Net(lambda net, x: net.last(net.first(torch.flatten(x, 1)).relu())),
     "method": lambda: Net(lambda net, x: net.last(net.first(x.flatten(1)).relu_())),

@@ -71,7 +71,7 @@ def fastest(method: Method, model: ModuleModel) -> str:
     )
     precision = method.target.precision.gradients
     environment += () if precision == FP32 else (precision,)
-    facts = repr((fingerprint(model), shapes, str(theta.dtype), environment))
+    facts = repr((fingerprint(model), shapes, str(theta.dtype), environment, names))
     name = hashlib.blake2b(facts.encode(), digest_size=8).hexdigest()
     with lowered(precision, theta.device):
         timings = kept(
