@@ -46,10 +46,10 @@ def prepared(module: nn.Module) -> Prepared:
     - Dropout is off. Layers that contain dropout as a setting (LSTM, attention) have it set to 0.
 
     Raises:
-        Refusal: a module without parameters, with a lazy layer that was never run, or with an embedding whose
-            gradient is not that of its outputs.
+        Refusal: a scripted module or one that cannot be copied, a module without parameters, with a lazy layer that was
+            never run, or with an embedding whose gradient is not that of its outputs.
     """
-    clone = copy.deepcopy(module)
+    clone = _copy_of(module)
     _check_parameters(clone)
     _check_inputs(clone)
     _check_embeddings(clone)
@@ -63,6 +63,20 @@ def prepared(module: nn.Module) -> Prepared:
     tokens = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in layers.values())
     buffers = tuple(first[id(b)] for b in owned)
     return Prepared(clone, tuple(trains), buffers, tuple(norms), tuple(idle), tuple(dropouts), tokens)
+
+
+def _copy_of(module: nn.Module) -> nn.Module:
+    if isinstance(module, torch.jit.ScriptModule):
+        raise Refusal(
+            "a scripted or traced module has no forward to call with other parameters; give the original."
+        )
+    try:
+        return copy.deepcopy(module)
+    except RuntimeError as error:  # as of torch's older weight_norm, whose weight is no leaf
+        raise Refusal(
+            f"the module cannot be copied: {str(error).partition('.')[0]}. If it has nn.utils.weight_norm, take "
+            "nn.utils.parametrizations.weight_norm."
+        ) from error
 
 
 def warn_of_layers(copied: Prepared) -> None:

@@ -154,8 +154,19 @@ def test_a_likelihood_that_is_not_of_each_datum_is_reported(rng, reduce):
     ],
 )
 def test_modules_that_are_no_models_are_refused(arguments, message):
+    """Each with what to do."""
     with pytest.raises(Refusal, match=message):
         ModuleModel(*arguments)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch deprecates both
+def test_modules_that_cannot_be_copied_are_refused():
+    with pytest.raises(Refusal, match=r"scripted or traced module .* give the original"):
+        ModuleModel(torch.jit.trace(nn.Linear(3, 2), torch.zeros(1, 3)))
+    old = nn.utils.weight_norm(nn.Linear(3, 2))
+    old(torch.zeros(1, 3))
+    with pytest.raises(Refusal, match=r"cannot be copied: Only Tensors .* take nn\.utils\.parametrizations"):
+        ModuleModel(old)
 
 
 class Swapped(nn.Module):
