@@ -244,7 +244,7 @@ def test_short_and_long_runs_are_measured_apart(monkeypatch):
 
 
 def test_short_runs_are_not_measured_with_the_loop():
-    """What compiling costs must pay."""
+    """Compiling takes seconds, and must pay."""
     model = mhrun.ModuleModel(network((12,)))
     one, two = torch.zeros(1, model.dim), torch.zeros(2, model.dim)
 

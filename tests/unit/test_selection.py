@@ -1,4 +1,4 @@
-"""A rule that rejects by the variance of its own minibatch selects minibatches: by how much log-ratios are off."""
+"""A rule that rejects by the variance of the minibatch itself selects minibatches: by how much log-ratios are off."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def exponential():
 def by_minibatches(x, step, variance):
     """Return the root mean square over moves of the mean error of the log-ratio, by drawing minibatches.
 
-    Moves are from posterior draws, by steps N(0, step^2); each is weighted with its share of minibatches that stay.
+    Moves are from posterior draws, by steps N(0, step^2); each is weighted with its share of minibatches that are kept.
     """
     rng, x = np.random.default_rng(0), x.numpy()
     weights, squares = 0.0, 0.0
@@ -63,16 +63,16 @@ def by_minibatches(x, step, variance):
         candidate = origin + step * rng.normal()
         terms = candidate - origin - (np.exp(candidate) - np.exp(origin)) * x
         batches = np.array([rng.choice(terms, M, replace=False) for _ in range(3_000)])
-        stays = N**2 * batches.var(1, ddof=1) * (1 / M - 1 / N) <= variance
-        if stays.mean() < 1e-3:
+        kept = N**2 * batches.var(1, ddof=1) * (1 / M - 1 / N) <= variance
+        if kept.mean() < 1e-3:
             continue
-        shift = N * (batches.mean(1)[stays].mean() - terms.mean())
-        weights, squares = weights + stays.mean(), squares + stays.mean() * shift**2
+        shift = N * (batches.mean(1)[kept].mean() - terms.mean())
+        weights, squares = weights + kept.mean(), squares + kept.mean() * shift**2
     return (squares / weights) ** 0.5
 
 
 @pytest.mark.parametrize("variance", [0.2, 1.0])
-def test_the_shift_is_that_of_minibatches_that_stay(monkeypatch, variance):
+def test_the_shift_is_that_of_minibatches_that_are_kept(monkeypatch, variance):
     """By the formula, and by drawing minibatches; 100 and 60 moves of random size make it uncertain by a fifth."""
     x = exponential()
     (line,), shift = sampled(log_lik, x, walk(mhrun.Compensated(variance=variance)), monkeypatch)
