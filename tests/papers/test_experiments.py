@@ -548,7 +548,8 @@ def test_an_experiment_has_all_of_its_report(name, images, quick, whole_columns,
 
     # A claim on a metric that is not there is judged against nothing.
     for each in (name, *CASES[name].like):
-        claims = judge_all(config | {"experiment": each}, dict.fromkeys(summary["metrics"], 0.0))
+        zeros = dict.fromkeys(summary["metrics"], Estimate(0.0, 1.0))
+        claims = judge_all(config | {"experiment": each}, zeros)
         assert bool(claims) == ("paper" in spec and each not in SWEPT)
         assert {claim.why for claim in claims if claim.holds is None} == set()
     empty = [
