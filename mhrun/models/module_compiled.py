@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 
@@ -13,29 +15,31 @@ from mhrun.models.module_layers import FullyConnected
 from mhrun.native.tensors import fit_for_loops
 from mhrun.types import Rows
 
-_CLOSE = (
-    1e-3  # by what log-likelihoods of the loop and of the module may differ, relative to 1 + |log-likelihood|
-)
+# By what log-likelihoods and gradients of the loop and of the module may differ, relative to 1 + their size.
+_CLOSE = 1e-3
 
 
 class Compiled(Bound):
     """The loop of `mhrun.models.perceptron_native`, for a classifier with the softmax of its outputs.
 
     What the loop cannot evaluate (tensors on a GPU, a recording, points that the caller differentiates) the module
-    itself does, as in `Bound`. So it does everything if the first log-likelihood differs from its own.
+    itself does, as in `Bound`. So it does everything if the loop's first log-likelihood or gradient differs from its
+    own.
 
     Args:
         prepared: the module.
         likelihood: ``categorical`` of `mhrun.models.module_classes`.
         network: the module's layers.
+        wanted: whether the user chose the loop, and is warned if the module is called in its place.
     """
 
-    def __init__(self, prepared: Prepared, likelihood: Likelihood, network: FullyConnected) -> None:
+    def __init__(
+        self, prepared: Prepared, likelihood: Likelihood, network: FullyConnected, *, wanted: bool
+    ) -> None:
         super().__init__(prepared, likelihood)
-        self._network = network
-        self._agrees: bool | None = (
-            None  # whether the loop computes what the module does; None: not compared yet
-        )
+        self._network, self._wanted = network, wanted
+        # Whether the loop computes what the module does; None: not compared yet
+        self._agrees: bool | None = None
 
     def log_lik(self, theta: Tensor, buffers: Buffers, rows: Rows) -> Tensor:
         """Return log-likelihoods (C, m) in evaluation mode."""
@@ -65,6 +69,13 @@ class Compiled(Bound):
             return None
         if self._agrees is None:
             self._agrees = self._compared(theta[:1], x[:1, :1], {name: f[:1, :1] for name, f in rows.items()})
+            if self._agrees is False and self._wanted:
+                warnings.warn(
+                    "the module's log-likelihood or gradient is another than that of its layers in the compiled loop: "
+                    "it is called itself, and evaluation=compiled is not used.",
+                    UserWarning,
+                    stacklevel=2,
+                )
         return x if self._agrees else None
 
     def _compared(self, theta: Tensor, x: Tensor, rows: Rows) -> bool | None:

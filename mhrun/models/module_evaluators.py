@@ -67,7 +67,10 @@ class Evaluators:
         network = self.network
         if network is None:
             return self.bound
-        return self._made_once(COMPILED, lambda prepared, likelihood: Compiled(prepared, likelihood, network))
+        wanted = self._default == COMPILED
+        return self._made_once(
+            COMPILED, lambda prepared, likelihood: Compiled(prepared, likelihood, network, wanted=wanted)
+        )
 
     @property
     def current(self) -> Evaluator:
