@@ -22,6 +22,7 @@ from mhrun.models.module import ModuleModel
 from mhrun.models.module_evaluation import COMPILED
 from mhrun.monitors import Monitor
 from mhrun.native import available
+from mhrun.numbers import rounded
 from mhrun.parts import Kernel
 from mhrun.random import MANY, Draws, Streams, derive_key
 from mhrun.schedules import Plan
@@ -37,8 +38,8 @@ from mhrun.types.capabilities import HasBuffers, batch_norms_of, offers
 
 # Seconds that torch takes for an index without replacement, and from which the compiled generator pays.
 _PLAIN_INDEX, _NUMBERS_PAY = 1.2e-7, 1.0
-# Data on which starting points are evaluated before a run, and log-likelihoods of all chains together.
 _CHECKED: WeakSet[Target] = WeakSet()  # whose module has a prior at a start: methods share a target
+# Data on which starting points are evaluated before a run, and log-likelihoods of all chains together.
 _TRIED, _TRIED_IN_ALL = 256, 1 << 20
 
 
@@ -81,6 +82,7 @@ class Method:
             UserError: the model does not return a log-prior for each chain.
         """
         self._check_kept_steps()
+        self._check_ladder()
         if self.target.precision.gradients != FP32 and self.dtype != torch.float32:
             raise Refusal(
                 f"precision = {self.target.precision.gradients} is for a state in float32, and dtype is "
@@ -101,6 +103,19 @@ class Method:
                 "a step size cannot be tuned to an acceptance rate: its steps have no acceptance test."
             )
         self._check_prior()
+
+    def _check_ladder(self) -> None:
+        """Check that the rungs of a ladder have different temperatures."""
+        rungs = self.kernel.rungs
+        if rungs == 1 or self.shape.chains % rungs:
+            return
+        temperature = self.plan.collected_controls.temperature.reshape(-1, rungs)
+        if (temperature == temperature[:, :1]).all():
+            example = ", ".join(str(2**rung) for rung in range(min(rungs, 4))) + ", ..." * (rungs > 4)
+            raise Refusal(
+                f"the {rungs} rungs of its ladder all have the temperature {rounded(float(temperature[0, 0]))}, so that "
+                f"they gain nothing from one another; give each its own, the coldest first, such as [{example}]."
+            )
 
     def _check_evaluation(self) -> None:
         """Check that a loop that is to evaluate a module can."""

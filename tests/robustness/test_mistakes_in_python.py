@@ -390,6 +390,10 @@ LADDER = mhrun.ReplicaExchange(
         ({"temperature": [1.0, 2.0]}, "2 values for 1 rung; give a number, or a kernel with a ladder"),
         ({"kernel": LADDER, "temperature": [1.0, 2.0, 4.0]}, "3 values for 2 rungs; give one for each"),
         ({"kernel": LADDER, "temperature": [2.0, 1.0]}, "must increase"),
+        (
+            {"kernel": LADDER},
+            r"the 2 rungs of its ladder all have the temperature 1, .* the coldest first, such as \[1, 2\]",
+        ),
         ({"kernel": LADDER, "temperature": [1.0, 2.0], "chains": 3}, "multiple"),
         ({"step_size": mhrun.Cosine(0.1, 2), "acceptance": 0.3}, "acceptance= tunes a number"),
         (

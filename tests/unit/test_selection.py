@@ -76,7 +76,7 @@ def test_the_shift_is_that_of_minibatches_that_are_kept(monkeypatch, variance):
     """By the formula, and by drawing minibatches; 100 and 60 moves of random size make it uncertain by a fifth."""
     x = exponential()
     (line,), shift = sampled(log_lik, x, walk(mhrun.Compensated(variance=variance)), monkeypatch)
-    assert shift == pytest.approx(by_minibatches(x, 0.4 / N**0.5, variance), rel=0.45)
+    assert shift.moves == pytest.approx(by_minibatches(x, 0.4 / N**0.5, variance), rel=0.45)
     assert (
         f"candidates are rejected on minibatches whose estimated noise has a variance above {variance:g}"
         in line
@@ -89,10 +89,10 @@ def test_symmetric_terms_and_rare_rejections_are_not_warned_of(monkeypatch):
     torch.manual_seed(3)
     lines, shift = sampled(normal, torch.randn(N, dtype=torch.float64), walk(), monkeypatch)
     assert not lines
-    assert shift < 0.05
+    assert shift.moves < 0.05
     lines, shift = sampled(log_lik, exponential(), walk(), monkeypatch, step_size=0.15 / N**0.5)
     assert not lines
-    assert shift < 0.02
+    assert shift.moves < 0.02
     assert sampled(log_lik, exponential(), walk(mhrun.Metropolis()), monkeypatch) == ([], None)
 
 
@@ -102,10 +102,21 @@ def test_exchanges_are_judged_too(monkeypatch):
     ladder = mhrun.ReplicaExchange(rung, mhrun.Shared(20), mhrun.Compensated(), rungs=3)
     x, settings = exponential()[:50], {"temperature": [1.0, 4.0, 16.0], "step_size": 0.2, "chains": 30}
     (line,), shift = sampled(log_lik, x, ladder, monkeypatch, **settings)
-    assert shift > 0.3
+    assert shift.exchanges > 0.3
     assert line.startswith("exchanges are rejected on minibatches")
     every = mhrun.ReplicaExchange(rung, mhrun.Full(), mhrun.Compensated(), rungs=3)
     assert sampled(log_lik, x, every, monkeypatch, **settings) == ([], None)
+
+
+def test_moves_of_the_coldest_rungs_are_judged_as_those_of_chains(monkeypatch):
+    """Of a ladder whose exchanges are on all data."""
+    x, settings = exponential(), {"executor": "torch"}
+    _, alone = sampled(log_lik, x, walk(), monkeypatch, **settings)
+    ladder = mhrun.ReplicaExchange(walk(), mhrun.Full(), mhrun.Metropolis(), rungs=2)
+    (line,), found = sampled(log_lik, x, ladder, monkeypatch, temperature=[1.0, 4.0], **settings)
+    assert line.startswith("candidates are rejected on minibatches")
+    assert found.moves == pytest.approx(alone.moves, rel=0.45)
+    assert found.exchanges is None
 
 
 def test_a_tuned_step_size_is_the_one_that_chains_had(monkeypatch):

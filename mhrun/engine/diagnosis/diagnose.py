@@ -15,7 +15,7 @@ from mhrun.engine.diagnosis.mean_bias import mean_bias
 from mhrun.engine.diagnosis.mixing import UNSETTLED, rhat_of_unsettled
 from mhrun.engine.diagnosis.outside import OUTSIDE, share_outside
 from mhrun.engine.diagnosis.sampled_gradients import sampled_gradients
-from mhrun.engine.diagnosis.selection import SELECTION, selection_shift
+from mhrun.engine.diagnosis.selection import SELECTION, Selection, selection_shift
 from mhrun.engine.diagnosis.term_noise import TERM_NOISE, TermNoise, term_noise
 from mhrun.engine.diagnosis.virial import least_variance_ratio, variance_ratio
 from mhrun.engine.diagnosis.visits import VISITS, visits
@@ -86,9 +86,7 @@ class Diagnosis:
                 WIDTH: self._tried("the width of the draws", lambda: width_of_draws(method, trace)),
                 TERM_NOISE: noise if (noise := self._noise(trace)) is None else noise._asdict(),
                 FLAT_REGIONS: flat if (flat := self._flat_regions(trace)) is None else flat._asdict(),
-                SELECTION: self._tried(
-                    "the selection of minibatches", lambda: selection_shift(method, trace)
-                ),
+                SELECTION: shift if (shift := self._selection(trace)) is None else shift._asdict(),
                 EXCHANGE_NOISE: self._tried("the noise of exchanges", lambda: exchange_noise(method, trace)),
                 UNSETTLED: self._tried("R-hat", lambda: rhat_of_unsettled(method, trace)),
                 OUTSIDE: self._tried(
@@ -106,6 +104,9 @@ class Diagnosis:
 
     def _flat_regions(self, trace: xr.DataTree) -> FlatRegions | None:
         return self._tried("the energies of the rungs", lambda: flat_regions(self._method, trace))
+
+    def _selection(self, trace: xr.DataTree) -> Selection | None:
+        return self._tried("the selection of minibatches", lambda: selection_shift(self._method, trace))
 
     def _noise(self, trace: xr.DataTree) -> TermNoise | None:
         return self._tried("the noise of decisions", lambda: term_noise(self._method, trace))

@@ -38,10 +38,10 @@ def moves(method: Method, trace: xr.DataTree, count: int) -> Moves | None:
         count: about how many.
 
     Returns:
-        None for another kernel than Metropolis-Hastings, for proposals with gradients, for networks, and for fewer than
-        `FEWEST`.
+        None for another kernel of a chain, or of a rung, than Metropolis-Hastings, for proposals with gradients, for
+        networks, and for fewer than `FEWEST`.
     """
-    kernel, target = method.kernel, method.target
+    kernel, target = method.kernel.of_a_chain, method.target
     if not isinstance(kernel, MetropolisHastings) or kernel.proposal.gradients or method.shape.thin is None:
         return None
     if is_network(target.model) or target.data.differs_by_chain or count < FEWEST:

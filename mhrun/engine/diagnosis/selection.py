@@ -36,8 +36,15 @@ class Pairs(NamedTuple):
     m: int
 
 
+class Selection(NamedTuple):
+    """By how much log-ratios are off, as minibatches are selected; None if they are not, or if it is unknown."""
+
+    moves: float | None  # of a chain, or of the coldest rungs
+    exchanges: float | None
+
+
 @torch.no_grad()
-def selection_shift(method: Method, trace: xr.DataTree) -> float | None:
+def selection_shift(method: Method, trace: xr.DataTree) -> Selection | None:
     """Return by how much the log-ratio of moves that may be accepted is off, as minibatches are selected.
 
     A rule that rejects where it estimates a noise variance s^2 above v, from the minibatch of the log-ratio itself,
@@ -56,11 +63,14 @@ def selection_shift(method: Method, trace: xr.DataTree) -> float | None:
         trace: with its draws.
 
     Returns:
-        The root mean square over moves at some draws, or exchanges of neighbouring rungs, weighted with Phi(a). None
-        for rules that select no minibatches, for networks, proposals with gradients, and if few draws were kept. Of a
-        ladder the exchanges are judged, and not the moves of its rungs.
+        The root mean square over moves at some draws, and over exchanges of neighbouring rungs, weighted with Phi(a).
+        None for rules that select no minibatches, for networks, moves with gradients, and if few draws were kept.
     """
-    pairs = _exchanges(method, trace) if isinstance(method.kernel, ReplicaExchange) else _moves(method, trace)
+    found = Selection(_shift(method, _moves(method, trace)), _shift(method, _exchanges(method, trace)))
+    return None if found == (None, None) else found
+
+
+def _shift(method: Method, pairs: Pairs | None) -> float | None:
     if pairs is None or pairs.rule.rejects_above is None:
         return None
     target = method.target
@@ -101,7 +111,8 @@ def _terms(method: Method, pairs: Pairs) -> Tensor:
 
 
 def _moves(method: Method, trace: xr.DataTree) -> Pairs | None:
-    rule, pairing = method.kernel.rule, method.kernel.pairing
+    kernel = method.kernel.of_a_chain
+    rule, pairing = kernel.rule, kernel.pairing
     if rule is None or rule.rejects_above is None or pairing is None or pairing.m is None:
         return None
     if (some := moves(method, trace, _MOST)) is None:
@@ -111,9 +122,10 @@ def _moves(method: Method, trace: xr.DataTree) -> Pairs | None:
 
 
 def _exchanges(method: Method, trace: xr.DataTree) -> Pairs | None:
-    """Return neighbouring rungs at some draws."""
+    """Return neighbouring rungs at some draws; None without a ladder."""
     kernel, target = method.kernel, method.target
-    assert isinstance(kernel, ReplicaExchange)
+    if not isinstance(kernel, ReplicaExchange):
+        return None
     rule, m, chains = kernel.rule, kernel.pairing.m, method.shape.chains
     if rule.rejects_above is None or m is None or kernel.optimises or method.shape.thin is None:
         return None

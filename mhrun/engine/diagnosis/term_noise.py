@@ -42,7 +42,7 @@ def term_noise(method: Method, trace: xr.DataTree) -> TermNoise | None:
         that grow their minibatches, for proposals with gradients, for networks, if few draws were kept, if nearly all
         decisions read all data, and of so many data that all cannot be evaluated at 20 draws.
     """
-    kernel, target = method.kernel, method.target
+    kernel, target = method.kernel.of_a_chain, method.target
     if not isinstance(kernel, MetropolisHastings) or kernel.pairing.offers != SUPPLY:
         return None
     if (some := moves(method, trace, min(_MOST, _ROWS // target.n))) is None:

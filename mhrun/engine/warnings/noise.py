@@ -28,10 +28,8 @@ from mhrun.types.capabilities import bound_kinds_of
 _MOST_SHOWN = 1000  # per cent that a standard deviation is too large, above which the number says nothing
 _OF_KEPT = 1.0  # noise of a log-ratio of points that keep their minibatches above which a run warns
 _DIVERGED = 1000  # times the variance of the posterior, above which a number says nothing
-_HIDDEN, _TIMES_HIDDEN = (
-    0.5,
-    1.5,
-)  # sd of noise that minibatches hide, and by how many times it is more than they show
+# The sd of noise on all data above which a run warns, if it is by so many times more than minibatches show.
+_HIDDEN, _TIMES_HIDDEN = 0.5, 1.5
 # Errors of the log-ratio on selected minibatches above which a run warns: of moves, and of exchanges, between which the
 # rungs move.
 _SHIFTED, _SHIFTED_EXCHANGES = 0.05, 0.3
@@ -114,16 +112,20 @@ def noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
 
 def selection_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line if a rule selects minibatches by their variance, and their log-ratio is biased by it."""
-    kernel, shift = method.kernel, summary.get(SELECTION)
-    rule, ladder = kernel.rule, isinstance(kernel, ReplicaExchange)
-    if rule is None or shift is None or not shift > (_SHIFTED_EXCHANGES if ladder else _SHIFTED):
+    found = summary.get(SELECTION)
+    if found is None:
         return
-    yield (
-        f"{method.name}: {'exchanges' if ladder else 'candidates'} are rejected on minibatches whose estimated noise "
-        f"has a variance above {rule.rejects_above:.3g}, and terms are skewed: on the others the log-ratio is off by "
-        f"{shift:.2g}, and draws are shifted. "
-        f"Raise {'the m of their pairing' if ladder else 'm'}, or take pairing growing with rule noise_corrected."
-    )
+    kernel = method.kernel
+    for those, rule, shift, limit, size in (
+        ("candidates", kernel.of_a_chain.rule, found["moves"], _SHIFTED, "m"),
+        ("exchanges", kernel.rule, found["exchanges"], _SHIFTED_EXCHANGES, "the m of their pairing"),
+    ):
+        if rule is not None and shift is not None and shift > limit:
+            yield (
+                f"{method.name}: {those} are rejected on minibatches whose estimated noise has a variance above "
+                f"{rule.rejects_above:.3g}, and terms are skewed: on the others the log-ratio is off by {shift:.2g}, "
+                f"and draws are shifted. Raise {size}, or take pairing growing with rule noise_corrected."
+            )
 
 
 def exchange_noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
