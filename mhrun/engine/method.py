@@ -111,10 +111,11 @@ class Method:
             return
         temperature = self.plan.collected_controls.temperature.reshape(-1, rungs)
         if (temperature == temperature[:, :1]).all():
+            at = rounded(float(temperature[0, 0]))
             example = ", ".join(str(2**rung) for rung in range(min(rungs, 4))) + ", ..." * (rungs > 4)
             raise Refusal(
-                f"the {rungs} rungs of its ladder all have the temperature {rounded(float(temperature[0, 0]))}, so that "
-                f"they gain nothing from one another; give each its own, the coldest first, such as [{example}]."
+                f"the {rungs} rungs of its ladder all have the temperature {at}, so that they gain nothing from one "
+                f"another; give each its own, the coldest first, such as [{example}]."
             )
 
     def _check_evaluation(self) -> None:
