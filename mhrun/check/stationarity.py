@@ -39,7 +39,7 @@ from mhrun.random import derive_key
 _STEPS = 15
 _PLACES = 8  # along a path, in its second half, that are judged
 _TOSSED = 4  # the same in a round of Geweke's test
-_FAR = 4.0  # distance of the starting points from the mean, in standard deviations of each direction
+_START_SDS = 4.0  # distance of the starting points from the mean, in standard deviations of each direction
 _COMING = 200  # number of steps for that
 _NEARER = 0.9  # share of the distance below which chains are on their way
 _MORE = (1, 8)  # times as many steps, where they are too few
@@ -49,7 +49,7 @@ _ACROSS = 0.5  # standard deviations that chains must move in these steps: less 
 _MOVE = 0.2  # the same of a single move
 _BINS = 8
 _HOT = 4.0  # a temperature that is judged besides 1
-_MANY, _HOTTER = 2_000, 100.0  # data and temperature at which thinned rules read few of them
+_THINNED_DATA, _THINNED_T = 2_000, 100.0  # at which thinned rules read few of the data
 # Factor of the step size of every other chain: at a single step size a wrong move can look right.
 _SHORTER = 0.4
 _ROUNDS = 8
@@ -93,9 +93,11 @@ def tempered(subject: Subject, check_name: str) -> Iterator[CheckResult]:
         yield CheckResult(check_name, NONE, "the rungs of a ladder have several temperatures: see invariance")
         return
     yield from _all_stay(subject, check_name, [gaussian_mean(30), correlated(), tempered_likelihood(4)], _HOT)
-    rule = subject.exact(gaussian_mean(_MANY)).rule
+    rule = subject.exact(gaussian_mean(_THINNED_DATA)).rule
     if rule is not None and rule.wants == ARRIVALS:  # of few data they read all in most steps, and thin none
-        yield from _all_stay(subject, f"invariance at T = {_HOTTER:g}", [gaussian_mean(_MANY)], _HOTTER)
+        yield from _all_stay(
+            subject, f"invariance at T = {_THINNED_T:g}", [gaussian_mean(_THINNED_DATA)], _THINNED_T
+        )
 
 
 def _all_stay(subject: Subject, check_name: str, waiting: list[Known], base: float) -> Iterator[CheckResult]:
@@ -179,26 +181,26 @@ def coming(subject: Subject, check_name: str) -> Iterator[CheckResult]:
     chains = subject.whole(400)
     temperature = subject.temperatures(chains)
     step = subject.step_for(case) / (1 if kernel.decides else 8)
-    begin = np.tile(known.centre + _FAR * (values**0.5) @ vectors.T, (chains, 1))
+    begin = np.tile(known.centre + _START_SDS * (values**0.5) @ vectors.T, (chains, 1))
     steps = _COMING * subject.times(case)
     cold = np.arange(chains) % subject.rungs == 0
     for more in _MORE:  # a kernel that moves one coordinate at a time takes longer
         trajectory = subject.follow(kernel, case.target, begin, more * steps, step, temperature)
         ends = ((trajectory.theta[-1, cold].numpy() - known.centre) @ vectors) / values**0.5
         end_distance, spread = float(np.abs(ends.mean(0)).max()), float(ends.std(0).min())
-        if end_distance < _FAR / 2 and spread >= _REACHED:
+        if end_distance < _START_SDS / 2 and spread >= _REACHED:
             break
     steps *= more
     detail = (
-        f"from {_FAR:g} standard deviations off in each of {known.model.dim} directions to {end_distance:.3g} of them "
-        f"or less in {steps} steps of size {step:.2g}"
+        f"from {_START_SDS:g} standard deviations off in each of {known.model.dim} directions to "
+        f"{end_distance:.3g} of them or less in {steps} steps of size {step:.2g}"
     )
     is_still = not kernel.decides and subject.adds_no_noise(case, step)
     reaches = spread >= _REACHED or is_still
     if not reaches:
         detail += f"; in one direction they end as they began, together ({spread:.2g}): moves do not reach it"
-    outcome = HOLDS if end_distance < _FAR / 2 and reaches else FAILS
-    if outcome == FAILS and end_distance < _NEARER * _FAR:
+    outcome = HOLDS if end_distance < _START_SDS / 2 and reaches else FAILS
+    if outcome == FAILS and end_distance < _NEARER * _START_SDS:
         outcome = NO_POWER
         detail += "; it is on its way, slowly in one direction: set a larger step_size"
     yield CheckResult(check_name, outcome, detail, end_distance)

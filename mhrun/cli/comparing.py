@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mhrun.report.comparison.rows import Row
 
 _SETTINGS = 4  # settings that the line of a run names; the rest are counted
-_LEAST = 0.0
+_LEAST_COST = 0.0  # evaluations of `--equal-cost` without a number
 _READ = 20  # runs of an experiment whose settings are read, the newest
 
 
@@ -61,7 +61,7 @@ def compare_runs(arguments: Sequence[str]) -> int:
     for line in lines_of_runs(named_folders, outputs):
         print(line, file=beside)
     evaluations = options.evaluations
-    if evaluations == _LEAST:
+    if evaluations == _LEAST_COST:
         evaluations = least_evaluations(rows, against)
     comparison, page = build_comparison(rows, against, outputs, options.tolerance, evaluations)
     if kind == "table":
@@ -137,7 +137,7 @@ class _Options(NamedTuple):
     reference: str | None = None
     kind: str = "table"  # or json, csv
     tolerance: float | None = None
-    evaluations: float | None = None  # of each method; `_LEAST`: as many as the method with the least
+    evaluations: float | None = None  # of each method; `_LEAST_COST`: as many as the method with the least
     explains: bool = False
 
 
@@ -161,7 +161,7 @@ def _options(arguments: Sequence[str]) -> _Options:
         elif name == "--equal-cost":
             if not equals and waiting and _is_number(waiting[0]):  # a space in place of the =
                 equals, value = "=", waiting.pop(0)
-            found = found._replace(evaluations=_evaluations(value) if equals else _LEAST)
+            found = found._replace(evaluations=_evaluations(value) if equals else _LEAST_COST)
         elif argument.startswith("-"):
             raise UserError(
                 f"There is no option {argument!r} here; compare has --reference, --tolerance, --equal-cost, --explain, "

@@ -18,7 +18,7 @@ from mhrun.numbers import in_figures
 _EVERY = 5.0  # seconds between lines in a log
 _NAME, _BAR, _SHARE, _CLOCK = 20, 16, 5, 13  # widths of the columns of a bar
 _FACTS = 12  # width below which acceptance and evaluations are left out
-_WIDE = 120  # width of a terminal with room for steps and executor
+_WIDE_TERMINAL = 120  # width of a terminal with room for steps and executor
 _SETTLED = 3.0  # seconds of steps, which begin slowly, from which the remaining time is shown
 _SHORT = ("acc.", "lik", "grad")
 
@@ -36,12 +36,12 @@ class Bars:
     """A bar per method, of which several may run at a time: steps, acceptance, evaluations, and one clock.
 
     The clock shows the remaining time, and the elapsed time once the method is done. A terminal of 80 columns has a bar
-    of `_BAR` characters with the share done; from `_WIDE` columns on it also shows the steps and the executor.
+    of `_BAR` characters with the share done; from `_WIDE_TERMINAL` columns on it also shows the steps and the executor.
     """
 
     def __init__(self, stream: IO[str], width: int | None = None) -> None:
         console = Console(file=stream, width=width)
-        self._wide = console.width >= _WIDE
+        self._wide = console.width >= _WIDE_TERMINAL
         room = console.width - _NAME - _BAR - _SHARE - _CLOCK - 4  # 4: a space between two columns
 
         def limited(most: int) -> Column:

@@ -22,8 +22,8 @@ _ROWS = 30  # of a sweep's table that are shown
 _WARNINGS = 6  # that are shown before the rest are counted; the report has all
 _PIPE = 120  # characters of a line of text where there is no terminal
 _WHOLE = 10_000  # of a row of a table there, which is never cut
-_NARROW = 110  # columns of a terminal below which `_WIDE` is left out
-_WIDE = ("acceptance", "set-up", "ESS per 10^6", "ESS per s")
+_MIN_WIDTH_FOR_ALL = 110  # columns of a terminal below which `_WIDE_ONLY` is left out
+_WIDE_ONLY = ("acceptance", "set-up", "ESS per 10^6", "ESS per s")
 
 
 def show_result(folder: RunFolder, width: int | None = None) -> None:
@@ -139,8 +139,8 @@ def _with_acceptance(run: Run, methods: pd.DataFrame) -> pd.DataFrame:
 def _table(methods: pd.DataFrame, width: int) -> Table:
     from mhrun.report.tables import shown_frame
 
-    narrow = width < _NARROW
-    headings = [name for name in methods.columns if not narrow or name not in _WIDE]
+    narrow = width < _MIN_WIDTH_FOR_ALL
+    headings = [name for name in methods.columns if not narrow or name not in _WIDE_ONLY]
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("method", no_wrap=True, overflow="ellipsis", min_width=12)
     for heading in headings:

@@ -131,7 +131,7 @@ CATALOGUE: dict[str, RemoteSet] = {
 }
 
 
-_MOST = 1 << 30  # bytes of uncompressed content: more than any file above has, less than a decompression bomb
+_MAX_BYTES = 1 << 30  # of uncompressed content: more than any file above has, less than a decompression bomb
 
 _chosen: str | None = None
 
@@ -292,8 +292,8 @@ def _content(stream: IO[bytes] | gzip.GzipFile) -> bytes:
     Raises:
         ValueError: it is longer than any file of a data set.
     """
-    payload = stream.read(_MOST + 1)
-    if len(payload) > _MOST:
+    payload = stream.read(_MAX_BYTES + 1)
+    if len(payload) > _MAX_BYTES:
         raise ValueError("more than any file of a data set")
     return payload
 
@@ -310,7 +310,7 @@ def _content_is(path: Path, remote: RemoteFile) -> bool | None:
             length = 0
             while part := stream.read(1 << 20):
                 digest.update(part)
-                if (length := length + len(part)) > _MOST:
+                if (length := length + len(part)) > _MAX_BYTES:
                     return False
     except (OSError, EOFError, zlib.error, ValueError):
         return False

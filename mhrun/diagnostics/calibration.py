@@ -9,8 +9,8 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 BINS = 15
-_LEAST_LOG_P = -70.0  # a lower log-probability counts as this one
-_WIDEST = 5.0  # largest |log temperature|
+_MIN_LOG_P = -70.0  # a lower log-probability counts as this one
+_MAX_LOG_TEMPERATURE = 5.0  # largest |log temperature|
 _HALVINGS = 40
 
 
@@ -88,9 +88,9 @@ def best_temperature(log_p: Tensor, y: Tensor) -> Tensor:
     In b = 1 / tau the function is convex, with the derivative mean(sum_k q_k log p_k - log p_y), q = softmax(b log p):
     its zero is found by bisection of log b, within [-5, 5] (Guo et al. 2017, section 4.2).
     """
-    log_p = log_p.double().clamp_min(_LEAST_LOG_P)
+    log_p = log_p.double().clamp_min(_MIN_LOG_P)
     of_class = log_p.gather(-1, y.long().expand(log_p.shape[:2])[..., None])[..., 0].mean(-1)
-    low = torch.full_like(of_class, -_WIDEST)
+    low = torch.full_like(of_class, -_MAX_LOG_TEMPERATURE)
     high = -low
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -115,7 +115,7 @@ def temperature_scaled(log_p: Tensor, y: Tensor, bins: int = BINS) -> Scaled:
     for fitted in (0, 1):
         scored = 1 - fitted
         tau = best_temperature(log_p[:, fitted::2], y[fitted::2])
-        held_out = log_p[:, scored::2].double().clamp_min(_LEAST_LOG_P)
+        held_out = log_p[:, scored::2].double().clamp_min(_MIN_LOG_P)
         log_q = (held_out / tau[:, None, None]).log_softmax(-1)
         labels = y[scored::2]
         nll = -log_q.gather(-1, labels.long().expand(log_q.shape[:2])[..., None])[..., 0].mean(-1)

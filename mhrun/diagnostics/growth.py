@@ -8,7 +8,7 @@ import numpy as np
 
 from mhrun.array_types import FloatArray
 
-_LEAST = 4  # draws of a chain from which errors are computed
+_MIN_DRAWS = 4  # draws of a chain from which errors are computed
 _POINTS = 16  # lengths, evenly on a logarithmic scale
 
 
@@ -35,7 +35,7 @@ def growth(draws: FloatArray, reference: FloatArray) -> Growth:
     moves = sd > 0
     draws, centre, sd = draws[..., moves], reference.mean(axis=(0, 1))[moves], sd[moves]
     length = draws.shape[1]
-    sizes = np.unique(np.geomspace(min(_LEAST, length), length, _POINTS).round().astype(int))
+    sizes = np.unique(np.geomspace(min(_MIN_DRAWS, length), length, _POINTS).round().astype(int))
     errors = []
     for size in sizes:
         first = draws[:, :size]

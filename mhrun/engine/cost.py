@@ -15,17 +15,17 @@ from mhrun.store.netcdf import Shape
 from mhrun.target import Target
 
 # Seconds of a step in torch on one core, and for each datum that a chain reads.
-_STEP, _DATUM = 3e-4, 6e-8
-# For each parameter of such a datum: in narrow operations, which most small models have, and in wide products of
-# matrices, for which alone threads pay. A model that is between has a guess that is too high by the former, which
-# costs a compilation, and too low by the latter, which costs a core.
-_NARROW, _WIDE = 2e-9, 2e-10
-_STATE = 5e-9  # for each parameter of a chain, in all passes of a step over the state
-_IN_ROUNDS = 2  # times as long if data come in stages
+_STEP_SECONDS, _DATUM_SECONDS = 3e-4, 6e-8
+# Seconds for each parameter of such a datum: in elementwise operations, which most small models have, and in products
+# of large matrices, for which alone threads pay. A model that is between has a guess that is too high by the former,
+# which costs a compilation, and too low by the latter, which costs a core.
+_ELEMENTWISE_SECONDS, _MATMUL_SECONDS = 2e-9, 2e-10
+_STATE_SECONDS = 5e-9  # for each parameter of a chain, in all passes of a step over the state
+_STAGES_FACTOR = 2  # times as long if data come in stages
 
 _COMPILING_PAYS = 4.0  # seconds of a run in torch
 # Parameters and chains from which products of all data with all chains are faster than a compiled loop.
-_MANY_PARAMETERS, _MANY_CHAINS = 256, 4
+_MIN_PARAMETERS, _MIN_CHAINS = 256, 4
 
 
 class Costed(Protocol):
@@ -50,15 +50,16 @@ class Costed(Protocol):
 def step_seconds(method: Costed) -> float:
     """Return a guess at the seconds of a step in torch, with its overhead."""
     kernel, target = method.kernel, method.target
-    datum = _DATUM + _NARROW * target.dim
-    datum *= _IN_ROUNDS if kernel.is_sequential else 1
-    return _STEP * kernel.of_a_chain.rounds(target) + datum * method.shape.chains * kernel.reads(target)
+    datum = _DATUM_SECONDS + _ELEMENTWISE_SECONDS * target.dim
+    datum *= _STAGES_FACTOR if kernel.is_sequential else 1
+    data_seconds = datum * method.shape.chains * kernel.reads(target)
+    return _STEP_SECONDS * kernel.of_a_chain.rounds(target) + data_seconds
 
 
 def arithmetic_seconds(method: Costed) -> float:
     """Return a guess at the seconds of a step's arithmetic on one core, which threads can share."""
     dim, reads = method.target.dim, method.kernel.reads(method.target)
-    return method.shape.chains * (reads * (_DATUM + _WIDE * dim) + _STATE * dim)
+    return method.shape.chains * (reads * (_DATUM_SECONDS + _MATMUL_SECONDS * dim) + _STATE_SECONDS * dim)
 
 
 def compiling_pays(method: Costed) -> bool:
@@ -73,7 +74,7 @@ def batching_pays(method: Costed) -> bool:
     data once for all of them.
     """
     reads_all = isinstance(method.kernel.pairing, Full)
-    if not reads_all or method.target.dim < _MANY_PARAMETERS or method.shape.chains < _MANY_CHAINS:
+    if not reads_all or method.target.dim < _MIN_PARAMETERS or method.shape.chains < _MIN_CHAINS:
         return False
     offered = native_form(method.target.model, "multiplies_chains", "log_lik")
     return offered is not None and bool(offered(method.target.data.fields))

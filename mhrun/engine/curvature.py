@@ -9,13 +9,11 @@ from mhrun.engine.surface import Surface
 from mhrun.random import Draws, Purpose, Streams, derive_key
 
 _DIFFERENCE = 1e-4  # of a coordinate, relative, in a finite difference of gradients
-_FINE, _FINER = (
-    0.1,
-    0.01,
-)  # standard deviations: the largest difference of coordinates, and what a larger one becomes
+# Posterior standard deviations: the largest difference of coordinates, and what a larger one becomes.
+_MAX_DIFFERENCE_SDS, _REDUCED_DIFFERENCE_SDS = 0.1, 0.01
 _ITERATIONS = 20  # of power iteration
-_FLAT = 1e-8  # eigenvalues are at least this share of the largest
-_TINY = 1e-15  # the same of a proper mode, whose coordinates may have any units
+_MIN_SHARE = 1e-8  # of the largest eigenvalue, that the others are at least
+_MIN_SHARE_PROPER = 1e-15  # likewise at a proper mode, whose coordinates may have any units
 
 
 def hessian(surface: Surface, theta: Tensor) -> Tensor:
@@ -23,8 +21,8 @@ def hessian(surface: Surface, theta: Tensor) -> Tensor:
     steps = _DIFFERENCE * (1 + theta.double().abs())
     curvature = _differences(surface, theta, steps)
     sds = curvature.diagonal().abs().rsqrt().to(steps)
-    if bool((steps > _FINE * sds).any()):
-        curvature = _differences(surface, theta, torch.minimum(steps, _FINER * sds))
+    if bool((steps > _MAX_DIFFERENCE_SDS * sds).any()):
+        curvature = _differences(surface, theta, torch.minimum(steps, _REDUCED_DIFFERENCE_SDS * sds))
     return curvature
 
 
@@ -59,7 +57,7 @@ def is_degenerate(curvature: Tensor) -> bool:
     So it is where the density is unbounded, as in the funnel of a hierarchy, or flat.
     """
     eigenvalues = torch.linalg.eigvalsh(curvature)
-    return bool(eigenvalues.min() <= _FLAT * eigenvalues.max())
+    return bool(eigenvalues.min() <= _MIN_SHARE * eigenvalues.max())
 
 
 def spectrum(curvature: Tensor, *, proper: bool = False) -> tuple[Tensor, Tensor]:
@@ -69,13 +67,14 @@ def spectrum(curvature: Tensor, *, proper: bool = False) -> tuple[Tensor, Tensor
     """
     values, vectors = torch.linalg.eigh(curvature)
     values = values.abs()
-    return values.clamp_min(float(values.max()) * (_TINY if proper else _FLAT)).clamp_min(1e-300), vectors
+    least = float(values.max()) * (_MIN_SHARE_PROPER if proper else _MIN_SHARE)
+    return values.clamp_min(least).clamp_min(1e-300), vectors
 
 
 def units_of(curvature: Tensor) -> Tensor:
     """Return units of the coordinates in which the diagonal of a curvature is 1, (D,): 1 / sqrt(diag |H|)."""
     scales = curvature.diagonal().abs()
-    return scales.clamp_min(float(scales.max()) * _TINY**2).rsqrt()
+    return scales.clamp_min(float(scales.max()) * _MIN_SHARE_PROPER**2).rsqrt()
 
 
 def standardised(curvature: Tensor) -> Tensor:
@@ -87,5 +86,5 @@ def standardised(curvature: Tensor) -> Tensor:
 def below_mode(gradient: Tensor, curvature: Tensor) -> float:
     """Return g^T |H|^-1 g / 2, the nats by which a point is below the mode of a quadratic."""
     eigenvalues, vectors = torch.linalg.eigh(standardised(curvature))
-    eigenvalues = eigenvalues.abs().clamp_min(float(eigenvalues.abs().max()) * _FLAT)
+    eigenvalues = eigenvalues.abs().clamp_min(float(eigenvalues.abs().max()) * _MIN_SHARE)
     return float(((vectors.T @ (units_of(curvature) * gradient)) ** 2 / eigenvalues).sum()) / 2

@@ -12,7 +12,7 @@ from mhrun.errors import UserError
 from mhrun.store.blocks import done
 from mhrun.types import INFO_DTYPES
 
-_LARGE = 1e9  # bytes of a method's draws that are announced
+_ANNOUNCED_BYTES = 1e9  # bytes of a method's draws that are announced
 
 
 def check_space(methods: list[Method], folder: Path, *, force: bool = False) -> None:
@@ -76,9 +76,9 @@ def large_draws(methods: Sequence[Method]) -> list[str]:
             continue
         of_step = 8 * shape.chains * max(method.target.width, len(shape.parameters))
         need = of_step * (shape.steps // thin)
-        if need > _LARGE:
+        if need > _ANNOUNCED_BYTES:
             enough = next(k * 10**power for power in range(12) for k in (1, 2, 5)
-                          if of_step * (shape.steps // (k * 10**power)) <= _LARGE)  # fmt: skip
+                          if of_step * (shape.steps // (k * 10**power)) <= _ANNOUNCED_BYTES)  # fmt: skip
             lines.append(
                 f"{method.name}: its draws take up to {in_bytes(need)}; thin={enough} keeps "
                 f"{in_bytes(of_step * (shape.steps // enough))}, and all statistics with thin_stats={shape.stats_thin}."

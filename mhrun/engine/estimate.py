@@ -31,9 +31,10 @@ from mhrun.store.blocks import steps_done
 from mhrun.types import State
 
 _TRIED = 1.0  # seconds of a trial of a method
-_LONG = 30.0  # a first step that takes longer is not repeated: compiling and reading data take less
-_SLOW = 5.0  # likewise observations of some chains, which are not compiled
-_FEW = 4  # chains that are observed for the time of an observation of all
+# Seconds above which a first step is not repeated, as compiling and reading data take less, nor an observation of some
+# chains, which is not compiled.
+_LONG_STEP, _LONG_OBSERVATION = 30.0, 5.0
+_OBSERVED_CHAINS = 4  # chains that are observed for the time of an observation of all
 _WORTH = 60.0  # guessed duration in seconds above which a run is tried
 _COMPILED_FACTOR = 20.0  # a compiled loop is so many times faster than the guess, which is of torch
 
@@ -216,7 +217,7 @@ def _pace_of_steps(
             spent = 0.0
             continue
         # The first time may include compilation, which takes minutes for a graph
-        if first_time and (spent < _LONG or executor.name == GRAPH):
+        if first_time and (spent < _LONG_STEP or executor.name == GRAPH):
             spent, first_time = 0.0, False
             continue
         if size < count:
@@ -260,10 +261,11 @@ def _observation_seconds(method: Method, monitor: Monitor, step: int, state: Sta
         return _timed(method, monitor, step, theta[:count], some_valid)
 
     least = monitor.together
-    few = -(-_FEW // least) * least
-    is_slow = seconds(least) * chains / least > _SLOW  # the first time may include reading the data
+    few = -(-_OBSERVED_CHAINS // least) * least
+    # The first time may include reading the data.
+    is_slow = seconds(least) * chains / least > _LONG_OBSERVATION
     for count in (least, few) if is_slow else (few,):
-        if count < chains and (found := seconds(count) * chains / count) > _SLOW:
+        if count < chains and (found := seconds(count) * chains / count) > _LONG_OBSERVATION:
             return found
     return seconds(chains)
 

@@ -33,10 +33,10 @@ from mhrun.store.reference import prepare_reference
 from mhrun.store.sharing import ANY_STEPS_DIGEST, DIGEST, STEPS, steps_of
 from mhrun.types import INFO_DTYPES, Controls, Record
 
-_LONG = 10.0  # seconds left from which on it is reported that all chains have stopped
+_STOPPED_SECONDS = 10.0  # left, above which it is reported that all chains have stopped
 _SILENT_SECONDS = 1.0  # of compilation before it is reported
 _CHUNK_SECONDS = 0.25  # seconds between updates of progress and checks for a stop
-_BLOCK_SHARE = 0.05  # largest share of the time spent on writing states
+_MAX_WRITING_SHARE = 0.05  # largest share of the time spent on writing states
 
 
 def run_method(
@@ -134,7 +134,7 @@ def _to_the_end(
 
         seconds_left = (total - position.step) * (time.monotonic() - began) / size
         all_stopped = not method.kernel.decides and bool(record["diverging"][:, -1].all())
-        if all_stopped and not have_stopped and seconds_left > _LONG:
+        if all_stopped and not have_stopped and seconds_left > _STOPPED_SECONDS:
             have_stopped = True
             watcher.note(
                 f"{method.name}: all chains have become non-finite by step {position.step:,}, and the steps that are "
@@ -151,7 +151,7 @@ def _to_the_end(
             writer.commit(position.checkpoint())
             last_block = time.monotonic()
             if settings.block_seconds:  # 0: after each stretch of steps
-                wait = max(settings.block_seconds, (last_block - now) / _BLOCK_SHARE)
+                wait = max(settings.block_seconds, (last_block - now) / _MAX_WRITING_SHARE)
         if ended:
             break
         if stopping:

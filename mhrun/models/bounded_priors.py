@@ -39,7 +39,7 @@ from torch.nn.functional import logsigmoid
 
 LogDensity = Callable[[Tensor], Tensor]
 
-_FAR = 30.0  # from where on sigmoid(u) is 1 to rounding
+_SATURATED = 30.0  # u above which sigmoid(u) is 1 to rounding
 
 
 def density_of(prior: object, transform: Transform | None) -> LogDensity | None:
@@ -81,8 +81,9 @@ def _beta(prior: Beta, u: Tensor) -> Tensor:
 def _kumaraswamy(prior: Kumaraswamy, u: Tensor) -> Tensor:
     a, b = prior.concentration1.to(u), prior.concentration0.to(u)
     log_power = a * logsigmoid(u)  # of x^a
-    near = (-torch.expm1(a * logsigmoid(u.clamp(max=_FAR)))).log()  # log(1 - x^a), which is log a - u far out
-    rest = torch.where(u > _FAR, a.log() - u, near)
+    # log(1 - x^a), which is log a - u far out
+    near = (-torch.expm1(a * logsigmoid(u.clamp(max=_SATURATED)))).log()
+    rest = torch.where(u > _SATURATED, a.log() - u, near)
     return a.log() + b.log() + log_power + (b - 1) * rest + logsigmoid(-u)
 
 

@@ -25,8 +25,9 @@ _STARTS = ("normal", "uniform", "zeros")
 # Rows converted at once: converted rows stay in the processor's cache, which halves the time of a pass.
 _TILE = 256
 _PART = 8192  # rows of one part of a full-data sum
-_MANY = 1024  # points with one datum each, as for gradients of single data, above which there is no loop over them
-_FEW = 64  # data of a chain up to which float64 products of all chains are one batched product
+# Points with one datum each, as for gradients of single data, up to which products are computed point by point.
+_MAX_LOOPED_POINTS = 1024
+_MAX_BATCHED_DATA = 64  # data of a chain up to which float64 products of all chains are one batched product
 
 
 class Logistic(Weights):
@@ -105,9 +106,9 @@ class Logistic(Weights):
         if len(x) == 1:
             tiles = (x[0],) if x.is_cuda else x[0].split(_TILE)
             products = torch.cat([weights @ tile.to(kind).T for tile in tiles], dim=1)
-        elif kind == torch.float64 and x.shape[1] <= _FEW:
+        elif kind == torch.float64 and x.shape[1] <= _MAX_BATCHED_DATA:
             products = predictor(weights, x)
-        elif x.shape[1] == 1 and len(x) > _MANY:
+        elif x.shape[1] == 1 and len(x) > _MAX_LOOPED_POINTS:
             products = (x[:, 0].to(kind) * weights).sum(-1, keepdim=True)
         elif x.is_cuda:
             products = torch.bmm(x.to(kind), weights[:, :, None])[..., 0]

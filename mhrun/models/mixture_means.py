@@ -24,8 +24,8 @@ from mhrun.types import Bounds, Field, Reference, Rows
 # Half the width of a bin in standard deviations of a component, and nodes per bin. Exact to about 1e-11 a datum as
 # long as the means are within five standard deviations of each other; see `compress`.
 _HALF_WIDTH, _NODES = 0.25, 16
-_LARGEST = 660.0  # exponent whose products and quotients are still numbers in float64
-_WIDE = 16  # number of means from which a compiled pass over the nodes pays
+_MAX_EXPONENT = 660.0  # whose products and quotients are still numbers in float64
+_MIN_COMPILED_MEANS = 16  # number of means from which a compiled pass over the nodes pays
 
 
 class MixtureMeans:
@@ -116,7 +116,7 @@ class MixtureMeans:
 
     def full_value_and_grad(self, data: Rows) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         """Return theta (C, D) -> the sum over all data (C,) and its gradient (C, D), from the nodes."""
-        if self.dim < _WIDE or data["x"].device.type != "cpu" or not available():
+        if self.dim < _MIN_COMPILED_MEANS or data["x"].device.type != "cpu" or not available():
             return self._value_and_grad(data)
         native = self.native(data, full=True)
 
@@ -299,7 +299,7 @@ def _score(args: Any, weights: Any, theta: Any, grad: Any, values: Any) -> Any:
     """Return sum_j weights_j l(node_j); fill grad (D,) with its gradient and values (nodes,) with l(node_j)."""
     v, half_width, centres, offsets, base = args[1], args[5], args[6], args[7], args[9]
     dim, bins, order = len(theta), len(centres), len(offsets)
-    if _largest_exponent(args, theta) > _LARGEST:
+    if _largest_exponent(args, theta) > _MAX_EXPONENT:
         return _plain_score(args, weights, theta, grad, values)
     coarse, fine = np.empty((bins, dim)), np.empty((order, dim))
     ratio, scaled, part_grad = np.empty(dim), np.empty((order, dim)), np.empty(dim)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from mhrun.errors import Refusal
 
-_MOST = 10**7  # their names alone take more than half a gigabyte
+_MAX_NAMES = 10**7  # their names alone take more than half a gigabyte
 
 
 def numbered(dim: int) -> tuple[str, ...]:
@@ -16,8 +16,8 @@ def numbered(dim: int) -> tuple[str, ...]:
     Raises:
         Refusal: more than 10^7.
     """
-    if dim > _MOST:
-        raise Refusal(f"dim = {dim:,} parameters are too many to be named; choose at most {_MOST:,}.")
+    if dim > _MAX_NAMES:
+        raise Refusal(f"dim = {dim:,} parameters are too many to be named; choose at most {_MAX_NAMES:,}.")
     return tuple(f"theta[{d}]" for d in range(dim))
 
 

@@ -19,7 +19,7 @@ from mhrun.numbers import is_whole
 
 _TAKEN = ("chain", "draw", "step")
 _SETTINGS = ("shape", "prior", "constraint", "dims")
-_MANY = 4
+_MAX_SHOWN = 4  # numbers of a setting of a prior; of more its shape is shown
 _TRIED = 200  # points on which a constraint is compared with the support of its prior
 
 
@@ -123,7 +123,7 @@ def _describe_prior(prior: Distribution) -> str:
     keys = [key for key in prior.arg_constraints if key in vars(prior)] or list(prior.arg_constraints)
     values = {key: getattr(prior, key) for key in keys}
     numbers = ", ".join(
-        f"{key}={_shown(value)}" if value.numel() <= _MANY else f"{key}: {list(value.shape)}"
+        f"{key}={_shown(value)}" if value.numel() <= _MAX_SHOWN else f"{key}: {list(value.shape)}"
         for key, value in values.items()
         if isinstance(value, Tensor)
     )

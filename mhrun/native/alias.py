@@ -11,7 +11,7 @@ import numpy.typing as npt
 from mhrun.array_types import Float64Array
 from mhrun.native.compiler import Piece, available, compiled
 
-_FEW = 20_000  # weights up to which compiling does not pay
+_MAX_INTERPRETED = 20_000  # weights up to which compiling does not pay
 
 
 def alias_table(weights: npt.ArrayLike) -> tuple[Float64Array, npt.NDArray[np.int64]]:
@@ -24,7 +24,7 @@ def alias_table(weights: npt.ArrayLike) -> tuple[Float64Array, npt.NDArray[np.in
     total = share.sum()
     share = share * (len(share) / total) if total > 0 else np.ones_like(share)
     other = np.arange(len(share))
-    fill = _fill if len(share) <= _FEW or not available() else _compiled_fill()
+    fill = _fill if len(share) <= _MAX_INTERPRETED or not available() else _compiled_fill()
     fill(share, other, np.empty(len(share), np.int64))
     return share, other
 

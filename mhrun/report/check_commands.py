@@ -14,7 +14,7 @@ import yaml
 from mhrun.build import trusted
 from mhrun.paths import CONF, user_folders
 
-_MOST = 2000  # the data of `mhrun check`, and the largest minibatch that it can test
+_MAX_DATA = 2000  # the data of `mhrun check`, and the largest minibatch that it can test
 
 
 def check_commands(kernel: Any) -> Iterator[str]:
@@ -36,7 +36,7 @@ def check_commands(kernel: Any) -> Iterator[str]:
 
 def _can_be_set(key: str, value: Any) -> bool:
     """Return whether a check takes a setting: its minibatch size is a number, of fewer data than it has."""
-    return key[:1] != "_" and (key != "m" or (type(value) is int and 0 < value <= _MOST))
+    return key[:1] != "_" and (key != "m" or (type(value) is int and 0 < value <= _MAX_DATA))
 
 
 def _written(value: Any) -> str:

@@ -9,9 +9,9 @@ import numpy as np
 
 from mhrun.array_types import Float64Array
 
-_FAR = 6  # times the median width or height of densities, beyond which an axis has no room for one
+_MAX_MEDIANS = 6  # times the median width or height of densities, beyond which an axis has no room for one
 _SMOOTHED = 1 << 20  # draws of a smoothed density, at most
-_FEWEST = 100  # draws that its width is found from, where they are worth fewer
+_MIN_DRAWS = 100  # draws that its width is found from, where they are worth fewer
 _BINS = 512
 
 Curve = tuple[Float64Array, Float64Array]  # x and y
@@ -22,7 +22,7 @@ def axis_ends(x: Sequence[Float64Array]) -> tuple[float, float]:
     ends = np.array([(values.min(), values.max()) for values in x])
     widths, middles = ends[:, 1] - ends[:, 0], ends.mean(axis=1)
     width, middle = np.quantile([widths, middles], 0.5, axis=1, method="lower")
-    near = (widths <= _FAR * width) & (np.abs(middles - middle) <= _FAR * width)
+    near = (widths <= _MAX_MEDIANS * width) & (np.abs(middles - middle) <= _MAX_MEDIANS * width)
     if not near.any():  # no two methods agree on where the draws are
         near[:] = True
     low, high = ends[near, 0].min(), ends[near, 1].max()
@@ -33,7 +33,7 @@ def axis_ends(x: Sequence[Float64Array]) -> tuple[float, float]:
 def axis_height(curves: Sequence[Curve]) -> float:
     """Return the top of an axis for densities, which the spike of a chain that does not move leaves."""
     tops = np.array([y.max() for _, y in curves])
-    return 1.05 * float(min(tops.max(), _FAR * np.quantile(tops, 0.5, method="higher")))
+    return 1.05 * float(min(tops.max(), _MAX_MEDIANS * np.quantile(tops, 0.5, method="higher")))
 
 
 def smoothed_density(values: Float64Array, ess: float = np.nan) -> Curve:
@@ -52,7 +52,7 @@ def smoothed_density(values: Float64Array, ess: float = np.nan) -> Curve:
     sd = min(values.std(), (np.subtract(*np.quantile(values, [0.75, 0.25])) or np.inf) / 1.34)
     sd = sd or max(1e-12, 1e-9 * abs(low))  # chains that never move have no width
     width = 0.9 * sd * len(values) ** -0.2
-    independent = values[:: max(1, int(len(values) / max(ess, _FEWEST)))] if ess > 0 else values
+    independent = values[:: max(1, int(len(values) / max(ess, _MIN_DRAWS)))] if ess > 0 else values
     independent = np.unique(independent)  # not what chains repeat where candidates are rejected
     if len(independent) > 1:
         from arviz_stats.base import array_stats  # slow to import

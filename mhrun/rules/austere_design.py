@@ -46,7 +46,7 @@ DESIGNS = tuple(Design(m, epsilon) for m in SIZES for epsilon in EPSILONS)
 
 _CELLS = 100
 _GONE = 1e-14  # remaining mass below which a walk has ended
-_FEW = 25  # values of mu_std at a time; larger products would be split over BLAS threads and run slower
+_MU_AT_ONCE = 25  # values of mu_std; larger products would be split over BLAS threads and run slower
 
 
 class Profile(NamedTuple):
@@ -78,8 +78,8 @@ def profile(n_data: int, m: int, epsilon: float, mu_std: npt.ArrayLike, cells: i
         raise Refusal(f"The design m = {m}, epsilon = {epsilon:g} is invalid: m >= 1 and 0 < epsilon < 0.5.")
     mu = np.abs(np.atleast_1d(np.asarray(mu_std, np.float64)))
     error, stages = np.zeros_like(mu), np.ones_like(mu)
-    for start in range(0, len(mu), _FEW):
-        part = slice(start, start + _FEW)
+    for start in range(0, len(mu), _MU_AT_ONCE):
+        part = slice(start, start + _MU_AT_ONCE)
         for wrong, undecided in _walk(n_data, m, epsilon, mu[part], cells):
             error[part] += wrong
             stages[part] += undecided

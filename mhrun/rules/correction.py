@@ -44,8 +44,8 @@ __all__ = [
 
 # Default lambda and half width of the grid in steps.
 _DEFAULTS = {"paper": (10.0, 4000), "nnls": (1e-6, 160)}
-_MOST_WRONG = 0.01  # error of the acceptance probability up to which a table is taken
-_WIDEST = 10**6  # largest half width of a grid in steps
+_MAX_ERROR = 0.01  # error of the acceptance probability up to which a table is taken
+_MAX_HALF_WIDTH = 10**6  # of a grid, in steps
 _VERSION = 1  # version of the solver; cached files of another version are computed again
 
 
@@ -74,8 +74,8 @@ def correction(
     lam = _DEFAULTS[kind][0] if lam is None else float(lam)
     half = _DEFAULTS[kind][1] if half_width_steps is None else half_width_steps
     check_sigma(sigma)
-    if half > _WIDEST:
-        raise Refusal(f"half_width_steps = {half} makes too fine a grid; choose at most {_WIDEST:,}.")
+    if half > _MAX_HALF_WIDTH:
+        raise Refusal(f"half_width_steps = {half} makes too fine a grid; choose at most {_MAX_HALF_WIDTH:,}.")
 
     def solve() -> dict[str, npt.NDArray[np.float64]]:
         solved = ridge(sigma, lam, half) if kind == "paper" else nonnegative(sigma, lam, half / REACH)
@@ -175,13 +175,13 @@ def table(
     if terms is not None:
         raise Refusal(f"terms = {terms} needs density = 'series'; choose that one, or leave terms out.")
     solved = correction(density, root(variance), lam, half_width_steps)
-    if (error := solved.error) > _MOST_WRONG:
+    if (error := solved.error) > _MAX_ERROR:
         remedies = ["a smaller variance", "density = 'nnls'"][: 1 + (density != "nnls")]
         given = {"lam": lam, "half_width_steps": half_width_steps}
         remedies += [f"no {name}" for name, value in given.items() if value is not None]
         raise Refusal(
             f"with a noise of variance {variance:g} the correction of density = {density!r} makes acceptance "
-            f"probabilities wrong by up to {error:.2g}, more than {_MOST_WRONG:g}; choose {' or '.join(remedies)}."
+            f"probabilities wrong by up to {error:.2g}, more than {_MAX_ERROR:g}; choose {' or '.join(remedies)}."
         )
     return quantiles(solved)
 

@@ -37,10 +37,10 @@ SHORTER = "shorter.nc"
 """Among the blocks: the trace of a run with fewer steps, which has the draws of the first block."""
 SHORTER_DIGEST = "shorter_digest"
 """In that block: the SHA-256 of this trace."""
-_MOST_KEPT = 1 << 26  # bytes of a state that is kept
+_MAX_KEPT_STATE = 1 << 26  # bytes of a state that is kept
 _NAME = re.compile(r"\d{1,18}-\d{1,18}\.npz")
 # Bytes of a state above which only the last blocks keep it: that of a network would fill the disk
-_LARGE = 1 << 20
+_LARGE_STATE = 1 << 20
 _LIGHT = "light"  # suffix of a block without a state
 _TOTAL = "total/"
 _OUTPUT_PREFIXES = (_TOTAL, "draw/", "metrics/")  # prefix of what a block holds besides the state
@@ -180,7 +180,7 @@ class TraceWriter:
         path = self._blocks / block_name(self._pending_from, stop)
         write_whole(path, lambda file: np.savez(file, **content))  # type: ignore[arg-type]
         self._pending, self._monitored, self._pending_from, self._bytes = [], [], stop, 0
-        if sum(array.nbytes for array in checkpoint.arrays.values()) > _LARGE:
+        if sum(array.nbytes for array in checkpoint.arrays.values()) > _LARGE_STATE:
             for older in self._sorted()[:-2][-1:]:
                 self._lighten(older)
 
@@ -270,7 +270,7 @@ class TraceWriter:
         """Keep the state after the last step, unless it is large, for a run with more steps."""
         last = load_block(self._sorted()[-1]) or {}
         state = {key: value for key, value in last.items() if not key.startswith(("draw/", "metrics/"))}
-        if last and _LIGHT not in last and sum(value.nbytes for value in state.values()) <= _MOST_KEPT:
+        if last and _LIGHT not in last and sum(value.nbytes for value in state.values()) <= _MAX_KEPT_STATE:
             state.pop(SHORTER_DIGEST, None)
             write_whole(self.folder / LAST, lambda file: np.savez(file, **state))  # type: ignore[arg-type]
 

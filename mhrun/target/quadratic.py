@@ -12,10 +12,10 @@ from mhrun.target.reference import prior_derivatives
 from mhrun.target.surrogate import Surrogate
 from mhrun.types import Model
 
-# Posterior standard deviations at which the prior is compared with its expansion, and the points at each
-_FAR, _POINTS = (0.3, 1.0, 2.0, 3.0, 4.0, 6.0, 10.0, 30.0, 1000.0), 8
-_CLOSE = 1e-6  # relative
-_ROUNDED = 64  # units in the last place that a log-prior may be off by rounding
+# Posterior standard deviations at which the prior is compared with its expansion, and the random directions at each
+_DISTANCES, _DIRECTIONS = (0.3, 1.0, 2.0, 3.0, 4.0, 6.0, 10.0, 30.0, 1000.0), 8
+_TOLERANCE = 1e-6  # relative
+_ROUNDING_ULPS = 64  # units in the last place that a log-prior may be off by rounding
 
 
 class Quadratic(NamedTuple):
@@ -79,8 +79,8 @@ def _check_quadratic(
 ) -> None:
     """Compare the log-prior with its expansion near and far from the reference."""
     generator = torch.Generator().manual_seed(0)
-    for distance in _FAR:
-        direction = torch.randn(_POINTS, len(reference), generator=generator, dtype=torch.float64).to(
+    for distance in _DISTANCES:
+        direction = torch.randn(_DIRECTIONS, len(reference), generator=generator, dtype=torch.float64).to(
             reference.device
         )
         step = distance * direction @ root.T
@@ -89,8 +89,8 @@ def _check_quadratic(
         linear, square = step @ gradient, 0.5 * ((step @ hessian) * step).sum(-1)
         size = linear.abs() + square.abs() + change.abs()
         # Log-priors have their constants, whose sum over many parameters may be far larger than the change
-        rounding = _ROUNDED * torch.finfo(ends.dtype).eps * (ends.abs() + begin.abs()).double()
-        is_close = (change - linear - square).abs() <= _CLOSE * size + rounding + 1e-12
+        rounding = _ROUNDING_ULPS * torch.finfo(ends.dtype).eps * (ends.abs() + begin.abs()).double()
+        is_close = (change - linear - square).abs() <= _TOLERANCE * size + rounding + 1e-12
         if not bool((is_close & change.isfinite()).all()):
             raise UserError(
                 "the zig-zag sampler needs a normal or a flat prior, whose gradient is linear, without an edge; choose "

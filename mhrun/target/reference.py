@@ -18,14 +18,14 @@ from mhrun.native import native_form
 from mhrun.target.first_point import first_point
 from mhrun.types import Model, Rows
 
-_FEW = 20_000  # data on which the search begins
+_SEARCH_DATA = 20_000  # data on which the search begins
 _VALUES = 1 << 22  # most data values times chains in memory
 # Rows of a part for second derivatives: those of a sum of slices cost their number times their size
 _ROWS = 1 << 13
 _ITERATIONS = 500
 _NEWTON = 12  # steps on all data, at most
 _SINGULAR = 1e-13  # times D: eigenvalues of a standardised Hessian that are 0 but for rounding
-_OFF = 1e-3  # from where the model has chains begin
+_START_SD = 1e-3  # of the normal offset from where the model has chains begin
 _SCALINGS = 4  # searches in other units, at most
 # Posterior standard deviations from the mode at which no Newton step is needed, and at which a point is a reference.
 _CLOSE, _NEAR = 1e-2, 1.0
@@ -58,10 +58,10 @@ def low_energy(model: Model, data: Dataset) -> Tensor:
         UserError: the log posterior is not finite where the search begins, or has no gradient.
     """
     theta = first_point(model, data.device).cpu().numpy()[0]
-    theta = theta + _OFF * np.random.default_rng(0).standard_normal(len(theta))
+    theta = theta + _START_SD * np.random.default_rng(0).standard_normal(len(theta))
     units = np.ones_like(theta)
     with _differentiated():
-        for size in sorted({min(_FEW, data.n), data.n}):
+        for size in sorted({min(_SEARCH_DATA, data.n), data.n}):
             theta = _search(_Energy(model, data, size), theta, units)
     return torch.from_numpy(theta).to(data.device)
 
@@ -109,7 +109,7 @@ def _search_result(model: Model, data: Dataset) -> LaplaceMode:
             return end.mode._replace(n_grad=cost)
         if scaling < _SCALINGS:
             theta, units = end.theta, _units(model, data, end.theta)
-            cost += min(_FEW, data.n) * len(theta)
+            cost += min(_SEARCH_DATA, data.n) * len(theta)
     raise _no_mode()
 
 
@@ -123,7 +123,7 @@ class _End(NamedTuple):
 
 def _attempt(model: Model, data: Dataset, theta: np.ndarray, units: np.ndarray) -> _End:
     """Search for the mode from theta (D,), by L-BFGS on coordinates theta / units."""
-    few_data, all_data = _Energy(model, data, min(_FEW, data.n)), _Energy(model, data, data.n)
+    few_data, all_data = _Energy(model, data, min(_SEARCH_DATA, data.n)), _Energy(model, data, data.n)
     theta = _search(few_data, theta, units)
     cost = few_data.evaluated
     if few_data.size < data.n:
@@ -155,7 +155,7 @@ def _attempt(model: Model, data: Dataset, theta: np.ndarray, units: np.ndarray) 
 
 def _units(model: Model, data: Dataset, theta: np.ndarray) -> np.ndarray:
     """Return 1 / sqrt(diag |H|), with the Hessian H of the log posterior at theta (D,)."""
-    point, size = torch.from_numpy(theta).to(data.device), min(_FEW, data.n)
+    point, size = torch.from_numpy(theta).to(data.device), min(_SEARCH_DATA, data.n)
     hessian = hessian_of_sum(model, data, point, size) * (data.n / size) + prior_derivatives(model, point)[1]
     curvatures = hessian.diagonal().abs().nan_to_num(0.0, posinf=0.0).cpu().numpy()
     # A coordinate without curvature, or a point without any, leaves nothing to scale by.

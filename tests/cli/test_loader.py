@@ -104,7 +104,7 @@ def test_files_are_put_together_once_for_all_values(counted):
 
 
 def test_the_compositions_used_last_are_kept(counted, monkeypatch):
-    monkeypatch.setattr(loader, "_MOST", 2)
+    monkeypatch.setattr(loader, "_MAX_CACHED", 2)
     first, second, third = ((GMM, f"rule@methods.mint.kernel.rule={rule}") for rule in RULES)
     for overrides in (first, second, first, third, first, second):
         loaded(loader.Loader, overrides)

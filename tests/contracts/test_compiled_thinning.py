@@ -219,6 +219,6 @@ def test_alias_tables_have_the_weights(weights):
 def test_compiled_alias_tables_are_equal(monkeypatch):
     weights = np.random.default_rng(2).gamma(0.5, size=500)
     plain = alias_table(weights)
-    monkeypatch.setattr("mhrun.native.alias._FEW", 10)
+    monkeypatch.setattr("mhrun.native.alias._MAX_INTERPRETED", 10)
     for one, two in zip(alias_table(weights), plain, strict=True):
         assert one == pytest.approx(two, abs=1e-12)

@@ -140,7 +140,7 @@ def test_a_folder_that_cannot_be_written_is_reported(served, tmp_path, capsys):
 @pytest.mark.parametrize("damage", ["cut", "flip", "bomb", "empty", "other", "no gzip"])
 def test_a_damaged_or_hostile_file_is_refused_and_stays(served, monkeypatch, damage):
     """A bomb of 64 MB in 64 kB is not read to its end."""
-    monkeypatch.setattr(files, "_MOST", 1 << 20)
+    monkeypatch.setattr(files, "_MAX_BYTES", 1 << 20)
     place = served("good")
     files.ensure("ours", place.parent)
     good = FILES["one.gz"]

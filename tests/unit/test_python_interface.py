@@ -424,7 +424,7 @@ def test_a_long_call_reports_progress(monkeypatch, capsys, tmp_path):
     assert "left" not in call()  # it takes less time than passes between two lines
     monkeypatch.setattr("mhrun.engine.call.progress._EVERY", 0.0)
     assert re.search(r"mhrun: step [\d,]+ of 1,000 \(\d+%\), \d+ s left", call())
-    monkeypatch.setattr("mhrun.engine.call.progress._LONG", -1.0)
+    monkeypatch.setattr("mhrun.engine.call.progress._UNSAVED_SECONDS", -1.0)
     assert call().count("with folder= a run that ends early is kept") == 1
     assert "folder=" not in call(folder=str(tmp_path / "kept"))
     assert call(progress=False) == ""

@@ -44,7 +44,7 @@ def assert_mode(found, x, y):
 
 @pytest.mark.parametrize("n", [1, 300, FEW, MANY])
 def test_the_mode_of_few_and_of_many_data(monkeypatch, n):
-    monkeypatch.setattr(reference, "_FEW", FEW)
+    monkeypatch.setattr(reference, "_SEARCH_DATA", FEW)
     x, y = observed(n)
     found = find_reference(Logistic(4, 1.0, "zeros"), Dataset.of({"x": x, "y": y}))
     assert_mode(found, x, y)
@@ -56,7 +56,7 @@ def test_the_mode_of_few_and_of_many_data(monkeypatch, n):
 @pytest.mark.parametrize("scales", [(1e3, 1e-3), (1e6, 1e6), (1e4, 1.0)])
 def test_the_mode_of_features_in_other_units(monkeypatch, n, scales, rng):
     """L-BFGS stops at its first step for the largest; the posterior is that of the standardised features."""
-    monkeypatch.setattr(reference, "_FEW", FEW)
+    monkeypatch.setattr(reference, "_SEARCH_DATA", FEW)
     scales = np.array([1.0, *scales])
     z = np.column_stack([np.ones(n), rng.normal(size=(n, 2))])
     y = rng.poisson(np.exp(z @ [0.3, 0.5, 0.5])).astype(float)
@@ -82,7 +82,7 @@ def test_a_copy_of_a_feature_has_no_mode(seed):
 
 def test_newton_steps_that_lead_astray_are_left(monkeypatch):
     """Among the data of the first search no more than one has the last feature."""
-    monkeypatch.setattr(reference, "_FEW", FEW)
+    monkeypatch.setattr(reference, "_SEARCH_DATA", FEW)
     x, y = observed(MANY, common=0.5)
     x[np.arange(FEW) * MANY // FEW, 3] = 0.0
     searched = []
@@ -97,7 +97,7 @@ def test_newton_steps_that_lead_astray_are_left(monkeypatch):
 
 def test_a_curvature_that_is_none_leaves_the_search_to_all_data(monkeypatch):
     """The first data say nothing of theta, and its prior is flat."""
-    monkeypatch.setattr(reference, "_FEW", 10)
+    monkeypatch.setattr(reference, "_SEARCH_DATA", 10)
     x = np.arange(40.0)
     x[::4] = np.nan
     data = Dataset.of(np.nan_to_num(x, nan=-1.0))

@@ -183,7 +183,7 @@ def test_totals_do_not_depend_on_how_steps_are_cut_into_blocks(tmp_path):
 
 
 def test_a_large_state_is_kept_in_the_last_two_blocks_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr("mhrun.store.blocks._LARGE", 8)
+    monkeypatch.setattr("mhrun.store.blocks._LARGE_STATE", 8)
     shape = Shape(2, ("a", "b"), 4, 50, 1)
     one, two = tmp_path / "whole", tmp_path / "damaged"
     written(one, shape, [9, 20, 37, 54])
@@ -198,7 +198,7 @@ def test_a_large_state_is_kept_in_the_last_two_blocks_alone(tmp_path, monkeypatc
 
 
 def test_with_no_state_left_a_run_begins_anew(tmp_path, monkeypatch):
-    monkeypatch.setattr("mhrun.store.blocks._LARGE", 8)
+    monkeypatch.setattr("mhrun.store.blocks._LARGE_STATE", 8)
     shape, messages = Shape(2, ("a", "b"), 4, 50, 1), []
     written(tmp_path, shape, [9, 20, 37, 54], stop_at=37)
     sorted((tmp_path / "blocks").glob("*.npz"))[1].write_bytes(b"")

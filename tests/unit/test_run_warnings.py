@@ -547,7 +547,7 @@ def test_a_tail_without_moments_is_named(distribution, is_heavy):
 
 @pytest.mark.parametrize(("step_size", "times"), [(1e3, 1), ([1e3, 1e-3], 0)])
 def test_a_long_run_reports_at_once_that_all_chains_have_stopped(step_size, times, monkeypatch, capsys):
-    monkeypatch.setattr("mhrun.engine.run_method._LONG", -1.0)
+    monkeypatch.setattr("mhrun.engine.run_method._STOPPED_SECONDS", -1.0)
     data = torch.linspace(-1, 1, 100, dtype=torch.float64)
     with pytest.warns(UserWarning, match="chains became non-finite"):
         mhrun.sample(

@@ -117,7 +117,7 @@ def test_a_run_that_pays_for_compilation_begins_anew(monkeypatch, tmp_path):
 
 
 def test_a_state_that_is_not_kept_cannot_go_on(monkeypatch):
-    monkeypatch.setattr("mhrun.store.blocks._MOST_KEPT", 0)
+    monkeypatch.setattr("mhrun.store.blocks._MAX_KEPT_STATE", 0)
     trace, lines = call(ess=400)
     assert draws(trace).shape[1] == 100
     assert any("is not reached in 100 steps" in line and "Raise steps" in line for line in lines)

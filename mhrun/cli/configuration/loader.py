@@ -24,7 +24,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-_MOST = 64  # compositions that are kept
+_MAX_CACHED = 64  # compositions that are kept
 _SEARCH_PATH = "hydra.searchpath"
 _Key = tuple[Any, ...]
 _bundled_compositions: dict[_Key, DictConfig] = {}  # bundled files do not change during a run
@@ -68,7 +68,7 @@ class Loader(ConfigLoaderImpl):  # type: ignore[misc]
         if key in cache:
             cache[key] = cache.pop(key)  # the last used is the last
         else:
-            if len(cache) >= _MOST:
+            if len(cache) >= _MAX_CACHED:
                 del cache[next(iter(cache))]
             with _choices_on_demand():
                 cache[key] = super().load_configuration(

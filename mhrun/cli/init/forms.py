@@ -13,10 +13,10 @@ from mhrun.errors import UserError, nearest
 CENTRED, NONCENTRED = "centred", "noncentred"
 # Variance between groups, over the squared standard error of a group's mean, from which the effects are nearly
 # independent of their spread a posteriori. Without any effect, three groups exceed it with probability 0.7 %.
-_CLEAR = 4.0
-_ITERATIONS = 10  # of Newton's method, for the regression without groups
-_PRECISION = 1e-2  # of a weight a priori, so that this regression exists for separable data
-_WIDEST = 200  # features up to which groups are compared at equal features
+_MIN_VARIANCE_RATIO = 4.0
+_NEWTON_STEPS = 10  # of Newton's method, for the regression without groups
+_PRIOR_PRECISION = 1e-2  # of a weight a priori, so that this regression exists for separable data
+_MAX_FEATURES = 200  # features up to which groups are compared at equal features
 
 
 def is_centred(form: str | None, kind: str, data: Dataset, column: str) -> bool:
@@ -43,7 +43,7 @@ def differ_clearly(kind: str, data: Dataset, column: str) -> bool:
     fields = {name: field.double().numpy() for name, field in data.fields.items()}
     codes, n = fields[column].astype(np.int64), len(fields[column])
     x = fields.get("x")
-    x = np.empty((n, 0)) if x is None or x.shape[1] > _WIDEST else x
+    x = np.empty((n, 0)) if x is None or x.shape[1] > _MAX_FEATURES else x
     sizes = fields.get("exposure", fields.get("trials", np.ones(n)))
     residuals, information = _without_groups(kind, fields["y"], x, sizes)
     weights: Float64Array = np.bincount(codes, information).astype(np.float64)
@@ -57,7 +57,7 @@ def differ_clearly(kind: str, data: Dataset, column: str) -> bool:
     mean = np.average(effects, weights=weights)
     excess = float((weights * (effects - mean) ** 2).sum()) - (count - 1)
     between = excess / float(weights.sum() - (weights**2).sum() / weights.sum())
-    return between > _CLEAR * float(np.median(1 / weights))
+    return between > _MIN_VARIANCE_RATIO * float(np.median(1 / weights))
 
 
 def _without_groups(
@@ -72,10 +72,10 @@ def _without_groups(
     y = (y > 0).astype(float) if kind == "logistic" else y
     if kind == "Poisson":
         weights[0] = np.log(max(y.sum(), 0.5) / sizes.sum())
-    for _ in range(_ITERATIONS):
+    for _ in range(_NEWTON_STEPS):
         mean, information = _moments(kind, design @ weights, sizes)
-        precision = design.T @ (information[:, None] * design) + _PRECISION * np.eye(len(weights))
-        weights = weights + np.linalg.solve(precision, design.T @ (y - mean) - _PRECISION * weights)
+        precision = design.T @ (information[:, None] * design) + _PRIOR_PRECISION * np.eye(len(weights))
+        weights = weights + np.linalg.solve(precision, design.T @ (y - mean) - _PRIOR_PRECISION * weights)
     mean, information = _moments(kind, design @ weights, sizes)
     return y - mean, information
 

@@ -16,13 +16,13 @@ from mhrun.data.dataset import Dataset
 from mhrun.data.table_facts import describe_missing, features_of, left_out
 from mhrun.models.dispersion import dispersion_warnings
 
-_FEW = 10  # values of a feature up to which they may be labels
-_INFLATION = 100.0  # of the variance of a weight by other features, from which it is named: R^2 above 0.99
+_MAX_LABELS = 10  # values of a feature up to which they may be labels
+_MAX_INFLATION = 100.0  # of the variance of a weight by other features; it is named above, at R^2 > 0.99
 _NAMED = 3  # features of a line
 _BULK = (0.1, 0.9)  # quantiles of a feature
-_NARROW = 0.1  # sd between them, below which few values make the sd
+_MIN_BULK_SD = 0.1  # standard deviations of the feature between them, below which a few far values make these
 _ROUNDED = 1e-6  # by what an outcome in its own units may be off
-_WIDEST = 2_000  # features up to which their correlations are computed
+_MAX_CORRELATED = 2_000  # features up to which their correlations are computed
 _GROUPS = 1_000  # by which counts are judged
 _TOLERANCE = 1e-10  # of a gradient of the mean loss, which is small where events are rare; Newton's method is quadratic
 _ROWS = 100_000  # of which relations between columns are computed
@@ -66,7 +66,7 @@ def _whole_numbers(data: Dataset) -> Iterator[str]:
                 f"{name} has a different whole number in each row: if it is a label, {list_setting('exclude', [name])} "
                 "leaves it out"
             )
-        elif 2 < len(values) <= _FEW:
+        elif 2 < len(values) <= _MAX_LABELS:
             yield (
                 f"{name} has {len(values)} values, whole numbers: if they are labels, "
                 f"{list_setting('categorical', [name])}"
@@ -80,7 +80,7 @@ def _far_values(data: Dataset) -> Iterator[str]:
         if name not in data.facts["scales"]:
             continue
         low, high = np.quantile(x[:, place], _BULK)
-        if not 0 < high - low < _NARROW:  # 0: a rare category
+        if not 0 < high - low < _MIN_BULK_SD:  # 0: a rare category
             continue
         far = float(data.fields["x"][:, place].abs().max())
         sign = 1.0 if float(data.fields["x"][:, place].max()) >= far else -1.0
@@ -104,18 +104,18 @@ def _collinear(data: Dataset) -> Iterator[str]:
         features = f"{len(names):,} feature{'s' * (len(names) > 1)}"
         yield f"{features} and only {data.n:,} rows: the prior decides on some weights"
         return
-    if not 1 < len(names) <= _WIDEST:
+    if not 1 < len(names) <= _MAX_CORRELATED:
         return
     x = _some_rows(data, "x")[:, -len(names) :]
     sizes, vectors = np.linalg.eigh(np.corrcoef(x, rowvar=False))
     # Data in float32 have zero eigenvalues of this size.
     inflation = (vectors**2 / np.maximum(sizes, 1e-12)).sum(axis=1)
-    worst = [j for j in np.argsort(-inflation) if inflation[j] > _INFLATION]
+    worst = [j for j in np.argsort(-inflation) if inflation[j] > _MAX_INFLATION]
     if worst:
         shown_names = ", ".join(names[j] for j in worst[:_NAMED]) + ", ..." * (len(worst) > _NAMED)
         verb, share = ("is", "its") if len(worst) == 1 else ("are", "their")
         yield (
-            f"{shown_names} {verb} nearly determined by other features (R^2 above {1 - 1 / _INFLATION:g}): {share} "
+            f"{shown_names} {verb} nearly determined by other features (R^2 above {1 - 1 / _MAX_INFLATION:g}): {share} "
             "single weights are hardly known; exclude=[...] leaves some out"
         )
 

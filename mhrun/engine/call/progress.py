@@ -9,7 +9,7 @@ from mhrun.engine.watcher import Silent
 from mhrun.messages import say
 
 _EVERY = 10.0  # seconds
-_LONG = 300.0  # seconds left, of which a run that keeps nothing warns
+_UNSAVED_SECONDS = 300.0  # left, above which a run that keeps nothing warns
 
 
 class Progress(Silent):
@@ -37,7 +37,7 @@ class Progress(Silent):
         self._last = now
         left = "" if seconds_left is None else f", {describe_duration(seconds_left)} left"
         self._print(f"step {step:,} of {self._total:,} ({step / self._total:.0%}){left}")
-        if seconds_left is not None and seconds_left > _LONG and not self._is_kept:
+        if seconds_left is not None and seconds_left > _UNSAVED_SECONDS and not self._is_kept:
             self._print(
                 "to shorten the run, press Ctrl-C and use fewer steps= or another kernel; with folder= a run that "
                 "ends early is kept"

@@ -19,10 +19,10 @@ from mhrun.numbers import is_number, rounded, whole_number
 from mhrun.store.longer import can_go_on
 from mhrun.store.netcdf import open_trace
 
-_TIMES = 32  # as many steps as at first, at most, where nothing else is given
-_LEAST, _MOST = 1.5, 4.0  # as many steps as before, in one turn
+_MAX_STEPS_FACTOR = 32  # as many steps as at first, at most, where nothing else is given
+_MIN_GROWTH, _MAX_GROWTH = 1.5, 4.0  # as many steps as before, in one turn
 _SPARE = 1.2  # times the steps that would do if ESS were proportional to them, because it varies
-_UNKNOWN = 2.0  # as many, where chains have not converged
+_GROWTH = 2.0  # as many, where chains have not converged
 
 
 class Until(NamedTuple):
@@ -45,7 +45,7 @@ class Until(NamedTuple):
         if steps >= self.most or found.has(self.ess):
             return None
         is_known = found.ess > 0 and not is_apart(found.rhat)
-        factor = min(max(_SPARE * self.ess / found.ess, _LEAST), _MOST) if is_known else _UNKNOWN
+        factor = min(max(_SPARE * self.ess / found.ess, _MIN_GROWTH), _MAX_GROWTH) if is_known else _GROWTH
         return min(self.most, math.ceil(factor * steps))
 
     def ess_warnings(self, method: Method, judged: JudgedDraws | None) -> Iterator[str]:
@@ -111,7 +111,7 @@ def until_of(ess: float | None, max_steps: int | None, steps: int, thin: int | N
         raise UserError(f"ess = {ess!r} must be a positive number, such as 400, or None.")
     if thin is None:
         raise UserError("ess= judges draws, and thin=None keeps none; give thin a number.")
-    most = _TIMES * steps if max_steps is None else whole_number("max_steps", max_steps, steps)
+    most = _MAX_STEPS_FACTOR * steps if max_steps is None else whole_number("max_steps", max_steps, steps)
     return Until(float(ess), most)
 
 

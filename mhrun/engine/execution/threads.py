@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _PAYS = 0.05  # seconds of a step on one core; operations take milliseconds then
 _HEAVY = 2.0  # seconds of a step on one core whose operations are so long that waiting hardly matters
 _ROUNDS = 3  # steps that are timed with each number of threads
-_LONG = 5.0  # seconds of a step from which waiting for another process hardly matters
+_LONG_STEP = 5.0  # seconds of a step from which waiting for another process hardly matters
 _CLEARLY = 0.8  # more threads are used if a step takes less than this share of its time with one
 
 
@@ -66,7 +66,7 @@ def faster_threads(threads: int, step: Callable[[], object]) -> int:
                 began = time.perf_counter()
                 step()
                 seconds[count] = min(seconds[count], time.perf_counter() - began)
-                if seconds[threads] > _LONG:
+                if seconds[threads] > _LONG_STEP:
                     return threads
     return threads if seconds[threads] < _CLEARLY * seconds[1] else 1
 

@@ -16,7 +16,7 @@ from mhrun.types import Model
 _READ = 1 << 16  # rows that are searched for NaN at a time
 _EVALUATED = 1 << 10  # rows whose log-likelihoods are searched at a time: those of a network take memory
 _SHOWN = 4  # parameters in a message
-_LARGE = 1e3  # values of features from which they are named: exp of a predictor overflows at weights near 1
+_LARGE_FEATURE = 1e3  # value from which features are named: exp of a predictor overflows at weights near 1
 _NO_FEATURES = ("y", *SIZES)
 
 
@@ -84,7 +84,7 @@ def _cause(fields: Mapping[str, Tensor]) -> str:
     }
     largest = {name: max(map(abs, map(float, field.aminmax()))) for name, field in features.items()}
     name = max(largest, key=lambda name: largest[name], default=None)
-    if name is None or largest[name] < _LARGE:
+    if name is None or largest[name] < _LARGE_FEATURE:
         return ""
     return f"{name} has values up to {largest[name]:.2g}: standardise them, "
 

@@ -18,11 +18,8 @@ from mhrun.models.explained import validated
 from mhrun.target import Target
 from mhrun.types.capabilities import HasLogLikOfOne, offers
 
-_SECONDS, _MOST, _FIRST = (
-    0.5,
-    65_536,
-    256,
-)  # for which data are looked at, how many at most, and at once at first
+_MAX_SECONDS, _MAX_DATA = 0.5, 65_536  # for which data are looked at, and of these
+_FIRST_DATA = 256  # data of the first evaluation; each further one has twice as many
 _VALUE = re.compile(r"within the support \((.+?)\) of the distribution (\w+)")
 _PARAMETER = re.compile(
     r"Expected parameter (\w+) .*?of distribution (\w+)\(.*?satisfy the constraint (.+?), but", re.DOTALL
@@ -41,7 +38,7 @@ def check_support(target: Target, theta: Tensor) -> None:
     model = target.model
     if not offers(model, HasLogLikOfOne):
         return
-    index = np.linspace(0, target.n - 1, min(target.n, _MOST)).astype(np.int64)
+    index = np.linspace(0, target.n - 1, min(target.n, _MAX_DATA)).astype(np.int64)
 
     def fault(places: np.ndarray) -> str | None:
         rows = target.data.rows(torch.from_numpy(places)[None].to(target.data.device))
@@ -51,8 +48,8 @@ def check_support(target: Target, theta: Tensor) -> None:
             return str(error)
         return None
 
-    began, start, size = time.monotonic(), 0, _FIRST
-    while start < len(index) and time.monotonic() - began < _SECONDS:
+    began, start, size = time.monotonic(), 0, _FIRST_DATA
+    while start < len(index) and time.monotonic() - began < _MAX_SECONDS:
         part = index[start : start + size]
         try:
             with validated():

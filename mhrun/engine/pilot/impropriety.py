@@ -13,10 +13,10 @@ from mhrun.engine.pilot.modes import find_modes
 from mhrun.engine.surface import Surface
 
 # How far from the mode it is evaluated, in units of the larger of 1 and the mode's distance from 0
-_FAR = 1e5
-_SDS = 1e3  # and at least so many standard deviations, where the curvature gives one
+_RAY_DISTANCE = 1e5
+_MIN_RAY_SDS = 1e3  # and at least so many standard deviations, where the curvature gives one
 _FLAT = 1e-8  # share of the largest eigenvalue of a curvature, below which a direction may be flat
-_NATS = 3.0  # what it falls at most, at temperature 1; a Cauchy prior falls by 23
+_MAX_FALL = 3.0  # what it falls at most, at temperature 1; a Cauchy prior falls by 23
 _TRIED = 2  # flat directions of the curvature that are followed
 _AXES = 20  # coordinates that are tried where nothing has a curvature
 _NAMED, _SHOWN = 3, 0.01  # coordinates of a direction that are named, and the least that is
@@ -42,17 +42,17 @@ def flat_direction(
     mode = mode.double().cpu()
     height = _height(surface, mode)
     for direction, follows in _directions(mode, curvature, proper=proper):
-        far = _FAR * max(1.0, float(mode.norm()))
+        far = _RAY_DISTANCE * max(1.0, float(mode.norm()))
         if curvature is not None and not follows:
             bend = float(direction @ curvature.double() @ direction)
-            far = max(far, _SDS * bend**-0.5) if bend > _FLAT * float(curvature.abs().max()) else far
+            far = max(far, _MIN_RAY_SDS * bend**-0.5) if bend > _FLAT * float(curvature.abs().max()) else far
         end = mode + far * direction
         # A model need not be defined so far out, and a class of the user's may raise any exception there.
         with suppress(Exception):
             if follows:
                 end = find_modes(surface, end[None].to(surface.target.device)).theta[0].double().cpu()
             move = end - mode
-            if float(move.norm()) > far / 2 and height - _height(surface, end) < _NATS:
+            if float(move.norm()) > far / 2 and height - _height(surface, end) < _MAX_FALL:
                 return move / move.norm()
     return None
 

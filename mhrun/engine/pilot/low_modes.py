@@ -11,8 +11,8 @@ from mhrun.engine.curvature import hessian
 from mhrun.engine.pilot.modes import Mode
 from mhrun.engine.surface import Surface
 
-_NO_SHARE = 50.0  # nats of the mass of a mode below that of the highest from which chains do not begin there
-_WIDEST = 1e3  # standard deviations of a direction without curvature, in those of the widest one of the highest mode
+_MAX_NATS = 50.0  # of the mass of a mode below that of the highest, up to which chains may begin there
+_FLAT_WIDTH = 1e3  # of a direction without curvature, in widths of the widest direction of the highest mode
 
 
 class Moved(NamedTuple):
@@ -42,13 +42,13 @@ def without_low_modes(surface: Surface, modes: Mode, curvature: Tensor) -> tuple
     temperature, count = surface.temperature, min(len(modes.heights), len(modes.theta))
     ends = modes.theta[:count]
     # A mode of less height than this has less mass unless it is far wider: its curvature decides.
-    low = [c for c in range(count) if modes.height - modes.heights[c] > _NO_SHARE * temperature]
+    low = [c for c in range(count) if modes.height - modes.heights[c] > _MAX_NATS * temperature]
     if not low:
         return modes, None
     heights = surface.on_all_data(ends[[modes.best, *low]]).tolist()
     best, floor = (
         _log_width(curvature, None),
-        float(torch.linalg.eigvalsh(curvature.double()).min()) / _WIDEST**2,
+        float(torch.linalg.eigvalsh(curvature.double()).min()) / _FLAT_WIDTH**2,
     )
     without, shares = [], []
     for c, height in zip(low, heights[1:], strict=True):
@@ -57,7 +57,7 @@ def without_low_modes(surface: Surface, modes: Mode, curvature: Tensor) -> tuple
             continue
         # T enters both volumes alike.
         below = (heights[0] - height) / temperature + best - _log_width(at_end, floor)
-        if below > _NO_SHARE:
+        if below > _MAX_NATS:
             without.append(c)
             shares.append(below)
     if not without:

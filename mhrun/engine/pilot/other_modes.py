@@ -17,7 +17,7 @@ from mhrun.target.function_space import is_network
 
 # Of the points that ascents begin at, in standard deviations at the mode
 _DISTANCES = (5.0, 10.0, 20.0, 40.0)
-_MOST, _PARAMETERS = 2_000, 20  # data and parameters up to which ascents are cheap
+_MAX_DATA, _MAX_PARAMETERS = 2_000, 20  # data and parameters up to which ascents are cheap
 _PARAMETERS_A_TURN = 5  # for each of which ascents begin at all distances, on both sides
 _GRADIENTS = 2_000_000  # of the log-likelihoods of data, after which no others begin
 _APART = 4.0  # standard deviations of either mode between two that are different
@@ -49,7 +49,7 @@ def other_mode(surface: Surface, modes: Mode, curvature: Tensor, key: int) -> Ot
         curvature: minus the Hessian (D, D) at the highest one.
         key: of the random directions.
     """
-    if surface.size > _MOST or len(curvature) > _PARAMETERS or is_network(surface.target.model):
+    if surface.size > _MAX_DATA or len(curvature) > _MAX_PARAMETERS or is_network(surface.target.model):
         return None
     # A model need not be defined so far out, and a class of the user's may raise any exception there.
     with suppress(Exception):

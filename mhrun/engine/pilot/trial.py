@@ -14,13 +14,14 @@ from mhrun.random import Draws, Streams, derive_key
 from mhrun.types import Controls
 from mhrun.types.scale import Scale
 
-_STEPS, _SHARE = (
-    2_000,
-    4,
-)  # of each trial: at most, and that part of the steps of the run; the first quarter is dropped
-_HALVINGS = 6  # of the step size, at most
-_WIDE = 1.2  # standard deviation of draws in the units of the scale, above which a shorter step is tried
-_WIDER = 1.3  # by what draws are wider than at half the step size where it is too long
+_MAX_STEPS = 2_000  # of a trial, whose first quarter is dropped
+_RUN_PER_TRIAL = 4  # a trial has at most one step for so many of the run
+_MAX_HALVINGS = 6  # of the step size
+# Largest standard deviation of draws in the units of the scale at which no shorter step is tried; that of a normal
+# posterior is 1.
+_MAX_WIDTH = 1.2
+# Largest ratio of the standard deviations at a step size and at its half at which the step size is kept.
+_MAX_WIDTH_RATIO = 1.3
 
 
 class Trials(NamedTuple):
@@ -54,11 +55,11 @@ def tried(
     trial = _Trial(method, kernel, scale, temperature)
     first = width = trial.width(theta, step_size, 0)
     chosen = step_size
-    for halvings in range(1, _HALVINGS + 1):
-        if width <= _WIDE:
+    for halvings in range(1, _MAX_HALVINGS + 1):
+        if width <= _MAX_WIDTH:
             break
         shorter = trial.width(theta, step_size / 2**halvings, halvings)
-        if math.isfinite(width) and width <= _WIDER * shorter:
+        if math.isfinite(width) and width <= _MAX_WIDTH_RATIO * shorter:
             break
         chosen, width = step_size / 2**halvings, shorter
     wider = 1.0 if chosen == step_size else first / width  # NaN: chains diverged in all trials
@@ -72,7 +73,7 @@ class _Trial:
         self.scale, self.temperature, self.dtype = scale, temperature, method.dtype
         self.kernel = kernel.with_scale(scale)
         self.target = method.target.with_passes_of(kernel.pass_size)
-        self.steps = min(_STEPS, math.ceil(method.shape.total / _SHARE))
+        self.steps = min(_MAX_STEPS, math.ceil(method.shape.total / _RUN_PER_TRIAL))
         last = method.plan.controls(method.plan.start(), method.shape.total, 1)
         self.noise_temperature = last.noise_temperature[0]
         self.key, self.n_lik, self.n_grad = derive_key(method.seed, method.name), 0, 0
