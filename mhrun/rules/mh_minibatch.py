@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from mhrun.rules.growth import (
     ACCEPT,
     REJECT,
     UNDECIDED,
+    Moments,
     Stages,
     geometric_steps,
     grow,
@@ -29,6 +30,18 @@ from mhrun.rules.growth import (
 from mhrun.types import Contest, Verdict
 
 u64 = np.uint64
+
+
+class _Noise(NamedTuple):
+    """Random numbers of decisions, each (C,)."""
+
+    normal: Tensor  # standard normal, for X_nc
+    corrected: Tensor  # X_corr
+    logistic: Tensor  # for the test of all data
+
+    def of(self, rows: Tensor) -> _Noise:
+        """Return those of some chains."""
+        return _Noise(*(numbers[rows] for numbers in self))
 
 
 class MHMinibatch(Rule):
@@ -102,25 +115,7 @@ class MHMinibatch(Rule):
         noise_share: float = 0.8,
         skew_corrected: bool = True,
     ) -> None:
-        if m < 2:
-            raise Refusal(f"m = {m} data have no variance; choose m >= 2.")
-        for name, value, choices in (
-            ("five_sd", five_sd, ("off", "undecided", "always")),
-            ("at_end", at_end, ("barker", "sign")),
-            ("stop", stop, ("pilot", "sequential")),
-        ):
-            if value not in choices:
-                raise Refusal(f"{name} = {value!r} is unknown; choose {', '.join(choices)}.")
-        if pilot is not None and pilot < 2:
-            raise Refusal(f"pilot = {pilot} data have no variance; choose pilot >= 2.")
-        if pilot is not None and stop != "pilot":
-            raise Refusal(
-                f"stop = '{stop}' has no pilot; leave out pilot = {pilot}, or choose stop = 'pilot'."
-            )
-        if stop == "pilot" and five_sd != "off":
-            raise Refusal(f"five_sd = '{five_sd}' needs stop = 'sequential'; with a pilot it must be 'off'.")
-        if not 0 < noise_share < 1:
-            raise Refusal(f"noise_share = {noise_share:g} must lie between 0 and 1.")
+        _check_settings(m, five_sd, at_end, stop, pilot, noise_share)
         self.m = m
         if sigma is not None and variance is not None:
             raise Refusal(
@@ -171,47 +166,65 @@ class MHMinibatch(Rule):
 
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
         """Read data until every chain is decided."""
-        offset = contest.offset if self.prior else torch.zeros_like(contest.offset)
-        supply = contest.supply
+        supply, scale = contest.supply, contest.scale
         assert supply is not None
-        normal = draws.normal(Purpose.ACCEPT, 1)[:, 0]
-        corrected = inverse(draws.uniform(Purpose.ACCEPT, use=1), self._table)
-        logistic = draws.uniform(Purpose.ACCEPT, use=2).logit()
-        v, n, scale = self.variance, supply.n, contest.scale
-        chains, device = len(scale), scale.device
-        replacement = supply.replacement
+        n, chains, device, replacement = supply.n, len(scale), scale.device, supply.replacement
+        offset = contest.offset if self.prior else torch.zeros_like(contest.offset)
+        noise = _Noise(
+            normal=draws.normal(Purpose.ACCEPT, 1)[:, 0],
+            corrected=inverse(draws.uniform(Purpose.ACCEPT, use=1), self._table),
+            logistic=draws.uniform(Purpose.ACCEPT, use=2).logit(),
+        )
         exact = self.at_end == "barker" and not replacement
         inverse_n = 1 / n if self.finite and not replacement else 0.0
         sizes, overhead = self.sizes(n)
         first = read_pilot(supply, overhead, chains, device) if overhead else None
         least = torch.zeros_like(scale)
         if first is not None:  # chains that need more than n data, or have NaN, decide at the last stage
-            size_needed = 1 / (self.noise_share * v / (scale**2 * first.variance) + inverse_n)
+            size_needed = 1 / (self.noise_share * self.variance / (scale**2 * first.variance) + inverse_n)
             least = torch.where(size_needed <= sizes[-1], size_needed, sizes[-1])
 
         def judge(stages: Stages) -> Tensor:
             rows, size = stages.rows[:, None], stages.size
+            own = noise.of(rows)
             d = offset[rows] + scale[rows] * stages.mean
-            var = stages.var
-            if self.finite or first is not None:
-                var = var * size / (size - 1).clamp_min(1)
-            if first is not None:
-                own_weight = own_share(size * inverse_n) if self.skew_corrected else 0.0
-                var = own_weight * var + (1 - own_weight) * first.variance[rows]
+            var = self._term_variance(stages, first, inverse_n)
             s2 = scale[rows] ** 2 * var / size * (1 - size * inverse_n)
-            known = (s2 < v) & (size >= least[rows])
-            noise = (v - s2).clamp_min(0.0).sqrt() * normal[rows] + corrected[rows]
-            verdict = torch.where(known, (d + noise > 0).to(torch.int8), UNDECIDED)
-            if self.five_sd != "off":
-                far = d.abs() > 5 * s2.clamp_min(0.0).sqrt()
-                if self.five_sd == "undecided":
-                    far &= ~known
-                verdict = torch.where(far, torch.where(d > 0, ACCEPT, REJECT).to(torch.int8), verdict)
-            end = d + logistic[rows] > 0 if self.at_end == "barker" else d > 0
+            verdict = self._verdict(d, s2, size >= least[rows], own)
+            end = d + own.logistic > 0 if self.at_end == "barker" else d > 0
             last = (size == n) & ((verdict == UNDECIDED) | exact)
             return torch.where(last, end.to(torch.int8), verdict)
 
         return grow(supply, sizes, judge, chains, device, first).verdict(contest, n, replacement)
+
+    def _term_variance(self, stages: Stages, first: Moments | None, inverse_n: float) -> Tensor:
+        """Return the estimated variance of the terms of each chain at each stage, (R, L).
+
+        Args:
+            stages: statistics of the terms.
+            first: those of the pilot, if there is one.
+            inverse_n: 1 / n, or 0 with replacement.
+        """
+        size, var = stages.size, stages.var
+        if self.finite or first is not None:
+            var = var * size / (size - 1).clamp_min(1)
+        if first is not None:
+            own_weight = own_share(size * inverse_n) if self.skew_corrected else 0.0
+            var = own_weight * var + (1 - own_weight) * first.variance[stages.rows[:, None]]
+        return var
+
+    def _verdict(self, d: Tensor, s2: Tensor, enough: Tensor, noise: _Noise) -> Tensor:
+        """Return the decisions on D and its variance s^2, both (R, L), where not all data are read."""
+        v = self.variance
+        known = (s2 < v) & enough
+        accepts = d + ((v - s2).clamp_min(0.0).sqrt() * noise.normal + noise.corrected) > 0
+        verdict = torch.where(known, accepts.to(torch.int8), UNDECIDED)
+        if self.five_sd == "off":
+            return verdict
+        far = d.abs() > 5 * s2.clamp_min(0.0).sqrt()
+        if self.five_sd == "undecided":
+            far &= ~known
+        return torch.where(far, torch.where(d > 0, ACCEPT, REJECT).to(torch.int8), verdict)
 
     def sequential(self, n: int) -> NativeTest:
         """Return the pieces of the compiled loop."""
@@ -227,6 +240,33 @@ class MHMinibatch(Rule):
             self.skew_corrected,
         )
         return NativeTest((*args, *planned), sizes, False, _begin_pilot, _judge_pilot, overhead)
+
+
+def _check_settings(
+    m: int, five_sd: str, at_end: str, stop: str, pilot: int | None, noise_share: float
+) -> None:
+    """Refuse sizes without a variance, unknown choices and settings that the design does not have.
+
+    Raises:
+        Refusal: an invalid setting.
+    """
+    if m < 2:
+        raise Refusal(f"m = {m} data have no variance; choose m >= 2.")
+    for name, value, choices in (
+        ("five_sd", five_sd, ("off", "undecided", "always")),
+        ("at_end", at_end, ("barker", "sign")),
+        ("stop", stop, ("pilot", "sequential")),
+    ):
+        if value not in choices:
+            raise Refusal(f"{name} = {value!r} is unknown; choose {', '.join(choices)}.")
+    if pilot is not None and pilot < 2:
+        raise Refusal(f"pilot = {pilot} data have no variance; choose pilot >= 2.")
+    if pilot is not None and stop != "pilot":
+        raise Refusal(f"stop = '{stop}' has no pilot; leave out pilot = {pilot}, or choose stop = 'pilot'.")
+    if stop == "pilot" and five_sd != "off":
+        raise Refusal(f"five_sd = '{five_sd}' needs stop = 'sequential'; with a pilot it must be 'off'.")
+    if not 0 < noise_share < 1:
+        raise Refusal(f"noise_share = {noise_share:g} must lie between 0 and 1.")
 
 
 @piece
