@@ -16,21 +16,16 @@ from mhrun.engine.call.folder import begin_anew, check_call, digests_of, locked,
 from mhrun.engine.call.progress import Progress
 from mhrun.engine.call.settings import check_device, step_size_schedule, temperature_schedule
 from mhrun.engine.call.trace_warnings import warn_of_trace
-from mhrun.engine.call.until import check_goes_on, until_of
+from mhrun.engine.call.until import Until, check_goes_on, until_of
 from mhrun.engine.call.user_model import user_model
-from mhrun.engine.defaults import (
-    default_counts,
-    default_kernel,
-    default_of,
-    default_surrogate,
-)
+from mhrun.engine.defaults import default_counts, default_kernel, default_of, default_surrogate
 from mhrun.engine.longer import is_slower
 from mhrun.engine.method import Method, model_attributes
 from mhrun.engine.pilot import piloted
 from mhrun.engine.run_method import run_method
 from mhrun.engine.settings import Settings
 from mhrun.engine.starts import starts_of
-from mhrun.engine.watcher import Silent
+from mhrun.engine.watcher import Silent, Watcher
 from mhrun.errors import UserError
 from mhrun.messages import say
 from mhrun.models.parameters import parameters_of
@@ -148,7 +143,6 @@ def sample(
     folder = Path(folder).expanduser() if folder else folder
     threads = None if threads is None else whole_number("threads", threads, least=1, other="None")
     inputs = user_model(model, data, start=start, log_prior=log_prior, parameters=parameters)
-    points = inputs.points
     with_surrogate = partial(
         Target,
         inputs.model,
@@ -165,11 +159,14 @@ def sample(
     rungs = kernel.rungs
     chains = 4 * rungs if chains is None else chains
     schedules: dict[str, Schedule] = {"temperature": temperature_schedule(temperature, rungs, chains)}
+    points = inputs.points
     if points is not None and len(points) not in (1, chains):
         raise UserError(f"start has {len(points)} rows for {chains} chains; give one row, or one per chain.")
     schedules["step_size"] = step_size_schedule(step_size, acceptance, kernel)
     starts = None if points is None else starts_of(points, target.dim, "start", parameters_of(inputs.model))
     until = until_of(ess, max_steps, steps, thin)
+
+    counts = {"chains": chains, "warmup": warmup, "thin": thin, "thin_stats": None, "seed": seed}
 
     def with_steps(count: int) -> Method:
         return assembled(
@@ -177,14 +174,7 @@ def sample(
             kernel,
             target,
             schedules,
-            {
-                "chains": chains,
-                "warmup": warmup,
-                "steps": count,
-                "thin": thin,
-                "thin_stats": None,
-                "seed": seed,
-            },
+            counts | {"steps": count},
             dtype=dtype,
             starts=starts,
             monitor=monitor,
@@ -228,22 +218,36 @@ def sample(
     watcher = Progress(is_kept=folder is not None) if progress else Silent()
     with _place(folder) as place:
         digests = {} if folder is None else digests_of(call)
-        while True:
-            check_call(place, digests, method)
-            method = piloted(method, place, _print)
-            summary = run_method(method, place, settings, watcher, lambda: False, attributes)
-            if until is None or (more := until.more(method, summary, place)) is None:
-                break
-            _print(more.in_words())
-            method = with_steps(more.steps)
-            if is_slower(method, place, executor):
-                begin_anew(place)
+        method, summary = _run(place, digests, method, with_steps, until, settings, watcher, attributes)
         trace = open_trace(place)
         if folder is None:
             with trace as opened:
                 trace = opened.load()
     warn_of_trace(method, summary, trace, until)
     return trace
+
+
+def _run(
+    place: Path,
+    digests: Mapping[str, str],
+    method: Method,
+    with_steps: Callable[[int], Method],
+    until: Until | None,
+    settings: Settings,
+    watcher: Watcher,
+    attributes: Mapping[str, Any],
+) -> tuple[Method, dict[str, Any]]:
+    """Run a method in a folder, with more steps where `until` needs them; return the last one and its summary."""
+    while True:
+        check_call(place, digests, method)
+        method = piloted(method, place, _print)
+        summary = run_method(method, place, settings, watcher, lambda: False, attributes)
+        if until is None or (more := until.more(method, summary, place)) is None:
+            return method, summary
+        _print(more.in_words())
+        method = with_steps(more.steps)
+        if is_slower(method, place, settings.executor):
+            begin_anew(place)
 
 
 @contextmanager
