@@ -1,9 +1,9 @@
 """mhrun: Metropolis-Hastings with minibatches and stochastic-gradient MCMC.
 
-From Python, `sample` runs any kernel on any model, `predict` gives the posterior predictive and `log_score` its density
-at data, `compare` judges draws against a reference, and `load` opens a run of the command line; the other names are the
-parts that configurations name, and their base classes. They are imported on first use, so that ``import mhrun`` is
-quick.
+From Python, `sample` runs any kernel on any model, `method` is one of the command line with settings, `predict` gives
+the posterior predictive and `log_score` its density at data, `compare` judges draws against a reference, and `load`
+opens a run of the command line; the other names are the parts that configurations name, and their base classes. They
+are imported on first use, so that ``import mhrun`` is quick.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ __version__ = "0.2.0"
 
 _WHERE = {
     "sample": "mhrun.engine.call.sample",
+    "method": "mhrun.engine.named_method",
     "predict": "mhrun.engine.predictive.predict",
     "log_score": "mhrun.engine.predictive.log_score",
     "load": "mhrun.engine.loaded",

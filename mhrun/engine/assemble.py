@@ -10,7 +10,6 @@ import torch
 from mhrun.build import build, check_attributes, no_part
 from mhrun.engine import pilot
 from mhrun.engine.method import Method
-from mhrun.engine.named_method import in_python
 from mhrun.engine.ratios import ratio_precision
 from mhrun.engine.starts import Starts, starts_of
 from mhrun.errors import Refusal, UserError, nearest
@@ -240,8 +239,6 @@ _IN_PYTHON = {"kernel": "wrap a dynamics, as in mhrun.Unadjusted(mhrun.SGLD(), m
 
 def check_kind(kind: str, part: Any, base: type, where: str) -> None:
     """Refuse a part that is not of its kind, or that hides a method of its base class."""
-    if kind == "kernel" and isinstance(part, str) and (call := in_python(part)):
-        raise UserError(f"{where}: '{part}' is a name for the command line; from Python write {call}.")
     check_attributes(part, f"{where}: ")
     if not isinstance(part, base):
         folder = "method" if kind == "kernel" else kind

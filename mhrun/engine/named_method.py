@@ -1,97 +1,173 @@
-"""The Python expression for a method that the command line knows by name."""
+"""Methods of the command line in Python, by name."""
 
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 import mhrun
-from mhrun import yaml_file
-from mhrun.build import trusted_object
-from mhrun.defaults_list import defaults_of
-from mhrun.names import is_name
-from mhrun.paths import CONF
+from mhrun.arithmetic import register_arithmetic
+from mhrun.build import build, trusted_object
+from mhrun.engine.method_file import MISSING, is_method, method_file, method_names, missing, references
+from mhrun.errors import UserError, nearest
+from mhrun.parts import Kernel
+from mhrun.schedules import Schedule
 
-_SELECT = re.compile(r"\$\{oc\.select:[\w.]+,([^{}]*)\}")  # ${oc.select:key,default}
-_UNKNOWN = "..."  # an argument that only the user knows
+STEP_SIZE = "step_size"
+_OF_CALL = frozenset(("chains", "warmup", "steps", "temperature", STEP_SIZE, "data.n", "target.temper"))
+"""Settings of files that the arguments of `mhrun.sample` give."""
 
 
-def in_python(name: str) -> str:
-    """Return the kernel of a method of conf/method as Python, with its surrogate; empty if there is no such method.
+def method(name: str, **settings: Any) -> NamedMethod:
+    """Return a method of the command line, as the kernel of `mhrun.sample`.
 
-    It is made from the method's YAML files. Settings that are a class's defaults are left out.
+    ``mhrun.sample(log_lik, data, mhrun.method("mhminibatch", m=50))`` takes kernel, schedules and surrogate from
+    conf/method/mhminibatch.yaml; ``mhrun.sample(log_lik, data, "mhminibatch")`` takes them as they are.
+
+    Args:
+        name: of a file in conf/method, as `mhrun list` shows them.
+        settings: values of the settings that the file leaves to an experiment, such as `m`, or `ratio` and `rungs` of a
+            ladder. The file's ``${oc.select:m,100}`` is 100 unless `m` is given, and its ``${ratio}`` must be.
+
+    Returns:
+        The method. Printed, it is the call of mhrun's classes that makes its kernel, in which any part can be changed.
+
+    Raises:
+        UserError: no such method, a setting that its file does not have, or one that is missing.
     """
-    if not is_name(name) or not (CONF / "method" / f"{name}.yaml").is_file():
-        return ""
-    node = _composed("method", name)
-    surrogate = (node.get("target") or {}).get("surrogate", "none")
-    argument = f' with surrogate="{surrogate}"' if surrogate != "none" else ""
-    return f"{_written(node['kernel'])}{argument}"
-
-
-def _composed(group: str, name: str) -> dict[str, Any]:
-    """Return a configuration with the parts of its defaults in their places."""
-    settings, parts = _read(group, name)
-    config: dict[str, Any] = {}
-    for path, (part_group, choice) in parts.items():
-        node = config
-        *above, last = path.split(".")
-        for key in above:
-            node = node.setdefault(key, {})
-        node[last] = _composed(part_group, choice)
-    return _merged(config, settings)
-
-
-def _read(group: str, name: str) -> tuple[dict[str, Any], dict[str, tuple[str, str]]]:
-    """Return the settings of a file and of those it begins from, and its parts: path -> group and name."""
-    content = yaml_file.load(CONF / group / f"{name}.yaml")
-    settings: dict[str, Any] = {}
-    parts: dict[str, tuple[str, str]] = {}
-    for default in defaults_of(content):
-        if default.key:
-            parts[default.package or default.group] = (default.group, default.choice)
-        else:
-            base, of_base = _read(group, default.choice)
-            settings, parts = _merged(settings, base), parts | of_base
-    return _merged(settings, {key: value for key, value in content.items() if key != "defaults"}), parts
-
-
-def _merged(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in override.items():
-        are_nodes = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = _merged(merged[key], value) if are_nodes else value
-    return merged
-
-
-def _written(node: Mapping[str, Any]) -> str:
-    """Return a part as a call of its class."""
-    target = str(node["_target_"])
-    name = target.rpartition(".")[2]
-    callee = f"mhrun.{name}" if name in mhrun.__all__ else target
-    arguments, in_order = [], True
-    for key, parameter in inspect.signature(trusted_object(target)).parameters.items():
-        value = _value(node.get(key, parameter.default))
-        is_left_out = value == parameter.default or (
-            value is _UNKNOWN and parameter.default is not parameter.empty
+    if not isinstance(name, str) or not is_method(name):
+        raise UserError(
+            f"there is no method {name!r}.{nearest(str(name), method_names())} `mhrun list methods` shows all."
         )
-        if key not in node or is_left_out:
-            in_order = False
-            continue
-        is_part = isinstance(value, Mapping) and "_target_" in value
-        text = _written(value) if is_part else _UNKNOWN if value is _UNKNOWN else repr(value)
-        text = text.replace("'", '"') if isinstance(value, str) else text
-        arguments.append(text if in_order and is_part else f"{key}={text}")
-    return f"{callee}({', '.join(arguments)})"
+    found = {
+        key: has_default for key, has_default in references(method_file(name)).items() if key not in _OF_CALL
+    }
+    if unknown := sorted(settings.keys() - found.keys()):
+        has = f"it has {' and '.join(found)}" if found else "it has none"
+        advice = (
+            " step_size= and temperature= are arguments of mhrun.sample;" if _OF_CALL & set(unknown) else ""
+        )
+        raise UserError(
+            f"{name} has no setting {unknown[0]}; {has}.{advice} print(mhrun.method('{name}')) shows the call of its "
+            "parts, in which any can be changed."
+        )
+    if needed := [key for key, has_default in found.items() if not has_default and key not in settings]:
+        arguments = ", ".join(f"{key}=..." for key in needed)
+        raise UserError(f"{name} needs {' and '.join(needed)}: mhrun.method('{name}', {arguments}).")
+    return NamedMethod(name, settings)
 
 
-def _value(value: Any) -> Any:
-    """Return a setting without its ${...}: the default of a choice, or a placeholder if it has none."""
-    if not isinstance(value, str) or "${" not in value:
-        return value
-    found = _SELECT.fullmatch(value)
-    return _UNKNOWN if found is None else yaml.safe_load(found[1])
+@dataclass(frozen=True, repr=False)
+class NamedMethod:
+    """A method of conf/method; see `mhrun.method`.
+
+    Args:
+        name: of its file.
+        settings: of an experiment.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        """Return its kernel as a call of classes, without settings that are a class's defaults."""
+        argument = f', surrogate="{self.surrogate}"' if self.surrogate != "none" else ""
+        return f"{self._written(method_file(self.name)['kernel'])}{argument}"
+
+    @property
+    def surrogate(self) -> str:
+        """The control variate of its target."""
+        return str((method_file(self.name).get("target") or {}).get("surrogate", "none"))
+
+    def kernel(self, settings: Mapping[str, Any]) -> Kernel:
+        """Return its kernel, from steps, warmup and the number of data."""
+        kernel: Kernel = build(self.resolved("kernel", settings), f"{self.name}.kernel")
+        return kernel
+
+    def reads(self, setting: str) -> bool:
+        """Return whether one of its schedules is made from a setting of an experiment."""
+        return setting in references(method_file(self.name)["schedules"])
+
+    def schedules(self, settings: Mapping[str, Any], given: Mapping[str, Schedule]) -> dict[str, Schedule]:
+        """Return its schedules.
+
+        Args:
+            settings: chains, steps, warmup, and of `step_size` and `temperature` those that its file reads.
+            given: schedules in place of the file's.
+
+        Raises:
+            UserError: the file leaves something open that is not given.
+        """
+        schedules = dict(given)
+        for quantity, node in method_file(self.name)["schedules"].items():
+            if quantity in given:
+                continue
+            if open_settings := missing(node):
+                schedule = str(node["_target_"]).rpartition(".")[2]
+                raise UserError(
+                    f"{self.name} leaves {' and '.join(open_settings)} of its {quantity} open: give "
+                    f"{quantity}=mhrun.{schedule}(...)."
+                )
+            path = f"schedules.{quantity}"
+            schedules[quantity] = build(self.resolved(path, settings), f"{self.name}.{path}")
+        return schedules
+
+    def schedule_class(self, quantity: str) -> type:
+        """Return the class of one of its schedules; `object` if it has none."""
+        node = method_file(self.name)["schedules"].get(quantity)
+        return object if node is None else trusted_object(str(node["_target_"]))
+
+    def resolved(self, path: str, settings: Mapping[str, Any]) -> Any:
+        """Return a node of its file, ``schedules.step_size``, with the values of ``${...}``.
+
+        Raises:
+            UserError: a value cannot be computed from the settings.
+        """
+        where = f"{self.name}.{path}"
+        try:
+            return _resolved({**settings, **self.settings, self.name: dict(method_file(self.name))}, where)
+        except OmegaConfBaseException as error:
+            reason = str(error).partition("\n")[0]
+            raise UserError(f"{where}: {reason}.") from error
+
+    def _written(self, node: Mapping[str, Any]) -> str:
+        """Return a part as a call of its class."""
+        target = str(node["_target_"])
+        name = target.rpartition(".")[2]
+        callee = f"mhrun.{name}" if name in mhrun.__all__ else target
+        arguments, in_order = [], True
+        for key, parameter in inspect.signature(trusted_object(target)).parameters.items():
+            value = self._value(node.get(key, parameter.default))
+            is_left_out = value == parameter.default or (
+                value is MISSING and parameter.default is not parameter.empty
+            )
+            if key not in node or is_left_out:
+                in_order = False
+                continue
+            is_part = isinstance(value, Mapping) and "_target_" in value
+            text = self._written(value) if is_part else "..." if value is MISSING else repr(value)
+            text = text.replace("'", '"') if isinstance(value, str) else text
+            text = 'float("inf")' if value == float("inf") else text
+            arguments.append(text if in_order and is_part else f"{key}={text}")
+        return f"{callee}({', '.join(arguments)})"
+
+    def _value(self, value: Any) -> Any:
+        """Return a setting without its ${...}; `MISSING` where that needs the data or the run."""
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        if any(
+            not has_default and key not in self.settings for key, has_default in references(value).items()
+        ):
+            return MISSING
+        return _resolved({**self.settings, "value": [value]}, "value")[0]
+
+
+def _resolved(config: Mapping[str, Any], path: str) -> Any:
+    """Return a list or a group of a configuration with the values of ``${...}``."""
+    register_arithmetic()
+    return OmegaConf.to_container(OmegaConf.select(OmegaConf.create(dict(config)), path), resolve=True)

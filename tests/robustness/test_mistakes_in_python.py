@@ -12,8 +12,7 @@ import torch
 from kit import short_run
 
 import mhrun
-from mhrun.build import build, call
-from mhrun.cli.configuration.compose import compose_config
+from mhrun.build import call
 from mhrun.cli.main import run
 from mhrun.errors import UserError
 
@@ -259,32 +258,6 @@ def test_the_constant_that_a_surrogate_needs_is_named():
     ):
         with pytest.raises(UserError, match=message):
             sampled(lambda theta, x: x * theta[0], np.ones(5), kernel=kernel, surrogate=surrogate)
-
-
-@pytest.mark.parametrize("name", ["hmc", "zig_zag", "sgld_cv", "mhminibatch_released"])
-def test_a_named_method_is_written_in_python_from_its_files(name):
-    with pytest.raises(UserError) as error:
-        sampled(kernel=name)
-    code = str(error.value).partition("from Python write ")[2].removesuffix(".").partition(" with ")
-    built = eval(code[0], {"mhrun": mhrun})
-    node = compose_config(["experiment=gmm_tied_means", f"+method@methods.it={name}"])["methods"]["it"]
-    expected = build(node["kernel"])
-
-    def settings(part):
-        own = getattr(part, "__dict__", {})
-        return {k: settings(v) if hasattr(v, "__dict__") else v for k, v in own.items()}
-
-    assert type(built) is type(expected)
-    for part in ("proposal", "pairing", "rule", "dynamics"):
-        if hasattr(expected, part) and name != "mhminibatch_released":  # whose m is the experiment's here
-            own, other = (getattr(one, part) for one in (built, expected))
-            assert (type(own), settings(own)) == (type(other), settings(other))
-    assert code[2] == {"zig_zag": 'surrogate="taylor2"', "sgld_cv": 'surrogate="taylor1"'}.get(name, "")
-
-
-def test_an_unknown_method_name_is_not_a_kernel():
-    with pytest.raises(UserError, match="str is not a kernel"):
-        sampled(kernel="../hmc")
 
 
 def test_a_data_set_is_shown_without_its_numbers():

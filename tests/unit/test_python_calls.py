@@ -45,10 +45,9 @@ def short(kernel, model=log_lik, data=X, **settings):
     return mhrun.sample(model, data, kernel, **settings)
 
 
-@pytest.mark.parametrize("kernel", ["hcm", "hmc", mhrun.RandomWalk(), 3])
+@pytest.mark.parametrize("kernel", [mhrun.RandomWalk(), 3])
 def test_what_is_not_a_kernel(kernel):
-    words = r"'hmc' is a name for the command line" if kernel == "hmc" else "is not a kernel"
-    with pytest.raises(UserError, match=rf"kernel: .*{words}"):
+    with pytest.raises(UserError, match=r"kernel: .*is not a kernel"):
         short(kernel)
 
 

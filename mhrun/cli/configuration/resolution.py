@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -79,22 +78,6 @@ def _size(resolved: Any) -> float:
             else len(value) / 1000
         )
     return 0.0
-
-
-def power(a: float, b: float) -> float:
-    """Return a^b.
-
-    Raises:
-        UserError: the result is not a real number, or too large for a float.
-    """
-    try:
-        number = float(a) ** b
-        if isinstance(number, complex) or not math.isfinite(number):
-            raise OverflowError
-        exact = a**b if isinstance(a, int) and isinstance(b, int) and b >= 0 else number
-    except (ArithmeticError, ValueError) as error:
-        raise UserError("power: the result is not a number, or larger than 1.8e308.") from error
-    return exact
 
 
 def environment(name: str, default: Any = _NO_DEFAULT) -> Any:

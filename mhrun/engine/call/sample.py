@@ -7,20 +7,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mhrun.engine.assemble import assembled, check_kind
+from mhrun.engine.assemble import assembled
+from mhrun.engine.call.chosen import Asked
+from mhrun.engine.call.chosen import chosen as chosen_method
 from mhrun.engine.call.folder import begin_anew, check_call, digests_of, locked, recorded_steps
 from mhrun.engine.call.progress import Progress
-from mhrun.engine.call.settings import check_device, step_size_schedule, temperature_schedule
+from mhrun.engine.call.settings import check_device
 from mhrun.engine.call.trace_warnings import warn_of_trace
 from mhrun.engine.call.until import Until, check_goes_on, until_of
 from mhrun.engine.call.user_model import user_model
-from mhrun.engine.defaults import default_counts, default_kernel, default_of, default_surrogate
 from mhrun.engine.longer import is_slower
 from mhrun.engine.method import Method, model_attributes
+from mhrun.engine.named_method import NamedMethod
 from mhrun.engine.pilot import piloted
 from mhrun.engine.run_method import run_method
 from mhrun.engine.settings import Settings
@@ -41,11 +43,13 @@ from mhrun.types import Model
 if TYPE_CHECKING:
     import xarray as xr
 
+_ARGUMENTS = {"step_size": "step_size/acceptance"}  # of a schedule
+
 
 def sample(
     model: Model | torch.nn.Module | Callable[..., torch.Tensor],
     data: Any,
-    kernel: Kernel | None = None,
+    kernel: Kernel | NamedMethod | str | None = None,
     *,
     step_size: float | str | Schedule = AUTO,
     steps: int | None = None,
@@ -84,19 +88,22 @@ def sample(
         data: an array, a mapping of arrays with one length, a pandas DataFrame (each column is a field), or a
             `Dataset`. None for a density without data: then the function is its logarithm, ``theta -> ()``, and a
             minibatch is m = 1.
-        kernel: how the chains move; None: the default for the number of data and of parameters, which is printed in one
-            line (`mhrun.engine.defaults`).
+        kernel: how the chains move; or the name of a method of the command line, ``"mhminibatch"``, or `mhrun.method`
+            with settings, whose schedules and surrogate are taken too. None: the default for the number of data and of
+            parameters, which is printed in one line (`mhrun.engine.defaults`).
         step_size: a number, a schedule that governs the step size, or "auto": a pilot finds it, with a scale for
             the moves, and the chains begin where the pilot leaves them. What it found is printed in one line and kept
-            in the attribute ``pilot`` of the trace.
-        steps: steps that count; every chain does them. None: 10,000, or 2,000 with HMC as the default kernel.
+            in the attribute ``pilot`` of the trace. Of a named method "auto" is its own schedule, and a number that of
+            a constant one, or at the beginning of its cycles.
+        steps: steps that count; every chain does them. None: 10,000, or 2,000 with HMC as the default or by name.
         ess: go on after `steps`, until R-hat is at most 1.01 and every coordinate has this effective sample size, bulk
             and tail (of a network, its predictions). The draws are those of a call with as many steps.
         max_steps: steps at which a call with `ess` ends in any case. None: 32 times `steps`.
-        warmup: steps of burn-in before them. None: 1,000, or 500 with HMC as the default kernel.
+        warmup: steps of burn-in before them. None: 1,000, or 500 with HMC as the default or by name, or none with a
+            `Cosine` schedule, whose cycles begin with exploration.
         chains: how many chains C, run together. None: 4, or with a ladder 4 ladders, 4 times its rungs.
         temperature: T of the target, or a schedule of it; with `ReplicaExchange` a list, T of each rung, the coldest
-            first.
+            first. 1 leaves a named ladder its own temperatures.
         start: where chains begin: (D,) or (C, D), needed with a function without `parameters`; or name -> values, with
             them. Parameters that have no value start at draws from their priors. With a module: a trained one, its
             state dict, or a list of either, one for each chain.
@@ -112,7 +119,8 @@ def sample(
         temper: what T acts on: posterior or likelihood.
         replacement: draw minibatches with replacement.
         surrogate: control variate of log-likelihood differences and gradients: none, taylor1, taylor2, lower_bound or
-            lower_bound_untuned, see `mhrun.target.Target`. The default kernel for more than 200,000 data has taylor1.
+            lower_bound_untuned, see `mhrun.target.Target`. None leaves a named method its own, and the default kernel
+            for more than 200,000 data taylor1.
         seed: of all random numbers.
         thin: keep every thin-th step, or every thin-th draw that a schedule collects; None keeps no draws, for models
             with very many parameters.
@@ -152,28 +160,23 @@ def sample(
         device=device,
         precision=precision,
     )
-    chosen = _chosen(kernel, surrogate, with_surrogate)
-    kernel, target = chosen.kernel, chosen.target
-    default_steps, default_warmup = default_counts(chosen.name)
-    steps, warmup = default_steps if steps is None else steps, default_warmup if warmup is None else warmup
-    rungs = kernel.rungs
-    chains = 4 * rungs if chains is None else chains
-    schedules: dict[str, Schedule] = {"temperature": temperature_schedule(temperature, rungs, chains)}
+    asked = Asked(surrogate, temper, step_size, acceptance, temperature, chains, warmup, steps)
+    chosen = chosen_method(kernel, asked, with_surrogate)
+    target, chains, steps = chosen.target, chosen.chains, chosen.steps
     points = inputs.points
     if points is not None and len(points) not in (1, chains):
         raise UserError(f"start has {len(points)} rows for {chains} chains; give one row, or one per chain.")
-    schedules["step_size"] = step_size_schedule(step_size, acceptance, kernel)
     starts = None if points is None else starts_of(points, target.dim, "start", parameters_of(inputs.model))
     until = until_of(ess, max_steps, steps, thin)
 
-    counts = {"chains": chains, "warmup": warmup, "thin": thin, "thin_stats": None, "seed": seed}
+    counts = {"chains": chains, "warmup": chosen.warmup, "thin": thin, "thin_stats": None, "seed": seed}
 
     def with_steps(count: int) -> Method:
         return assembled(
             "sample",
-            kernel,
+            chosen.kernel,
             target,
-            schedules,
+            chosen.schedules,
             counts | {"steps": count},
             dtype=dtype,
             starts=starts,
@@ -196,13 +199,12 @@ def sample(
         "model": inputs.model if isinstance(model, torch.nn.Module) else model,
         "data": (inputs.data.fields, target.data.transforms),
         "log_prior": log_prior,
-        "kernel": kernel,
+        "kernel": chosen.kernel,
         "surrogate": chosen.surrogate,
         "temper": temper,
         "replacement": replacement,
         "precision": precision,
-        "temperature": method.plan.schedules["temperature"],
-        "step_size/acceptance": method.plan.schedules["step_size"],
+        **{_ARGUMENTS.get(name, name): schedule for name, schedule in method.plan.schedules.items()},
         "precondition": method.precondition,
         "start": start,
         "parameters": (parameters, method.shape.parameters, method.shape.layout),
@@ -259,32 +261,6 @@ def _place(folder: str | Path | None) -> Iterator[Path]:
     else:
         with tempfile.TemporaryDirectory(prefix="mhrun-") as temporary:
             yield Path(temporary)
-
-
-class _Chosen(NamedTuple):
-    """The kernel of a call, and the target with its surrogate."""
-
-    kernel: Kernel
-    target: Target
-    surrogate: str
-    name: str | None = None  # of the default method; None for a kernel of the user's
-    reason: str = ""  # why this one
-
-
-def _chosen(kernel: Kernel | None, surrogate: str, with_surrogate: Callable[..., Target]) -> _Chosen:
-    """Return the kernel of a call, by default one that suits the target.
-
-    Raises:
-        UserError: it is no kernel.
-    """
-    target = with_surrogate(surrogate=surrogate)
-    if kernel is not None:
-        check_kind("kernel", kernel, Kernel, "sample: kernel")
-        return _Chosen(kernel, target, surrogate)
-    name, reason = default_of(target)
-    if surrogate == "none" and (surrogate := default_surrogate(name)) != "none":
-        target = with_surrogate(surrogate=surrogate)
-    return _Chosen(default_kernel(name), target, surrogate, name, reason)
 
 
 def _print(line: str) -> None:

@@ -38,7 +38,7 @@ def step_size_schedule(
     if is_auto(step_size):
         aim = AUTO if acceptance is None else acceptance
         return Tuned(AUTO, aim) if kernel.decides or acceptance is not None else Fixed(step_size=AUTO)
-    if _is_number(step_size):
+    if is_scalar(step_size):
         if not 0 < float(step_size) < math.inf:
             raise UserError(
                 f"step_size = {step_size} must be positive and finite, or auto: then a pilot finds it."
@@ -77,11 +77,11 @@ def temperature_schedule(
 
 def _of_chains(temperature: float | Sequence[float], rungs: int, chains: int) -> float | list[float]:
     """Return the temperature of all chains, or of each, from that of the target or of each rung."""
-    if _is_number(temperature):
+    if is_scalar(temperature):
         return _temperature(temperature)
     several: Any = temperature
     temperatures = list(several) if isinstance(several, Iterable) and not isinstance(several, str) else []
-    if not temperatures or not all(map(_is_number, temperatures)):
+    if not temperatures or not all(map(is_scalar, temperatures)):
         raise UserError(
             f"temperature = {temperature!r} must be a number or a schedule, or with a ladder a list of one number for "
             "each rung."
@@ -109,8 +109,8 @@ def _temperature(value: Any) -> float:
     return float(value)
 
 
-def _is_number(value: Any) -> TypeGuard[float]:
+def is_scalar(value: Any) -> TypeGuard[float]:
     """Return whether a value is a number, also one of NumPy's or a tensor (), and not true or false."""
     if isinstance(value, torch.Tensor | np.ndarray):
-        return value.ndim == 0 and _is_number(value.item())
+        return value.ndim == 0 and is_scalar(value.item())
     return is_number(value)

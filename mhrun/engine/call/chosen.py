@@ -1,0 +1,117 @@
+"""The method of a call of `mhrun.sample`: its kernel, surrogate, schedules and counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from mhrun.engine.assemble import check_kind
+from mhrun.engine.call.settings import is_scalar, step_size_schedule, temperature_schedule
+from mhrun.engine.defaults import default_counts, default_kernel, default_of, default_surrogate
+from mhrun.engine.named_method import STEP_SIZE, NamedMethod, method
+from mhrun.numbers import whole_number
+from mhrun.parts import Kernel
+from mhrun.schedules import Schedule
+from mhrun.schedules.cosine import Cosine
+from mhrun.schedules.plan import is_auto
+from mhrun.target import Target
+
+NONE = "none"
+"""The name of no surrogate."""
+_POSTERIOR = 1.0  # temperature
+
+
+class Asked(NamedTuple):
+    """Arguments of `mhrun.sample` for which a method may have values of its own."""
+
+    surrogate: str
+    temper: str
+    step_size: float | str | Schedule
+    acceptance: float | None
+    temperature: float | Sequence[float] | Schedule
+    chains: int | None
+    warmup: int | None
+    steps: int | None
+
+
+class Chosen(NamedTuple):
+    """The method of a call."""
+
+    kernel: Kernel
+    target: Target
+    surrogate: str
+    schedules: Mapping[str, Schedule]
+    chains: int
+    warmup: int
+    steps: int
+    reason: str  # why it is the default; empty if it was named
+
+
+def chosen(kernel: Any, asked: Asked, with_surrogate: Callable[..., Target]) -> Chosen:
+    """Return the method of a call: of a kernel, of a name of the command line, or the default.
+
+    Args:
+        kernel: as it was given.
+        asked: the other arguments.
+        with_surrogate: returns the target with a surrogate.
+
+    Raises:
+        UserError: no kernel and no name of a method, or invalid settings.
+    """
+    if isinstance(kernel, str):
+        kernel = method(kernel)
+    if isinstance(kernel, NamedMethod):
+        return _named(kernel, asked, with_surrogate)
+    surrogate, name, reason = asked.surrogate, None, ""
+    target = with_surrogate(surrogate=surrogate)
+    if kernel is None:
+        name, reason = default_of(target)
+        kernel = default_kernel(name)
+        if surrogate == NONE and (surrogate := default_surrogate(name)) != NONE:
+            target = with_surrogate(surrogate=surrogate)
+    check_kind("kernel", kernel, Kernel, "sample: kernel")
+    step_size = step_size_schedule(asked.step_size, asked.acceptance, kernel)
+    steps, warmup = _counts(asked, name, type(step_size))
+    chains = _chains(asked, kernel)
+    temperature = temperature_schedule(asked.temperature, kernel.rungs, chains)
+    schedules = {"temperature": temperature, STEP_SIZE: step_size}
+    return Chosen(kernel, target, surrogate, schedules, chains, warmup, steps, reason)
+
+
+def _named(named: NamedMethod, asked: Asked, with_surrogate: Callable[..., Target]) -> Chosen:
+    """Return a method of the command line. Arguments of the call come before what its file has."""
+    surrogate = named.surrogate if asked.surrogate == NONE else asked.surrogate
+    target = with_surrogate(surrogate=surrogate)
+    given_size = type(asked.step_size) if isinstance(asked.step_size, Schedule) else None
+    steps, warmup = _counts(asked, named.name, given_size or named.schedule_class(STEP_SIZE))
+    settings: dict[str, Any] = {"steps": steps, "warmup": warmup}
+    settings |= {"data": {"n": target.n}, "target": {"temper": asked.temper}}
+    kernel = named.kernel(settings)
+    settings["chains"] = chains = _chains(asked, kernel)
+    given: dict[str, Schedule] = {}
+    if not is_auto(asked.step_size) or asked.acceptance is not None:
+        schedule = step_size_schedule(asked.step_size, asked.acceptance, kernel)
+        # Of a method with cycles a number is the step size at their beginning.
+        if is_scalar(asked.step_size) and asked.acceptance is None and named.reads(STEP_SIZE):
+            settings[STEP_SIZE] = float(asked.step_size)
+        else:
+            given[STEP_SIZE] = schedule
+    if not is_scalar(asked.temperature) or asked.temperature != _POSTERIOR:
+        given["temperature"] = temperature_schedule(asked.temperature, kernel.rungs, chains)
+    schedules = named.schedules(settings, given)
+    schedules.setdefault("temperature", temperature_schedule(_POSTERIOR, kernel.rungs, chains))
+    return Chosen(kernel, target, surrogate, schedules, chains, warmup, steps, "")
+
+
+def _counts(asked: Asked, name: str | None, step_size: type) -> tuple[int, int]:
+    """Return how many steps count, and how many come before them: none where cycles begin with exploration."""
+    steps, warmup = default_counts(name)
+    warmup = 0 if issubclass(step_size, Cosine) else warmup
+    return (
+        steps if asked.steps is None else whole_number("steps", asked.steps),
+        warmup if asked.warmup is None else whole_number("warmup", asked.warmup),
+    )
+
+
+def _chains(asked: Asked, kernel: Kernel) -> int:
+    return 4 * kernel.rungs if asked.chains is None else whole_number("chains", asked.chains)

@@ -1,0 +1,149 @@
+"""Methods of the command line by name, as the kernel of `mhrun.sample`."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+import mhrun
+from mhrun.cli.configuration.compose import compose_config
+from mhrun.engine.method_file import method_file, method_names, references
+from mhrun.errors import UserError
+from mhrun.schedules.cosine import Cosine
+
+GIVEN = {"m": 50, "rungs": 3, "ratio": 4.0, "step_size": 0.01}
+COUNTS = {"chains": 12, "warmup": 100, "steps": 200}
+
+
+def log_lik(theta, x):
+    return -0.5 * (x - theta[0]) ** 2
+
+
+def sampled(kernel, **settings):
+    x = torch.linspace(-1, 3, 200, dtype=torch.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return mhrun.sample(
+            log_lik, x, kernel, **{"start": [1.0], "steps": 30, "warmup": 20, "progress": False} | settings
+        )
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_kernel_and_schedules_are_those_of_the_command_line(name):
+    """With each setting that a file reads, as Hydra composes it."""
+    read = references(method_file(name))
+    given = {key: value for key, value in GIVEN.items() if key in read}
+    of_schedules = {f"{path}={value}" for path, value in (("every", 5), ("cycle", 20)) if name == "cmint"}
+    config = compose_config(
+        [
+            "experiment=gmm_tied_means",
+            f"+method@methods.it={name}",
+            *(f"{key}={value}" for key, value in COUNTS.items()),
+            *(f"++{key}={value}" for key, value in given.items()),
+            *(f"methods.it.schedules.step_size.{override}" for override in of_schedules),
+            "~temperature",
+            *(["~m"] if "m" not in given else []),
+        ]
+    )
+    expected = config["methods"]["it"]
+    settings = {key: value for key, value in given.items() if key != "step_size"}
+    method = mhrun.method(name, **settings)
+    of_run = COUNTS | {"data": {"n": config["data"]["n"]}, "target": {"temper": config["target"]["temper"]}}
+    of_run |= {"step_size": given["step_size"]} if "step_size" in given else {}
+    assert method.resolved("kernel", of_run) == expected["kernel"]
+    for quantity, node in expected["schedules"].items():
+        if name != "cmint" or quantity != "step_size":
+            assert method.resolved(f"schedules.{quantity}", of_run) == node
+    assert method.surrogate == (expected.get("target") or {}).get("surrogate", "none")
+
+
+@pytest.mark.parametrize("name", ["hmc", "zig_zag", "sgld_cv", "mhminibatch_released", "renhd", "reld"])
+def test_a_printed_method_is_the_call_that_makes_its_kernel(name):
+    def settings(part):
+        own = getattr(part, "__dict__", {})
+        return {k: settings(v) if hasattr(v, "__dict__") else repr(v) for k, v in own.items()}
+
+    method = mhrun.method(name)
+    code, _, surrogate = str(method).partition(", surrogate=")
+    built = eval(code, {"mhrun": mhrun})
+    kernel = method.kernel({"warmup": 10, "steps": 10, "data": {"n": 100}})
+    assert (type(built), settings(built)) == (type(kernel), settings(kernel))
+    assert surrogate == {"zig_zag": '"taylor2"', "sgld_cv": '"taylor1"'}.get(name, "")
+
+
+def test_draws_are_those_of_the_kernel_that_is_named():
+    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Growing(), mhrun.MHMinibatch(m=20, sigma=1.0))
+    schedules = {"step_size": mhrun.Tuned("auto", 0.3), "temperature": 4.0}
+    by_parts = sampled(kernel, warmup=100, **schedules)
+    by_name = sampled(mhrun.method("mhminibatch", m=20), warmup=100, temperature=4.0)
+    assert torch.equal(
+        *(torch.from_numpy(trace["posterior"]["theta"].values) for trace in (by_parts, by_name))
+    )
+
+
+def test_a_name_alone_is_a_method_without_settings(tmp_path):
+    """It goes on from the trace of the other spelling."""
+    short = sampled("sgld_cv", folder=tmp_path, steps=10)
+    longer = sampled(mhrun.method("sgld_cv"), folder=tmp_path, steps=40)
+    theta = longer["posterior"]["theta"].values
+    assert theta.shape[:2] == (4, 40)
+    assert (theta[:, :10] == short["posterior"]["theta"].values).all()
+
+
+def test_a_ladder_has_the_temperatures_of_its_file():
+    trace = sampled("parallel_tempering")
+    assert trace.attrs["temperatures"].tolist() == [1.0, 2.0, 4.0, 8.0]
+    assert trace["posterior"].sizes["chain"] == 16
+    trace = sampled(mhrun.method("parallel_tempering", rungs=2, ratio=3.0), chains=4)
+    assert trace.attrs["temperatures"].tolist() == [1.0, 3.0]
+    trace = sampled(mhrun.method("parallel_tempering", rungs=2), temperature=[1.0, 5.0])
+    assert trace.attrs["temperatures"].tolist() == [1.0, 5.0]
+
+
+def test_cycles_begin_at_the_first_step_and_at_the_step_size_given(monkeypatch):
+    made, bind = [], Cosine.bind
+
+    def spied(schedule, warmup, steps):
+        made.append((float(schedule.first), schedule.cycles, warmup))
+        return bind(schedule, warmup, steps)
+
+    monkeypatch.setattr(Cosine, "bind", spied)
+    trace = sampled(mhrun.method("csghmc", cycles=2), step_size=0.01, steps=50, warmup=None)
+    assert set(made) == {(0.01, 2, 0)}
+    assert trace["posterior"].sizes["draw"] == 10
+    made.clear()
+    sampled(mhrun.Unadjusted(mhrun.SGLD(), m=20), step_size=Cosine(0.01, 2), steps=50, warmup=None)
+    assert {warmup for _, _, warmup in made} == {0}
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        (
+            lambda: mhrun.method("mhminibach"),
+            r"there is no method 'mhminibach'. Did you mean 'mhminibatch'\?",
+        ),
+        (lambda: mhrun.method("../hmc"), "there is no method"),
+        (lambda: mhrun.method("mint", q=3), "mint has no setting q; it has m. print"),
+        (lambda: mhrun.method("hmc", step_size=3), "it has none. step_size= and temperature= are arguments"),
+        (lambda: mhrun.method("mintee", rungs=4), r"mintee needs ratio: mhrun.method\('mintee', ratio=...\)"),
+        (
+            lambda: sampled("cmint"),
+            r"cmint leaves every and cycle of its step_size open: .*mhrun.Stairs\(...\)",
+        ),
+        (lambda: sampled(mhrun.method("adam", m=20)), "no rule finds the step size of Adam; give a number"),
+        (lambda: sampled("hmc", chains="4"), "chains = '4' must be a whole number"),
+        (lambda: sampled("mint", step_size=-1.0), "step_size = -1.0 must be positive"),
+        (lambda: sampled("reld", temperature=2.0), "the 4 rungs of its ladder all have the temperature 2"),
+        (lambda: sampled("reld", chains=6), "6 chains are not a whole number of ladders|multiple|rungs"),
+    ],
+)
+def test_mistakes_have_an_answer(how, message):
+    with pytest.raises(UserError, match=message):
+        how()
+
+
+def test_infinity_is_printed_as_python_reads_it():
+    assert 'lam=float("inf")' in str(mhrun.method("renhd"))
