@@ -11,6 +11,7 @@ from mhrun.cli.checked import NAMED, SETTINGS
 from mhrun.cli.commands import COMMANDS, COMMON, OPTIONS
 from mhrun.cli.exit_status import OK
 from mhrun.cli.listing.key_tree import KeyTree, key_tree
+from mhrun.cli.listing.methods import METHODS
 from mhrun.cli.listing.outline import Outline, method_parts, outline
 from mhrun.cli.places import experiments, outputs_of
 from mhrun.errors import UserError, nearest
@@ -240,6 +241,7 @@ def _files(line: _Line, group: str) -> list[str]:
 
 def _of_list(line: _Line, current: str) -> Iterator[str]:
     yield from experiments(line.conf)
+    yield METHODS
     yield "runtime.outputs="
 
 

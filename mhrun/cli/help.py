@@ -54,10 +54,11 @@ _OWN = "  --project WHERE, --config-dir DIR    your experiments and parts too (m
 PAGES = {
     "list": f"""\
 mhrun list [NAME ...] [runtime.outputs=FOLDER]
+mhrun list methods
 
 Without a name: one line per experiment, by paper, with the time of its methods at scale=paper, the claims that the
 project's recorded runs reproduce, and the status of your newest run. With a name: its methods, settings, runs, and
-claims with the recorded verdicts and those of your runs.
+claims with the recorded verdicts and those of your runs. The second form: every method, in a line.
 
   mhrun list
   mhrun list gmm_tied_means

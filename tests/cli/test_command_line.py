@@ -19,6 +19,7 @@ from mhrun.cli.configuration.hydra_errors import explained
 from mhrun.cli.main import _warned, run
 from mhrun.cli.reporting import chosen_runs
 from mhrun.engine.assemble import methods_of
+from mhrun.engine.method_file import method_names
 from mhrun.store.identity import digest
 
 SMOKE = ["experiment=gmm_tied_means", "scale=smoke", "runtime.threads=1"]
@@ -565,6 +566,25 @@ def test_a_model_of_ones_own(tmp_path, capsys, monkeypatch, unrendered):
     out = capsys.readouterr().out
     assert out.count("quick complete") == 2
     assert "gmm_tied_means" not in out
+
+
+def test_methods_are_listed_each_in_a_line(tmp_path, capsys):
+    """Those of a project too; an experiment of that name comes first."""
+    (tmp_path / "mine" / "method").mkdir(parents=True)
+    (tmp_path / "mine" / "method" / "hop.yaml").write_text(
+        "# Moves that hop\n# and skip.\ndefaults: [mint]\n"
+    )
+    assert run(["list", "--config-dir", "mine", "methods"]) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.partition("\n\n")[0].splitlines())
+    assert set(method_names()) | {"hop"} == set(lines)
+    assert lines["hop"] == "Moves that hop and skip."
+    assert lines["mhminibatch"] == "MHminibatch (Seita et al. 2017, Algorithm 1)."
+    (tmp_path / "mine" / "experiment").mkdir()
+    (tmp_path / "mine" / "experiment" / "methods.yaml").write_text(
+        "# @package _global_\ntitle: All of them\n"
+    )
+    assert run(["list", "--config-dir", "mine", "methods"]) == 0
+    assert "All of them" in capsys.readouterr().out
 
 
 TABLE = """

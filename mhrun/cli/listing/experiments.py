@@ -1,4 +1,4 @@
-"""``mhrun list``: experiments, their papers and their runs. Needs neither torch nor Hydra."""
+"""``mhrun list``: experiments, their papers and their runs, or methods. Needs neither torch nor Hydra."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mhrun.cli.exit_status import OK
+from mhrun.cli.listing.methods import METHODS, show_methods
 from mhrun.cli.listing.outline import Outline, outline, paper, seconds_at_paper_scale
 from mhrun.cli.listing.run_status import NO_LIMIT, columns, status_of
 from mhrun.cli.places import experiments, outputs_of
@@ -19,7 +20,7 @@ _NAME, _TIME, _RECORDED = 25, 7, 8  # widths of columns
 _NOT_RUN = "not run"
 _END = """\
 mhrun NAME runs an experiment.
-mhrun list NAME shows its methods, settings, claims and runs.
+mhrun list NAME shows its methods, settings, claims and runs; mhrun list methods all methods.
 time: of the methods at scale=paper on two cores of an AMD EPYC;
       scale=quick, the default, takes a minute or two on most
 """
@@ -39,6 +40,9 @@ def show_list(arguments: Sequence[str], folders: Sequence[Path]) -> int:
     paths, run_folders = experiments(folders), runs(outputs)
     # Runs of projects that are not given on this command line.
     other_names = dict.fromkeys(folder.experiment for folder in run_folders if folder.experiment not in paths)
+    if names == [METHODS] and METHODS not in {**paths, **other_names}:
+        show_methods(folders)
+        return OK
     for name in names:
         if name not in paths and name not in other_names:
             raise UserError(f"There is no experiment '{name}'.{nearest(name, [*paths, *other_names])}")
