@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy import special
 from torch import Tensor
 
 from mhrun.array_cache import kept
@@ -45,6 +47,7 @@ __all__ = [
 # Default lambda and half width of the grid in steps.
 _DEFAULTS = {"paper": (10.0, 4000), "nnls": (1e-6, 160)}
 _MAX_ERROR = 0.01  # error of the acceptance probability up to which a table is taken
+_LOG_RATIOS = np.linspace(-12.0, 12.0, 241)  # at which that of a series is computed
 _MAX_HALF_WIDTH = 10**6  # of a grid, in steps
 _VERSION = 1  # version of the solver; cached files of another version are computed again
 
@@ -157,16 +160,17 @@ def table(
         terms: setting of `series_quantiles`.
 
     Raises:
-        Refusal: an unknown name, an invalid setting, a setting of another density, or ``paper`` or ``nnls`` with which
-            acceptance probabilities would be wrong by more than 0.01. For the errors of ``series`` see
-            `mhrun.rules.series`.
+        Refusal: an unknown name, an invalid setting, a setting of another density, or one with which acceptance
+            probabilities would be wrong by more than 0.01.
     """
     if density == "series":
         if half_width_steps is not None:
             raise Refusal(
                 "half_width_steps applies to a grid, and density = 'series' has none; leave it out."
             )
-        return series_quantiles(variance, lam, terms)
+        found = series_quantiles(variance, lam, terms)
+        _check_error(density, variance, _series_error(variance, lam, terms), {"lam": lam, "terms": terms})
+        return found
     if density not in _DEFAULTS:
         choices = (*_DEFAULTS, "series")
         raise Refusal(
@@ -175,15 +179,27 @@ def table(
     if terms is not None:
         raise Refusal(f"terms = {terms} needs density = 'series'; choose that one, or leave terms out.")
     solved = correction(density, root(variance), lam, half_width_steps)
-    if (error := solved.error) > _MAX_ERROR:
-        remedies = ["a smaller variance", "density = 'nnls'"][: 1 + (density != "nnls")]
-        given = {"lam": lam, "half_width_steps": half_width_steps}
-        remedies += [f"no {name}" for name, value in given.items() if value is not None]
-        raise Refusal(
-            f"with a noise of variance {variance:g} the correction of density = {density!r} makes acceptance "
-            f"probabilities wrong by up to {error:.2g}, more than {_MAX_ERROR:g}; choose {' or '.join(remedies)}."
-        )
+    _check_error(density, variance, solved.error, {"lam": lam, "half_width_steps": half_width_steps})
     return quantiles(solved)
+
+
+@lru_cache(maxsize=64)
+def _series_error(variance: float, lam: float | None, terms: int | None) -> float:
+    """Return the largest error of the acceptance probability with a series."""
+    density = series(variance, math.inf if lam is None else float(lam), TERMS if terms is None else terms)
+    return float(np.abs(density.convolved_cdf(_LOG_RATIOS, variance) - special.expit(_LOG_RATIOS)).max())
+
+
+def _check_error(density: str, variance: float, error: float, given: Mapping[str, object]) -> None:
+    """Refuse a table with which acceptance probabilities are wrong; `given`: settings that may be the cause."""
+    if error <= _MAX_ERROR:
+        return
+    remedies = ["a smaller variance", "density = 'nnls'"][: 1 + (density != "nnls")]
+    remedies += [f"no {name}" for name, value in given.items() if value is not None]
+    raise Refusal(
+        f"with a noise of variance {variance:g} the correction of density = {density!r} makes acceptance "
+        f"probabilities wrong by up to {error:.2g}, more than {_MAX_ERROR:g}; choose {' or '.join(remedies)}."
+    )
 
 
 def inverse(u: Tensor, table: Quantiles) -> Tensor:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy import special, stats
+from scipy import integrate, special, stats
 from significance import ALPHA
 
 from mhrun.errors import Refusal
@@ -185,6 +185,21 @@ def test_a_table_that_is_too_inaccurate_is_refused(density, variance, wrong):
     with pytest.raises(Refusal, match=line):
         table(density, variance)
     table("nnls", 2.8)
+
+
+def test_a_series_that_is_too_short_is_refused():
+    """Of one term it is the logistic distribution: its largest error is that of N(0, 0.5) + logistic, by quadrature."""
+    x = np.linspace(0, 10, 201)
+    sums = [
+        integrate.quad(lambda z, at=at: special.expit(at - z) * stats.norm.pdf(z, scale=0.5**0.5), -9, 9)[0]
+        for at in x
+    ]
+    error = np.abs(sums - special.expit(x)).max()
+    with pytest.raises(
+        Refusal, match=rf"wrong by up to {error:.2g}, .* a smaller variance or .* or no terms\.$"
+    ):
+        table("series", 0.5, terms=1)
+    table("series", 0.2, terms=1)
 
 
 def test_a_lambda_that_makes_a_table_inaccurate_is_named():
