@@ -59,7 +59,12 @@ def method(name: str, **settings: Any) -> NamedMethod:
     if needed := [key for key, has_default in found.items() if not has_default and key not in settings]:
         arguments = ", ".join(f"{key}=..." for key in needed)
         raise UserError(f"{name} needs {' and '.join(needed)}: mhrun.method('{name}', {arguments}).")
-    return NamedMethod(name, settings)
+    return NamedMethod(name, {key: _plain(value) for key, value in settings.items()})
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of NumPy's or of torch's as one of Python's."""
+    return value.item() if getattr(value, "ndim", None) == 0 else value
 
 
 @dataclass(frozen=True, repr=False)

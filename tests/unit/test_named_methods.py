@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
@@ -96,7 +97,8 @@ def test_a_ladder_has_the_temperatures_of_its_file():
     trace = sampled("parallel_tempering")
     assert trace.attrs["temperatures"].tolist() == [1.0, 2.0, 4.0, 8.0]
     assert trace["posterior"].sizes["chain"] == 16
-    trace = sampled(mhrun.method("parallel_tempering", rungs=2, ratio=3.0), chains=4)
+    method = mhrun.method("parallel_tempering", rungs=np.int64(2), ratio=torch.tensor(3.0))
+    trace = sampled(method, chains=np.int64(4))
     assert trace.attrs["temperatures"].tolist() == [1.0, 3.0]
     trace = sampled(mhrun.method("parallel_tempering", rungs=2), temperature=[1.0, 5.0])
     assert trace.attrs["temperatures"].tolist() == [1.0, 5.0]
