@@ -321,15 +321,33 @@ def test_draws_that_are_few_or_not_finite_have_no_verdict():
     assert found.loc["few", "why"] == "it has 5 valid draws of one chain, and 10 of each are needed."
     with pytest.raises(UserError, match="The reference cannot be used: it has 5 valid draws"):
         mhrun.compare({"mine": {"x": normal()}}, {"x": normal(draws=5)})
-    turned = {"x": normal().swapaxes(0, 1)}
-    words = r"arrays are \(chain, draw, \.\.\.\): got 2,000 chains of 4 draws; transposed\?"
-    with pytest.raises(UserError, match=words):
-        mhrun.compare({"mine": {"x": normal()}}, turned)
-    assert re.fullmatch(words, mhrun.compare({"mine": turned}, {"x": normal()}).loc["mine", "why"])
     apart = normal() + np.arange(4)[:, None, None]
     found = mhrun.compare({"mine": {"x": apart}}, {"x": normal(seed=1)})
     assert found.loc["mine", "verdict"] == "cannot tell"
     assert found.loc["mine", "why"].startswith("R-hat")
+
+
+def test_arrays_with_more_chains_than_draws_are_refused_unless_their_dimensions_are_named():
+    """As emcee returns them, (step, walker, dim), their effective sample size was 40 to 100 times too large."""
+    turned = normal(chains=100, draws=200).swapaxes(0, 1)
+    words = r"mine: x of shape \(200, 100, 1\) is, as \(chain, draw, ...\), 200 chains of 100 draws. Swap the first"
+    with pytest.raises(UserError, match=words):
+        mhrun.compare({"mine": {"x": turned}}, {"x": normal()})
+    named = xr.DataArray(turned, dims=("draw", "chain", "dim"))
+    assert mhrun.compare({"mine": {"x": named}}).loc["mine", "chains"] == 100
+
+
+def test_a_coordinate_that_one_trace_rounds_away_is_named():
+    """Without a line, draws that were off by a standard deviation agreed by their other coordinate."""
+    good = {key: normal(seed=s) for s, key in enumerate(("mine", "reference"))}
+    mine = {"x": normal(mean=10_000, sd=1e-3, seed=2).astype(np.float32), "y": good["mine"]}
+    reference = {"x": normal(mean=10_000.001, sd=1e-3, seed=3), "y": good["reference"]}
+    with pytest.warns(
+        UserWarning, match=r"^x\[0\] of reference differ by less than the float32 numbers of another"
+    ):
+        mhrun.compare({"mine": mine}, reference)
+    with pytest.raises(UserError, match="equal, but for rounding"):
+        mhrun.compare({"mine": {"x": mine["x"]}}, {"x": reference["x"]})
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e6, 1.7e9])  # of a time stamp

@@ -18,7 +18,9 @@ AGREES, DIFFERS, UNKNOWN, ANOTHER = "agrees", "differs", "cannot tell", "another
 DIFFERS_SHORT = "differs (short run)"
 REFERENCE = "reference"
 
-FALSE_ALARM = 0.01  # probability that any method of a comparison differs, if all have the same distribution
+# Probability that any method of a comparison differs, if all have the same distribution and Monte Carlo errors are
+# normal. Of 1,200 pairs of 4 x 250 draws of three Gamma(0.1) coordinates, 2.2 % differed; of exponential ones 0.8 %.
+FALSE_ALARM = 0.01
 # Difference that must not go unseen: of a mean, in sd of the reference; of an sd, as log ratio.
 RELEVANT = 0.25
 
@@ -172,7 +174,8 @@ def rule_of(
     return (
         f"Means and standard deviations of {coordinates:,} coordinate{'s' * (coordinates != 1)}{count} against {of}. "
         f"differs: at least one is more than {limit:.1f} Monte Carlo errors off{beyond}; if all methods "
-        f"sample the same distribution, the probability of any such verdict is at most {FALSE_ALARM:g}. "
+        f"sample the same distribution, the probability of any such verdict is at most {FALSE_ALARM:g}, or "
+        f"about {2 * FALSE_ALARM:g} with a few hundred draws of a very skewed posterior. "
         f"agrees: {agrees}. cannot tell: R-hat above {RHAT:g} or ESS below {ESS:g} on either side, "
         "errors too large to see such a difference, or tails too heavy for errors "
         f"(tail index above {HEAVY:g}). differs (short run): so, but a difference is more than {short_limit:.1f} "

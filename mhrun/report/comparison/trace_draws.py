@@ -133,7 +133,20 @@ def _dataset(key: Any, arrays: Mapping[Any, Any]) -> xr.Dataset:
     shapes = {(array.sizes.get("chain"), array.sizes.get("draw")) for array in variables.values()}
     if len(shapes) > 1:
         raise UserError(f"{key}: its variables have different chains and draws: {sorted(shapes)}.")
+    unnamed = [str(name) for name, values in arrays.items() if not isinstance(values, xr.DataArray)]
+    _check_order(key, {name: variables[name] for name in unnamed})
     return xr.Dataset(variables)
+
+
+def _check_order(key: Any, unnamed: Mapping[str, xr.DataArray]) -> None:
+    """Refuse arrays without names of dimensions that are more likely (draw, chain, ...), as emcee returns them."""
+    for name, array in unnamed.items():
+        if array.shape[0] > array.shape[1]:
+            raise UserError(
+                f"{key}: {name} of shape {array.shape} is, as (chain, draw, ...), {array.shape[0]:,} chains of "
+                f"{array.shape[1]:,} draws. Swap the first two axes, draws.swapaxes(0, 1); or, if it is right, name "
+                "them: xarray.DataArray(draws, dims=('chain', 'draw', ...))."
+            )
 
 
 def _names(variable: str, array: xr.DataArray) -> list[str]:
@@ -200,30 +213,46 @@ def aligned(found: Mapping[Any, UserTrace]) -> Aligned:
     names = [name for variable in shared for name in _names(variable, variables[variable][first_key])]
     chosen = some_coordinates(len(names))
     columns: dict[Any, list[ChainDraws]] = {key: [] for key in found}
-    rounding: list[float] = []
+    rounding: dict[Any, list[float]] = {key: [] for key in found}
     start = 0
     for variable in shared:
         expected = variables[variable][first_key]
         count = int(np.prod(expected.shape[2:], dtype=np.int64))
         places = chosen[(chosen >= start) & (chosen < start + count)] - start
-        coarsest = 0.0
         for key, trace in found.items():
             array = _as_expected(variables[variable][key], expected, variable, key, first_key)
-            coarsest = max(coarsest, _rounding(array.dtype))
+            rounding[key] += [_rounding(array.dtype)] * len(places)
             flat = array.to_numpy().reshape(*array.shape[:2], count)[..., places].astype(np.float64)
             columns[key].append(flat if trace.valid is None else valid_of_each(flat, trace.valid))
-        rounding += [coarsest] * len(places)
         start += count
     draws = {key: np.concatenate(of_variables, axis=-1) for key, of_variables in columns.items()}
+    coarsest = [max(of_traces) for of_traces in zip(*rounding.values(), strict=True)]
     kept = [
         d
-        for d, relative in enumerate(rounding)
+        for d, relative in enumerate(coarsest)
         if not _is_constant([values[..., d] for values in draws.values()], relative)
     ]
     if not kept:
-        raise UserError("All draws of all traces are equal; there is nothing to compare.")
+        raise UserError("All draws of all traces are equal, but for rounding; there is nothing to compare.")
+    dropped = sorted(set(range(len(coarsest))) - set(kept))
+    warnings += _rounded_warnings(
+        {
+            key: [names[chosen[d]] for d in dropped if not _is_constant([values[..., d]], rounding[key][d])]
+            for key, values in draws.items()
+        }
+    )
     kept_draws = {key: values[..., kept] for key, values in draws.items()}
     return Aligned([names[chosen[d]] for d in kept], kept_draws, warnings)
+
+
+def _rounded_warnings(known: Mapping[Any, Sequence[str]]) -> list[str]:
+    """Return a line on coordinates that differ within a trace by less than another trace's numbers resolve."""
+    return [
+        f"{', '.join(names[:6])}{', ...' * (len(names) > 6)} of {key} differ by less than the float32 numbers of "
+        "another trace resolve, and are not compared; keep draws in float64, or subtract their mean before."
+        for key, names in known.items()
+        if names
+    ]
 
 
 def _left_out_warnings(found: Mapping[Any, UserTrace], shared: Sequence[str]) -> list[str]:

@@ -145,9 +145,7 @@ def _named_traces(traces: Any, reference: Any) -> tuple[dict[Any, Any], Any]:
 
 def _unusable(draws: ChainDraws) -> str:
     """Return why draws (C, S, D) cannot be compared; empty if they can."""
-    chains, steps = draws.shape[:2]
-    if steps < LEAST_DRAWS <= chains:
-        return f"arrays are (chain, draw, ...): got {chains:,} chains of {steps} draws; transposed?"
+    steps = draws.shape[1]
     if steps < LEAST_DRAWS:
         return f"it has {steps} valid draws of one chain, and {LEAST_DRAWS} of each are needed."
     return "" if np.isfinite(draws).all() else "some of its draws are no finite numbers."
