@@ -48,7 +48,7 @@ def _mlp(hidden: int = 200, activation: type[nn.Module] = nn.ReLU) -> ModuleMode
 
 NETWORKS: dict[str, Network] = {
     "mlp": Network(_mlp, (784,), 200),
-    "mlp_tanh": Network(lambda: _mlp(activation=nn.Tanh), (784,), 200),  # which has no compiled loop
+    "mlp_tanh": Network(lambda: _mlp(activation=nn.Tanh), (784,), 200),
     "cnn": Network(lambda: Convolutional([16, 32], 0, side=16, prior_variance=1.0), (3, 16, 16), 64),
     "resnet8": Network(
         lambda: Residual([1, 1, 1], [8, 16, 32], "group", prior_variance=1.0), (3, 32, 32), 32

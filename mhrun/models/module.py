@@ -74,8 +74,8 @@ class ModuleModel:
             that matches decides, such as ``{"*.bias": 10.0, "*": 1.0}``. Run metadata name the prior.
         evaluation: ``bound``: a module whose parameters are views of theta, chain after chain; ``vmapped``: all chains
             at once by `torch.func.vmap`; ``compiled``: a compiled loop over the chains, for a fully connected network
-            (linear layers with biases, and ReLU between them) with the likelihood ``categorical``, on a CPU;
-            ``auto``: whichever is fastest, measured as a run starts and stored with it.
+            (linear layers with biases, and ReLU, tanh or sigmoid between them) with the likelihood ``categorical``, on
+            a CPU; ``auto``: whichever is fastest, measured as a run starts and stored with it.
         log_probs: log-probabilities (m, K) of classes that the outputs (m, ...) of a model with a likelihood of your
             own give, for predictions, monitors and reports: ``softmax``, ``sigmoid`` (of one output, of the classes 0
             and 1) or a function. None: it predicts no classes.
@@ -124,8 +124,8 @@ class ModuleModel:
         evaluators = Evaluators(self._prepared, self._likelihood, evaluation, has_loop=has_loop)
         if evaluation == COMPILED and evaluators.network is None:
             raise Refusal(
-                "evaluation=compiled is for a fully connected network, of linear layers with biases and ReLU between "
-                "them in the order of its parameters, with likelihood=categorical; choose auto."
+                "evaluation=compiled is for a fully connected network, of linear layers with biases and ReLU, tanh or "
+                "sigmoid between them in the order of its parameters, with likelihood=categorical; choose auto."
             )
         self._memo = _Memo(evaluators)  # no setting: `mhrun.store.fingerprint` skips attributes of this name
         shapes = {name: p.shape for name, p in self._prepared.module.named_parameters()}

@@ -38,6 +38,7 @@ class Compiled(Bound):
     ) -> None:
         super().__init__(prepared, likelihood)
         self._network, self._wanted = network, wanted
+        self._of_loop = network.units, "categorical", network.activations
         # Whether the loop computes what the module does; None: not compared yet
         self._agrees: bool | None = None
 
@@ -45,16 +46,13 @@ class Compiled(Bound):
         """Return log-likelihoods (C, m) in evaluation mode."""
         if (x := self._inputs_of_loop(theta, rows)) is None:
             return super().log_lik(theta, buffers, rows)
-        return perceptron_native.log_lik(theta, x, rows["y"], self._network.units, "categorical")
+        return perceptron_native.log_lik(theta, x, rows["y"], *self._of_loop)
 
     def train(self, theta: Tensor, buffers: Buffers, rows: Rows) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return log-likelihoods (C, m), the gradient (C, D) of their mean, and the buffers after it: none."""
         if (x := self._inputs_of_loop(theta, rows)) is None:
             return super().train(theta, buffers, rows)
-        values, grad = perceptron_native.log_lik_and_grad(
-            theta, x, rows["y"], self._network.units, "categorical"
-        )
-        return values, grad, {}
+        return *perceptron_native.log_lik_and_grad(theta, x, rows["y"], *self._of_loop), {}
 
     def _inputs_of_loop(self, theta: Tensor, rows: Rows) -> Tensor | None:
         """Return x as (C or 1, m, k), or None if the module has to be called."""
@@ -85,8 +83,7 @@ class Compiled(Bound):
         leave parameters out of the gradient.
         """
         of_module = super().train(theta, {}, rows)[:2]
-        units = self._network.units
-        of_loop = perceptron_native.log_lik_and_grad(theta, x.contiguous(), rows["y"], units, "categorical")
+        of_loop = perceptron_native.log_lik_and_grad(theta, x.contiguous(), rows["y"], *self._of_loop)
         if not all(bool(values.isfinite().all()) for values in of_module):
             return None
         return all(

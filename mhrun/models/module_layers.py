@@ -14,15 +14,27 @@ from torch.nn import functional as F
 from torch.nn.modules.dropout import _DropoutNd
 
 from mhrun.models.module_copy import Prepared
+from mhrun.models.perceptron_native import ACTIVATIONS, RELU, SIGMOID, TANH
 
-_RELU = {F.relu, torch.relu, torch.relu_}
+_LAYERS = {nn.ReLU: RELU, nn.Tanh: TANH, nn.Sigmoid: SIGMOID}
+_FUNCTIONS = {
+    F.relu: RELU,
+    torch.relu: RELU,
+    torch.relu_: RELU,
+    torch.tanh: TANH,
+    F.tanh: TANH,
+    torch.sigmoid: SIGMOID,
+    F.sigmoid: SIGMOID,
+}
+_METHODS = {"relu": RELU, "relu_": RELU, "tanh": TANH, "sigmoid": SIGMOID}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class FullyConnected(NamedTuple):
-    """A network of linear layers with biases, and ReLU between them."""
+    """A network of linear layers with biases, and an activation between them."""
 
     units: Sequence[int]  # of each layer, from the inputs to the outputs
+    activations: Sequence[str]  # of each layer but the last, see `mhrun.models.perceptron_native`
     flattens: bool  # whether the dimensions of a datum are joined first
 
 
@@ -53,18 +65,20 @@ def fully_connected(prepared: Prepared) -> FullyConnected | None:
         return None
     kinds = kinds[flattens:]
     linear = [step for step in kinds[::2] if isinstance(step, nn.Linear)]
-    if len(linear) != len(kinds[::2]) or len(kinds) % 2 == 0 or set(kinds[1::2]) - {"relu"}:
+    activations = kinds[1::2]
+    if len(linear) != len(kinds[::2]) or len(kinds) % 2 == 0 or set(activations) - set(ACTIVATIONS):
         return None
     own = [p for layer in linear for p in (layer.weight, layer.bias)]
     if [id(p) for p in own] != [id(p) for p in module.parameters()]:
         return None
     if any(one.out_features != other.in_features for one, other in pairwise(linear)):
         return None
-    return FullyConnected((linear[0].in_features, *(layer.out_features for layer in linear)), flattens)
+    units = (linear[0].in_features, *(layer.out_features for layer in linear))
+    return FullyConnected(units, tuple(activations), flattens)
 
 
 def _steps(module: nn.Module, nodes: Sequence[fx.Node]) -> Iterator[Any]:
-    """Yield what each operation does: a linear layer, `relu`, `flatten`, `identity`, or None for all else."""
+    """Yield what each operation does: a layer, an activation, `flatten`, `identity`, or None for all else."""
     inputs, *rest, output = nodes
     last, sizes = inputs, set[fx.Node]()
     for node in rest:
@@ -97,14 +111,14 @@ def _step(module: nn.Module, node: fx.Node, sizes: set[fx.Node]) -> Any:
     if node.op == "call_module":
         return None if rest else _layer(module.get_submodule(str(node.target)))
     if node.op == "call_function":
-        if node.target in _RELU:
-            return "relu"
+        if node.target in _FUNCTIONS:
+            return None if rest and _FUNCTIONS[node.target] != RELU else _FUNCTIONS[node.target]
         if node.target is F.dropout:
             return "identity" if node.kwargs.get("training") is False else None
         return "flatten" if node.target is torch.flatten and rest == (1,) else None
     if node.op == "call_method":
-        if node.target in ("relu", "relu_"):
-            return "relu"
+        if node.target in _METHODS:
+            return None if rest else _METHODS[str(node.target)]
         if node.target == "flatten":
             return "flatten" if rest == (1,) else None
         if node.target in ("view", "reshape") and len(rest) == 2:
@@ -119,8 +133,8 @@ def _layer(part: nn.Module) -> Any:
     if type(part) is nn.Linear:
         names = set(part._parameters)
         return part if names == {"weight", "bias"} and part.bias is not None else None
-    if type(part) is nn.ReLU:
-        return "relu"
+    if type(part) in _LAYERS:
+        return _LAYERS[type(part)]
     if type(part) is nn.Identity or (isinstance(part, _DropoutNd) and not part.training):
         return "identity"
     if type(part) is nn.Flatten:

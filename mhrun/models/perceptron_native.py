@@ -20,11 +20,18 @@ from torch import Tensor
 from mhrun.errors import UserError
 from mhrun.models.classes_native import NATIVE, NATIVE_64
 from mhrun.native import Piece, compiled, over_chains
+from mhrun.native.maths import sigmoid_32, sigmoid_64, tanh_32, tanh_64
 from mhrun.native.products import single_threaded_products
 from mhrun.native.tensors import fit_for_loops
 from mhrun.native.vectors import LONG
 
 ROWS = 512  # data of a chain that are evaluated at once
+
+RELU, TANH, SIGMOID = "relu", "tanh", "sigmoid"
+ACTIVATIONS = (RELU, TANH, SIGMOID)
+"""Between the layers; the derivative of each is a function of its value."""
+_IDENTITY, _RELU, _TANH, _SIGMOID = range(4)  # in the loop
+_CODES = {RELU: _RELU, TANH: _TANH, SIGMOID: _SIGMOID}
 
 
 def is_compiled(theta: Tensor, x: Tensor) -> bool:
@@ -35,13 +42,25 @@ def is_compiled(theta: Tensor, x: Tensor) -> bool:
     return theta.shape[1] >= LONG and theta.dtype == torch.float32 and fit_for_loops(theta, x)
 
 
-def log_lik(theta: Tensor, x: Tensor, y: Tensor, units: Sequence[int], likelihood: str) -> Tensor:
+def log_lik(
+    theta: Tensor,
+    x: Tensor,
+    y: Tensor,
+    units: Sequence[int],
+    likelihood: str,
+    activations: Sequence[str] | None = None,
+) -> Tensor:
     """Return log-likelihoods (C, m), as theta; the arguments are those of `log_lik_and_grad`."""
-    return _evaluated(theta, x, y, units, likelihood, None)
+    return _evaluated(theta, x, y, units, likelihood, activations, None)
 
 
 def log_lik_and_grad(
-    theta: Tensor, x: Tensor, y: Tensor, units: Sequence[int], likelihood: str
+    theta: Tensor,
+    x: Tensor,
+    y: Tensor,
+    units: Sequence[int],
+    likelihood: str,
+    activations: Sequence[str] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return log-likelihoods (C, m) and the gradient (C, D) of their mean, as theta.
 
@@ -51,17 +70,24 @@ def log_lik_and_grad(
         y: classes (C or 1, m).
         units: of each layer, from the inputs to the outputs.
         likelihood: a name in `mhrun.models.classes.LIKELIHOODS`.
+        activations: of `ACTIVATIONS`, that of each layer but the last; None: ReLU.
 
     Raises:
         UserError: a class that is negative, or K or more.
         ValueError: shapes that do not belong together.
     """
     grad = torch.empty_like(theta)
-    return _evaluated(theta, x, y, units, likelihood, grad), grad
+    return _evaluated(theta, x, y, units, likelihood, activations, grad), grad
 
 
 def _evaluated(
-    theta: Tensor, x: Tensor, y: Tensor, units: Sequence[int], likelihood: str, grad: Tensor | None
+    theta: Tensor,
+    x: Tensor,
+    y: Tensor,
+    units: Sequence[int],
+    likelihood: str,
+    activations: Sequence[str] | None,
+    grad: Tensor | None,
 ) -> Tensor:
     chains, m = len(theta), x.shape[1]
     dim = sum(outputs * (inputs + 1) for inputs, outputs in pairwise(units))
@@ -75,6 +101,8 @@ def _evaluated(
     y = y.long().contiguous()
     x = x if x.dtype in (torch.uint8, torch.float32) else x.to(theta.dtype)
     wide = theta.dtype == torch.float64
+    hidden = (RELU,) * (len(units) - 2) if activations is None else activations
+    codes = np.array([*(_CODES[name] for name in hidden), _IDENTITY])
     scale = (np.float64 if wide else np.float32)(1 / 255 if x.dtype == torch.uint8 else 1)
     blocks = max(1, -(-m // ROWS))
     values, is_class = theta.new_empty(chains, m), np.empty(chains * blocks, np.bool_)
@@ -84,11 +112,14 @@ def _evaluated(
     elif blocks > 1:
         parts = theta.new_empty(chains * blocks, dim)
     assert parts is not None
-    inputs = (theta.numpy(), x.numpy(), y.numpy(), scale, np.array(units), grad is not None)
+    inputs = (theta.numpy(), x.numpy(), y.numpy(), scale, np.array(units), codes, grad is not None)
     results = (values.numpy(), parts.numpy(), is_class)
     with single_threaded_products():
         over_chains(
-            _loop((NATIVE_64 if wide else NATIVE)[likelihood]),
+            _loop(
+                (NATIVE_64 if wide else NATIVE)[likelihood],
+                *((tanh_64, sigmoid_64) if wide else (tanh_32, sigmoid_32)),
+            ),
             chains * blocks,
             torch.get_num_threads(),
             *inputs,
@@ -103,8 +134,8 @@ def _evaluated(
     return values
 
 
-@lru_cache(maxsize=3)
-def _loop(likelihood: Piece) -> Piece:
+@lru_cache(maxsize=4)  # likelihoods in float32, and one in float64
+def _loop(likelihood: Piece, tanh: Piece, sigmoid: Piece) -> Piece:
     def loop(
         first: Any,
         last: Any,
@@ -114,6 +145,7 @@ def _loop(likelihood: Piece) -> Piece:
         y: Any,
         scale: Any,
         units: Any,
+        codes: Any,
         wants_grad: Any,
         values: Any,
         grad: Any,
@@ -144,11 +176,20 @@ def _loop(likelihood: Piece) -> Piece:
                 activation += m * inward
                 outputs = activations[activation : activation + m * outward].reshape(m, outward)
                 np.dot(inputs, weights.T, outputs)
-                lowest = number(-np.inf) if i == depth - 1 else number(0)  # ReLU, except in the last layer
-                for j in range(m):
-                    for k in range(outward):
-                        value = outputs[j, k] + bias[k]
-                        outputs[j, k] = lowest if value < lowest else value  # NaN stays
+                if codes[i] == _TANH:
+                    for j in range(m):
+                        for k in range(outward):
+                            outputs[j, k] = tanh(outputs[j, k] + bias[k])
+                elif codes[i] == _SIGMOID:
+                    for j in range(m):
+                        for k in range(outward):
+                            outputs[j, k] = sigmoid(outputs[j, k] + bias[k])
+                else:
+                    lowest = number(0) if codes[i] == _RELU else number(-np.inf)
+                    for j in range(m):
+                        for k in range(outward):
+                            value = outputs[j, k] + bias[k]
+                            outputs[j, k] = lowest if value < lowest else value  # NaN stays
 
             classes = units[depth]
             logits = activations[activation : activation + m * classes].reshape(m, classes)
@@ -179,9 +220,18 @@ def _loop(likelihood: Piece) -> Piece:
                     weights = point[parameter : parameter + outward * inward].reshape(outward, inward)
                     previous = deltas[(back + 1) % 2, : m * inward].reshape(m, inward)
                     np.dot(delta, weights, previous)
-                    for j in range(m):
-                        for k in range(inward):
-                            previous[j, k] = number(0) if inputs[j, k] <= number(0) else previous[j, k]
+                    if codes[i - 1] == _TANH:
+                        for j in range(m):
+                            for k in range(inward):
+                                previous[j, k] *= number(1) - inputs[j, k] * inputs[j, k]
+                    elif codes[i - 1] == _SIGMOID:
+                        for j in range(m):
+                            for k in range(inward):
+                                previous[j, k] *= inputs[j, k] * (number(1) - inputs[j, k])
+                    else:
+                        for j in range(m):
+                            for k in range(inward):
+                                previous[j, k] = number(0) if inputs[j, k] <= number(0) else previous[j, k]
                     delta = previous
 
     return compiled(loop)

@@ -40,6 +40,33 @@ def exp_negative_32(x: Any) -> Any:
 
 
 @piece
+def tanh_32(x: Any) -> Any:
+    """tanh(x) for float32; NaN for NaN. Near 0 by a polynomial of Cephes (`tanhf.c`), elsewhere by exp(-2 |x|)."""
+    a = abs(x)
+    q = x * x
+    p = f32(-5.70498872745e-3)
+    p = p * q + f32(2.06390887954e-2)
+    p = p * q + f32(-5.37397155531e-2)
+    p = p * q + f32(1.33314422036e-1)
+    p = p * q + f32(-3.33332819422e-1)
+    near = x + x * q * p
+    e = exp_negative_32(f32(-2.0) * (a if a < f32(44.0) else f32(44.0)))
+    far = (f32(1.0) - e) / (f32(1.0) + e)
+    far = -far if x < f32(0.0) else far
+    y = near if a < f32(0.625) else far
+    return y if x == x else x
+
+
+@piece
+def sigmoid_32(x: Any) -> Any:
+    """1 / (1 + exp(-x)) for float32; NaN for NaN, and below -87 as at -87."""
+    a = abs(x)
+    e = exp_negative_32(-a if a < f32(87.0) else f32(-87.0))
+    y = (e if x < f32(0.0) else f32(1.0)) / (f32(1.0) + e)
+    return y if x == x else x
+
+
+@piece
 def log_of_ratio_32(e: Any, d: Any) -> Any:
     """log((1 + e) / (1 + d)) for float32 e and d in [0, 1]: 2 atanh z with |z| <= 1/3."""
     z = (e - d) / (f32(2.0) + e + d)
@@ -73,6 +100,30 @@ def exp_negative_64(x: Any) -> Any:
     p = p * r + 1.0
     p = p * r + 1.0
     return p * i64((k + i64(1023)) << i64(52)).view(np.float64)
+
+
+@piece
+def tanh_64(x: Any) -> Any:
+    """tanh(x) for float64; NaN for NaN. Near 0 by a rational function of Cephes (`tanh.c`), elsewhere as `tanh_32`."""
+    a = abs(x)
+    q = x * x
+    p = (-9.64399179425052238628e-1 * q - 9.92877231001918586564e1) * q - 1.61468768441708447952e3
+    d = ((q + 1.12811678491632931402e2) * q + 2.23548839060100448583e3) * q + 4.84406305325125486048e3
+    near = x + x * q * (p / d)
+    e = exp_negative_64(-2.0 * (a if a < 44.0 else 44.0))
+    far = (1.0 - e) / (1.0 + e)
+    far = -far if x < 0.0 else far
+    y = near if a < 0.625 else far
+    return y if x == x else x
+
+
+@piece
+def sigmoid_64(x: Any) -> Any:
+    """1 / (1 + exp(-x)) for float64; NaN for NaN, and below -700 as at -700."""
+    a = abs(x)
+    e = exp_negative_64(-a if a < 700.0 else -700.0)
+    y = (e if x < 0.0 else 1.0) / (1.0 + e)
+    return y if x == x else x
 
 
 @piece

@@ -20,15 +20,15 @@ pytestmark = pytest.mark.skipif(not available(), reason="numba is missing")
 SHAPES = {"flat": (12,), "image": (1, 3, 4)}
 
 
-def network(shape):
+def network(shape, first=nn.ReLU, second=nn.ReLU):
     """Two hidden layers."""
-    layers = [nn.Linear(12, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)]
+    layers = [nn.Linear(12, 6), first(), nn.Linear(6, 5), second(), nn.Linear(5, 3)]
     return nn.Sequential(*([nn.Flatten()] if len(shape) > 1 else []), *layers)
 
 
-def models(shape):
+def models(shape, *activations):
     """The same network by itself and in the loop."""
-    net = network(shape)
+    net = network(shape, *activations)
     return tuple(mhrun.ModuleModel(net, evaluation=how) for how in ("bound", "compiled"))
 
 
@@ -54,10 +54,24 @@ def test_log_likelihoods_and_gradients_are_those_of_the_module(shape, of_rows, d
         torch.testing.assert_close(one, other, rtol=rounding, atol=rounding)
 
 
+@pytest.mark.parametrize("activations", [(nn.Tanh, nn.Tanh), (nn.Sigmoid, nn.Tanh), (nn.ReLU, nn.Sigmoid)])
+@pytest.mark.parametrize(("state", "rounding"), [(torch.float32, 1e-5), (torch.float64, 1e-13)])
+def test_other_activations(activations, state, rounding):
+    """Of weights small and large, so that they are linear and at their limits."""
+    bound, compiled = models((12,), *activations)
+    rows, theta = rows_of((12,), 1), torch.randn(3, bound.dim, dtype=state)
+    theta *= torch.tensor([0.01, 0.5, 20.0])[:, None].to(state)
+    ours = (compiled.log_lik(theta, rows), *compiled.log_lik_and_grad(theta, rows))
+    modules = (bound.log_lik(theta, rows), *bound.log_lik_and_grad(theta, rows))
+    for one, other in zip(ours, modules, strict=True):
+        torch.testing.assert_close(one, other, rtol=rounding, atol=rounding)
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh, nn.Sigmoid])
 @pytest.mark.parametrize("state", [torch.float32, torch.float64])
-def test_what_is_not_finite_is_not_finite(state):
+def test_what_is_not_finite_is_not_finite(state, activation):
     """A NaN in one chain's weights, and one that makes outputs infinite."""
-    bound, compiled = models((12,))
+    bound, compiled = models((12,), activation, activation)
     rows = rows_of((12,), 1)
     theta = torch.randn(3, bound.dim, dtype=state)
     theta[0, 3], theta[1, -1] = torch.nan, torch.inf
@@ -188,8 +202,8 @@ def test_a_class_without_an_output_is_named():
 
 def test_other_modules_and_likelihoods_are_refused():
     """They say what the loop is for."""
-    tanh = nn.Sequential(nn.Linear(12, 3), nn.Tanh(), nn.Linear(3, 3))
-    for given in ({"module": tanh}, {"module": nn.Linear(12, 1), "likelihood": "bernoulli"}):
+    gelu = nn.Sequential(nn.Linear(12, 3), nn.GELU(), nn.Linear(3, 3))
+    for given in ({"module": gelu}, {"module": nn.Linear(12, 1), "likelihood": "bernoulli"}):
         with pytest.raises(Refusal, match="evaluation=compiled is for a fully connected network"):
             mhrun.ModuleModel(**given, evaluation="compiled")
 

@@ -51,14 +51,37 @@ JOINED = {
 @pytest.mark.parametrize("name", JOINED)
 def test_networks_of_flattened_data(name):
     """However the dimensions of a datum are joined."""
-    assert fully_connected(prepared(JOINED[name]())) == FullyConnected((12, 5, 3), flattens=True)
+    assert fully_connected(prepared(JOINED[name]())) == FullyConnected((12, 5, 3), ("relu",), flattens=True)
 
 
 def test_networks_of_any_depth():
     """Of one layer too, which is a softmax regression."""
     layers = [nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2)]
-    assert fully_connected(prepared(nn.Sequential(*layers))) == FullyConnected((4, 6, 6, 2), flattens=False)
-    assert fully_connected(prepared(nn.Linear(4, 2))) == FullyConnected((4, 2), flattens=False)
+    assert fully_connected(prepared(nn.Sequential(*layers))) == FullyConnected(
+        (4, 6, 6, 2), ("relu", "relu"), flattens=False
+    )
+    assert fully_connected(prepared(nn.Linear(4, 2))) == FullyConnected((4, 2), (), flattens=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "activation"),
+    [
+        ("tanh", torch.tanh),
+        ("tanh", F.tanh),
+        ("tanh", lambda x: x.tanh()),
+        ("sigmoid", torch.sigmoid),
+        ("sigmoid", F.sigmoid),
+        ("sigmoid", lambda x: x.sigmoid()),
+    ],
+)
+def test_activations(name, activation):
+    """However they are applied."""
+    net = Net(lambda net, x: net.last(activation(net.first(x))))
+    assert fully_connected(prepared(net)) == FullyConnected((12, 5, 3), (name,), flattens=False)
+    both = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2))
+    assert fully_connected(prepared(both)).activations == ("relu", "tanh")
+    both[1] = nn.Sigmoid()
+    assert fully_connected(prepared(both)).activations == ("sigmoid", "tanh")
 
 
 def _frozen():
@@ -94,7 +117,7 @@ class Doubled(nn.Linear):
 
 OTHERS = {
     "no bias": lambda: nn.Sequential(nn.Linear(4, 3, bias=False), nn.ReLU(), nn.Linear(3, 2)),
-    "tanh": lambda: nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)),
+    "another activation": lambda: nn.Sequential(nn.Linear(4, 3), nn.GELU(), nn.Linear(3, 2)),
     "leaky": lambda: nn.Sequential(nn.Linear(4, 3), nn.LeakyReLU(), nn.Linear(3, 2)),
     "no activation": lambda: nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)),
     "two activations": lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.ReLU(), nn.Linear(3, 2)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy import special
 
 from mhrun.native import maths
 
@@ -22,6 +23,37 @@ def test_exponentials_to_a_few_units_in_the_last_place(rng):
 def test_far_tails_are_nothing_and_not_garbage():
     assert 0 <= maths.exp_negative_32(np.float32(-1e30)) < 1e-37
     assert 0 <= maths.exp_negative_64(-1e300) < 1e-300
+
+
+def test_activations_to_a_few_units_in_the_last_place(rng):
+    """Near 0, where tanh loses no digits, in between, and far away; not a number stays so."""
+    x = np.concatenate(
+        [rng.normal(size=4000) * 10.0 ** rng.integers(-6, 2, 4000), [0.0, 0.625, -0.625, 90, -80]]
+    )
+    single = x.astype(np.float32)
+    of_single = single.astype(np.float64)
+    for ours, truth, most in (
+        ([maths.tanh_32(v) for v in single], np.tanh(of_single), 3),
+        ([maths.sigmoid_32(v) for v in single], special.expit(of_single), 4),
+    ):
+        assert np.abs(np.array(ours, float) - truth).max() < most * 2.0**-24
+        known = (truth != 0) & (truth > 1e-37) | (truth < 0)
+        assert np.abs(np.array(ours, float)[known] / truth[known] - 1).max() < 2 * most * 2.0**-24
+    for double, truth in ((maths.tanh_64, np.tanh(x)), (maths.sigmoid_64, special.expit(x))):
+        ours = np.array([double(v) for v in x])
+        assert np.abs(ours - truth)[truth != 0].max() < 4 * 2.0**-53
+        assert np.abs(ours[truth != 0] / truth[truth != 0] - 1).max() < 8 * 2.0**-53
+    for piece, number in (
+        (maths.tanh_32, np.float32),
+        (maths.sigmoid_32, np.float32),
+        (maths.tanh_64, float),
+        (maths.sigmoid_64, float),
+    ):
+        assert np.isnan(piece(number(np.nan)))
+        with np.errstate(all="ignore"):
+            assert piece(number(np.inf)) == 1
+            lowest = piece(number(-np.inf))
+        assert lowest == -1 or 0 < lowest < 1e-37
 
 
 def test_logarithms(rng):
