@@ -102,20 +102,23 @@ def _build(folder: RunFolder) -> Built:
     remove(place)
     place.mkdir()
 
-    metrics_or_line = guard(
-        "metrics", "The metrics could not be computed", lambda: _metrics(parts.metrics, run)
+    metrics, metrics_lines = guard.value(
+        "metrics", "The metrics could not be computed", lambda: _metrics(parts.metrics, run), MetricTable()
     )
-    metrics = {} if isinstance(metrics_or_line, str) else metrics_or_line
-    diagnostics = guard("diagnostics", "ESS and R-hat could not be computed", lambda: known_diagnostics(run))
-    diagnoses = {} if isinstance(diagnostics, str) else diagnostics
-    claims = guard("claims", "The claims could not be judged", lambda: _judged(run.config, metrics))
-    paper, judged = (None, []) if isinstance(claims, str) else claims
-    sentence = (
-        []
-        if isinstance(metrics_or_line, str)
-        else guard("finding", "The finding could not be written", lambda: _finding(run))
+    unknown: dict[str, dict[str, Any]] = {}
+    diagnoses, _ = guard.value(
+        "diagnostics", "ESS and R-hat could not be computed", lambda: known_diagnostics(run), unknown
     )
-    finding = "" if isinstance(sentence, str) else " ".join(sentence)
+    none: tuple[dict[str, Any] | None, list[Judged]] = (None, [])
+    (paper, judged), claims_lines = guard.value(
+        "claims", "The claims could not be judged", lambda: _judged(run.config, metrics), none
+    )
+    sentences: list[str] = []
+    if not metrics_lines:
+        sentences, _ = guard.value(
+            "finding", "The finding could not be written", lambda: _finding(run), list[str]()
+        )
+    finding = " ".join(sentences)
     if metrics:
         write_text(place / METRICS, long_table(metrics).to_csv(index=False))
     overview = summarised(run, metrics, judged, diagnoses, finding)
@@ -124,30 +127,33 @@ def _build(folder: RunFolder) -> Built:
     tables = {"methods": costs_table} | of_claims | parts.tables
     shown += [_table(name, function, run, guard, place) for name, function in tables.items()]
     with style():
-        figures = [_figure(name, function, run, guard, place) for name, function in parts.figures.items()]
+        figures = [
+            figure_on_page(name, function, run, guard, place) for name, function in parts.figures.items()
+        ]
         general = _general(run, parts, guard, place)
-    notes = guard(
-        "notes", "The notes could not be made", lambda: list(parts.notes(run)) if parts.notes else []
-    )
-    lines = [line for line in (metrics_or_line, claims) if isinstance(line, str)]
-    written = [notes] if isinstance(notes, str) else notes
-    sections = Sections(shown, figures, *general, notes=written, lines=lines)
+    notes = notes_or_line(parts, run, guard)
+    sections = Sections(shown, figures, *general, notes=notes, lines=metrics_lines + claims_lines)
     write_page(place / PAGE, run, overview, paper, judged, sections)
-
-    # The old report goes when the new one is whole. After a kill at any moment, the mark lies next to its
-    # page, or there is none and the page is made again.
-    summary = {key: value for key, value in run.summary.items() if key != "report"}
-    folder.write_summary(summary)
-    remove(folder.report)
-    place.rename(folder.report)
-    stored_diagnostics = {"finished": run.summary.get("finished"), "methods": diagnoses, "finding": finding}
-    summary |= {
-        "diagnostics": stored_diagnostics,
+    found = {
+        "diagnostics": {"finished": run.summary.get("finished"), "methods": diagnoses, "finding": finding},
         "metrics": to_json(metrics),
         "claims": [claim._asdict() for claim in judged],
     }
-    folder.write_summary(summary if guard.failures else summary | {"report": mark})
+    _replace(folder, place, run.summary, found if guard.failures else found | {"report": mark})
     return Built(folder.report / PAGE, guard.failures)
+
+
+def _replace(folder: RunFolder, place: Path, summary: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Put a report in the place of the old one, and what it found into the summary of the run.
+
+    The old report goes when the new one is whole. After a kill at any moment, the mark lies next to its page, or there
+    is none and the page is made again.
+    """
+    unmarked = {key: value for key, value in summary.items() if key != "report"}
+    folder.write_summary(unmarked)
+    remove(folder.report)
+    place.rename(folder.report)
+    folder.write_summary({**unmarked, **found})
 
 
 def _general(
@@ -167,7 +173,7 @@ def _general(
         for n, f in functions.items()
         if n not in own_names
     ]
-    figures = [_figure(n, f, run, guard, place) for n, f in FIGURES.items() if n not in own_names]
+    figures = [figure_on_page(n, f, run, guard, place) for n, f in FIGURES.items() if n not in own_names]
     return tables, figures
 
 
@@ -318,21 +324,43 @@ def _results(summary: Summary, place: Path) -> TableOnPage:
 def _table(
     name: str, function: Callable[[Run], pd.DataFrame | str], run: Run, guard: Guard, place: Path
 ) -> TableOnPage:
-    def make() -> dict[str, str] | str:
-        table: pd.DataFrame | str = run.cached(function)
+    return table_on_page(name, function, lambda: run.cached(function), guard, place)
+
+
+def table_on_page(
+    name: str, function: Callable[..., Any], make: Callable[[], pd.DataFrame | str], guard: Guard, place: Path
+) -> TableOnPage:
+    """Write a table into a folder, and return it, or a line in its place, with its function's caption."""
+
+    def content() -> dict[str, str] | str:
+        table = make()
         return table if isinstance(table, str) else rendered(table)
 
-    content = guard(name, "This table could not be made", make)
-    if not isinstance(content, str):
-        write_table(content, place / name)
-    return TableOnPage(name, caption_of(function) or name, content)
+    made = guard(name, "This table could not be made", content)
+    if not isinstance(made, str):
+        write_table(made, place / name)
+    return TableOnPage(name, caption_of(function) or name, made)
 
 
-def _figure(name: str, function: Callable[[Run], Any], run: Run, guard: Guard, place: Path) -> FigureOnPage:
-    drawn = guard(name, "This figure could not be drawn", lambda: draw(lambda: function(run), name))
+def figure_on_page(
+    name: str, function: Callable[[Any], Any], seen: Any, guard: Guard, place: Path
+) -> FigureOnPage:
+    """Draw a figure of a run, or of runs, into a folder, and return it, or a line in its place, with its caption."""
+    drawn = guard(name, "This figure could not be drawn", lambda: draw(lambda: function(seen), name))
     if not isinstance(drawn, str):
         write_drawn(drawn, place / name)
     return FigureOnPage(name, caption_of(function) or name, drawn)
+
+
+def notes_or_line(parts: Parts, seen: Any, guard: Guard) -> list[str]:
+    """Return the notes on a run, or on runs, or a line in their place."""
+    notes, lines = guard.value(
+        "notes",
+        "The notes could not be made",
+        lambda: list(parts.notes(seen)) if parts.notes else [],
+        list[str](),
+    )
+    return notes + lines
 
 
 def draw(make: Callable[[], Any], name: str) -> dict[str, bytes] | str:

@@ -46,3 +46,8 @@ class Guard:
                 )
             self.failures.append(f"{name}: {line} (log: {self.log})")
             return line
+
+    def value(self, name: str, what: str, make: Callable[[], T], default: T) -> tuple[T, list[str]]:
+        """Return ``make()`` and no line, or the default and the line of `__call__`."""
+        made = self(name, what, make)
+        return (default, [made]) if isinstance(made, str) else (made, [])

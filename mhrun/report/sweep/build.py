@@ -14,10 +14,12 @@ import pandas as pd
 from mhrun.report.build import (
     PAGE,
     Parts,
-    caption_of,
     draw,
+    figure_on_page,
     found_or_failing,
+    notes_or_line,
     report_parts,
+    table_on_page,
     write_drawn,
 )
 from mhrun.report.check_commands import project_of
@@ -46,7 +48,7 @@ from mhrun.report.sweep.table import (
     unknown_metrics,
 )
 from mhrun.report.sweep.text import SEED, over_seeds, sweep_finding, sweep_warnings
-from mhrun.report.tables import rendered, write_table
+from mhrun.report.tables import write_table
 from mhrun.store.checksums import write_sealed
 from mhrun.store.files import explain, read_json, remove, write_text
 from mhrun.store.sweep import Job, jobs_of_sweep
@@ -301,41 +303,31 @@ def _additions(place: Path, jobs: Sequence[Job], guard: Guard) -> Additions:
     if parts == Parts(None, None, {}, {}):
         return Additions([], [], [], [], [])
     folder.mkdir(parents=True)
-    metrics = guard(
-        "metrics", "The metrics of the sweep could not be computed", lambda: _metrics(parts, runs)
+    empty: dict[str, Any] = {}
+    none: list[Judged] = []
+    metrics, metrics_lines = guard.value(
+        "metrics", "The metrics of the sweep could not be computed", lambda: _metrics(parts, runs), empty
     )
-    numbers = {} if isinstance(metrics, str) else metrics
-    judged = guard(
-        "claims", "The claims could not be judged", lambda: _judged(runs, jobs, numbers) if numbers else []
+    claims, claims_lines = guard.value(
+        "claims",
+        "The claims could not be judged",
+        lambda: _judged(runs, jobs, metrics) if metrics else none,
+        none,
     )
-    claims = [] if isinstance(judged, str) else judged
-    tables = []
-    for name, function in parts.tables.items():
-        content = guard(name, _NO_TABLE, lambda f=function: rendered(f(runs)))  # type: ignore[misc]
-        if not isinstance(content, str):
-            write_table(content, folder / name)
-        tables.append(TableOnPage(name, caption_of(function) or name, content))
-    figures = []
+    tables = [
+        table_on_page(name, function, partial(function, runs), guard, folder)
+        for name, function in parts.tables.items()
+    ]
     with style():
-        for name, function in parts.figures.items():
-            drawn = guard(name, _NO_FIGURE, partial(draw, partial(function, runs), name))
-            if not isinstance(drawn, str):
-                write_drawn(drawn, folder / name)
-            figures.append(FigureOnPage(name, caption_of(function) or name, drawn))
-    notes = guard(
-        "notes", "The notes could not be made", lambda: list(parts.notes(runs)) if parts.notes else []
-    )
+        figures = [
+            figure_on_page(name, function, runs, guard, folder) for name, function in parts.figures.items()
+        ]
+    notes = notes_or_line(parts, runs, guard)
     write_sealed(
         place / "summary.json",
-        {"metrics": to_json(numbers), "claims": [claim._asdict() for claim in claims]},
+        {"metrics": to_json(metrics), "claims": [claim._asdict() for claim in claims]},
     )
-    return Additions(
-        claims,
-        figures,
-        tables,
-        [notes] if isinstance(notes, str) else notes,
-        [line for line in (metrics, judged) if isinstance(line, str)],
-    )
+    return Additions(claims, figures, tables, notes, metrics_lines + claims_lines)
 
 
 def _parts(runs: Sequence[Run]) -> Parts:
