@@ -21,11 +21,7 @@ T = TypeVar("T", bound=np.generic)
 
 
 def generated(
-    kind: str,
-    recipe: Sequence[Any],
-    size: int,
-    dtype: type[T],
-    fill: Callable[[npt.NDArray[T]], object],
+    kind: str, recipe: Sequence[Any], size: int, dtype: type[T], fill: Callable[[npt.NDArray[T]], object]
 ) -> npt.NDArray[T]:
     """Return the array (size,) that `fill` writes, memory-mapped; it is computed on first use.
 

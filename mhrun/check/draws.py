@@ -59,14 +59,7 @@ def draw(
         path = record["theta"]
         return CaseDraws(path[:, first:], np.stack([theta, path[:, -1]]), float(record["batch_size"].mean()))
     trajectory = subject.follow(
-        kernel,
-        target,
-        theta,
-        steps,
-        step_size,
-        temperature,
-        noise_temperature=noise * temperature,
-        name=name,
+        kernel, target, theta, steps, step_size, temperature, noise_temperature=noise * temperature, name=name
     )
     subject.count_periods(trajectory)
     draws = trajectory.theta[first:].transpose(0, 1).numpy()

@@ -87,14 +87,7 @@ class FireflyLoop(BlockLoop):
         model: NativeLowerBound | None = offered(target.data.fields, bound.sums, tuned=bound.tuned)
         if proposal is None or model is None:
             return None
-        return cls(
-            model,
-            proposal,
-            kernel.share,
-            target,
-            key,
-            threads,
-        )
+        return cls(model, proposal, kernel.share, target, key, threads)
 
     def prepare(self, state: State, first_step: int, controls: Controls) -> Arguments:
         """Return the arguments for the K steps from `first_step` on; every field of `controls` is (K, C)."""

@@ -10,15 +10,7 @@ import torch
 from torch import Tensor
 
 from mhrun.kernels import ReplicaExchange, Unadjusted
-from mhrun.native import (
-    Draw,
-    NativeDynamics,
-    Piece,
-    StepControls,
-    available,
-    compiled_once,
-    native_form,
-)
+from mhrun.native import Draw, NativeDynamics, Piece, StepControls, available, compiled_once, native_form
 from mhrun.native.philox import split_key
 from mhrun.parts import Kernel
 from mhrun.random import MANY, Draws

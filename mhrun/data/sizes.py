@@ -27,10 +27,7 @@ SIZES = {
         "it must be positive. If it is a logarithm, take its exponential.",
     ),
     "trials": Size(
-        "number of trials",
-        "which successes are out of",
-        "binomial",
-        "it must be a whole number from 0 on.",
+        "number of trials", "which successes are out of", "binomial", "it must be a whole number from 0 on."
     ),
 }
 

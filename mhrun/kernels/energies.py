@@ -148,11 +148,7 @@ class Energies:
         for m, at in self._chains_by_size(rows):
             index = None if m == target.n else batch[at, :m]  # type: ignore[index]
             part_energy, pull, log_lik = self.of(
-                target,
-                theta[at],
-                index,
-                grad_temperature[at] if self.gradients else None,
-                references.get(m),
+                target, theta[at], index, grad_temperature[at] if self.gradients else None, references.get(m)
             )
             energy[at] = part_energy
             if pull is not None:

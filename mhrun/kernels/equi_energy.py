@@ -17,14 +17,7 @@ from mhrun.kernels.metropolis_hastings import decision
 from mhrun.parts import Kernel, Proposal, Rule
 from mhrun.random import Draws, Purpose
 from mhrun.target import Target
-from mhrun.types import (
-    Contest,
-    Controls,
-    Difference,
-    Evaluation,
-    Info,
-    State,
-)
+from mhrun.types import Contest, Controls, Difference, Evaluation, Info, State
 
 
 class EquiEnergy(Kernel):

@@ -27,16 +27,7 @@ from mhrun.parts import (
 )
 from mhrun.random import Draws
 from mhrun.target import Target
-from mhrun.types import (
-    Contest,
-    Controls,
-    Evaluation,
-    Info,
-    State,
-    Trajectory,
-    Verdict,
-    choose,
-)
+from mhrun.types import Contest, Controls, Evaluation, Info, State, Trajectory, Verdict, choose
 from mhrun.types.scale import Scale
 
 _DIVERGED = 1000.0  # loss of a trajectory's log-ratio above which it is said to diverge, as in Stan

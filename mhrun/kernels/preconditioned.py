@@ -119,11 +119,7 @@ class PreconditionedTrajectory(PreconditionedProposal, TrajectoryProposal):
         return proposal
 
     def follow(
-        self,
-        origin: Evaluation,
-        gradient: Callable[[Tensor], Tensor],
-        controls: Controls,
-        draws: Draws,
+        self, origin: Evaluation, gradient: Callable[[Tensor], Tensor], controls: Controls, draws: Draws
     ) -> Trajectory:
         """Return the trajectory; its end is theta (C, D), its momenta are those of phi."""
 

@@ -166,12 +166,7 @@ class HeldOut(Periodic[_Values]):
         return kept
 
     def with_snapshot(
-        self,
-        target: Target,
-        memory: Mapping[str, Tensor],
-        theta: Tensor,
-        evaluation: _Values,
-        share: Tensor,
+        self, target: Target, memory: Mapping[str, Tensor], theta: Tensor, evaluation: _Values, share: Tensor
     ) -> dict[str, Tensor]:
         """Return the sums of `no_snapshots` after one more snapshot."""
         taken = share[:, None] > 0

@@ -125,12 +125,7 @@ class Periodic(Monitor, Generic[Computed]):
 
     @abstractmethod
     def with_snapshot(
-        self,
-        target: Target,
-        memory: Mapping[str, Tensor],
-        theta: Tensor,
-        evaluation: Computed,
-        share: Tensor,
+        self, target: Target, memory: Mapping[str, Tensor], theta: Tensor, evaluation: Computed, share: Tensor
     ) -> dict[str, Tensor]:
         """Return the accumulators after one more snapshot.
 

@@ -87,11 +87,7 @@ class TrajectoryProposal(Proposal):
 
     @abstractmethod
     def follow(
-        self,
-        origin: Evaluation,
-        gradient: Callable[[Tensor], Tensor],
-        controls: Controls,
-        draws: Draws,
+        self, origin: Evaluation, gradient: Callable[[Tensor], Tensor], controls: Controls, draws: Draws
     ) -> Trajectory:
         """Return the trajectory from the current point, with fresh momenta.
 

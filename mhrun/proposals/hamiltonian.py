@@ -55,11 +55,7 @@ class HamiltonianProposal(TrajectoryProposal):
         return 1.2 * dim**-0.25
 
     def follow(
-        self,
-        origin: Evaluation,
-        gradient: Callable[[Tensor], Tensor],
-        controls: Controls,
-        draws: Draws,
+        self, origin: Evaluation, gradient: Callable[[Tensor], Tensor], controls: Controls, draws: Draws
     ) -> Trajectory:
         """Return the trajectory from the current point, with fresh momenta.
 

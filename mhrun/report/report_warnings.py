@@ -8,11 +8,7 @@ from typing import Any
 
 from mhrun.kernels.stationary import OPTIMISER
 from mhrun.report.convergence import convergence_warnings, single_chain_warnings
-from mhrun.report.efficiency import (
-    has_stopped,
-    named,
-    unconverged,
-)
+from mhrun.report.efficiency import has_stopped, named, unconverged
 from mhrun.report.run import Run
 
 

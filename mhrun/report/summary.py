@@ -14,12 +14,7 @@ from mhrun.report.check_commands import check_commands
 from mhrun.report.claims.evidence import Evidence, evidence_of
 from mhrun.report.claims.judge import Judged
 from mhrun.report.declared import measure_of
-from mhrun.report.efficiency import (
-    diagnosed,
-    is_apart,
-    runners_up,
-    unconverged,
-)
+from mhrun.report.efficiency import diagnosed, is_apart, runners_up, unconverged
 from mhrun.report.marks import FAULTY, SHORT, marked, notes
 from mhrun.report.metrics import from_json
 from mhrun.report.report_warnings import report_warnings

@@ -195,13 +195,7 @@ def _write_monitor(file: NetcdfFile, shape: Shape, monitored: Mapping[str, Array
 
 
 def _group(
-    file: NetcdfFile,
-    prefix: str,
-    kind: str,
-    shape: Shape,
-    info: Mapping[str, str],
-    draws: int,
-    repeats: bool,
+    file: NetcdfFile, prefix: str, kind: str, shape: Shape, info: Mapping[str, str], draws: int, repeats: bool
 ) -> None:
     group = file.add_group(prefix + kind)
     for name, size in (("chain", shape.chains), ("draw", draws)):

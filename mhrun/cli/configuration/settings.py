@@ -78,10 +78,7 @@ def check_known(written: Any) -> None:
     nodes: list[tuple[str, Any, tuple[str, ...]]] = [
         (f"methods.{name}", node, OF_A_METHOD) for name, node in written["methods"].items()
     ]
-    nodes += [
-        ("report", written["report"], OF_A_REPORT),
-        ("runtime", written["runtime"], _OF_RUNTIME),
-    ]
+    nodes += [("report", written["report"], OF_A_REPORT), ("runtime", written["runtime"], _OF_RUNTIME)]
     for where, node, allowed in nodes:
         for key in map(str, node):
             refers = (

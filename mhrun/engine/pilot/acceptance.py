@@ -48,12 +48,7 @@ class Tuning(NamedTuple):
 
 
 def tune(
-    method: Method,
-    scale: Scale | None,
-    theta: Tensor,
-    temperature: Tensor,
-    key: int,
-    length: float | None,
+    method: Method, scale: Scale | None, theta: Tensor, temperature: Tensor, key: int, length: float | None
 ) -> Tuning:
     """Move the chains, and tune a step size for all of them to the best acceptance rate of the kernel.
 

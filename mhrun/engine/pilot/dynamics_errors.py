@@ -10,12 +10,7 @@ import torch
 from torch import Tensor
 
 from mhrun.engine.curvature import largest_curvature
-from mhrun.engine.diagnosis.gradient_noise import (
-    POINTS,
-    largest_eigenvalue,
-    of_minibatch,
-    root_of_covariance,
-)
+from mhrun.engine.diagnosis.gradient_noise import POINTS, largest_eigenvalue, of_minibatch, root_of_covariance
 from mhrun.engine.diagnosis.mean_bias import Gains, MeanBias, largest_bias
 from mhrun.engine.diagnosis.sampled_gradients import posterior_at
 from mhrun.engine.method import Method

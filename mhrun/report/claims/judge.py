@@ -114,10 +114,7 @@ def without_run(claim: Mapping[str, Any]) -> str:
 
 
 def judge_sweep(
-    config: Mapping[str, Any],
-    swept: Mapping[str, set[Any]],
-    paper_run: bool,
-    metrics: Mapping[str, Metric],
+    config: Mapping[str, Any], swept: Mapping[str, set[Any]], paper_run: bool, metrics: Mapping[str, Metric]
 ) -> list[Judged]:
     """Judge every claim on the sweeps of an experiment.
 

@@ -324,8 +324,7 @@ def _additions(place: Path, jobs: Sequence[Job], guard: Guard) -> Additions:
         ]
     notes = notes_or_line(parts, runs, guard)
     write_sealed(
-        place / "summary.json",
-        {"metrics": to_json(metrics), "claims": [claim._asdict() for claim in claims]},
+        place / "summary.json", {"metrics": to_json(metrics), "claims": [claim._asdict() for claim in claims]}
     )
     return Additions(claims, figures, tables, notes, metrics_lines + claims_lines)
 

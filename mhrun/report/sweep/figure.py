@@ -279,13 +279,7 @@ class _End(NamedTuple):
 
 
 def _draw_line(
-    axis: Axes,
-    part: pd.DataFrame,
-    key: str,
-    metric: str,
-    name: str,
-    style: Mapping[str, Any],
-    bottom: float,
+    axis: Axes, part: pd.DataFrame, key: str, metric: str, name: str, style: Mapping[str, Any], bottom: float
 ) -> tuple[Any, _End | None]:
     """Draw a metric of one method against the first key; return what was drawn and its right end, or None twice.
 
