@@ -12,6 +12,7 @@ from mhrun.data.table_facts import weight_names
 from mhrun.errors import UserError
 from mhrun.target.target import load
 from mhrun.types import DataShape
+from mhrun.types.capabilities import HasDataSettings, offers
 
 _SIZES = ("dim", "features", "classes")
 
@@ -37,8 +38,8 @@ def settings_from_data(
     found: dict[str, Any] = {}
     null = [size for size in _SIZES if size in model and model[size] is None]
     part = trusted_object(str(model.get("_target_")), where) if null else None
-    if (settings_of := getattr(part, "settings_of", None)) is not None:
-        known = settings_of(shape_of(data(), has_classes="classes" in null))
+    if offers(part, HasDataSettings):
+        known = part.settings_of(shape_of(data(), has_classes="classes" in null))
         for size in (size for size in null if size in known):
             if known[size] is None:
                 raise UserError(f"{where}.{size} = null is {_lacking(size, data())}; give a number.")

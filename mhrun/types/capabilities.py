@@ -33,12 +33,7 @@ def offers(part: object, capability: Callable[..., P_co]) -> TypeGuard[P_co]:
 
 @cache
 def _members(capability: Any) -> tuple[str, ...]:
-    declared = (
-        {**vars(capability), **capability.__annotations__}
-        if "__annotations__" in vars(capability)
-        else vars(capability)
-    )
-    return tuple(name for name in declared if not name.startswith("_"))
+    return tuple(name for name in vars(capability) | capability.__annotations__ if not name.startswith("_"))
 
 
 # --------------------------------------------------------------------------------------------------- predictions
