@@ -13,6 +13,15 @@ def is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
+def is_number_text(text: str) -> bool:
+    """Return whether Python reads a text as a number, also NaN or infinity."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def is_whole(value: Any) -> TypeGuard[int]:
     """Return whether a value is a whole number, also one like 1e6, and not true or false."""
     if isinstance(value, bool) or not isinstance(value, Real):

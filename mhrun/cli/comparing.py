@@ -16,6 +16,7 @@ from mhrun.cli.named_runs import found_run
 from mhrun.cli.places import outputs_of
 from mhrun.errors import UserError, cut
 from mhrun.messages import say
+from mhrun.numbers import is_number_text
 from mhrun.store.folder import RunFolder, runs
 from mhrun.store.identity import differences
 
@@ -159,7 +160,7 @@ def _options(arguments: Sequence[str]) -> _Options:
         elif name == "--tolerance":
             found = found._replace(tolerance=_tolerance(value or (waiting.pop(0) if waiting else "")))
         elif name == "--equal-cost":
-            if not equals and waiting and _is_number(waiting[0]):  # a space in place of the =
+            if not equals and waiting and is_number_text(waiting[0]):  # a space in place of the =
                 equals, value = "=", waiting.pop(0)
             found = found._replace(evaluations=_evaluations(value) if equals else _LEAST_COST)
         elif argument.startswith("-"):
@@ -172,14 +173,6 @@ def _options(arguments: Sequence[str]) -> _Options:
     if found.tolerance is not None and found.reference is None:
         raise UserError("--tolerance is a difference from a reference; add --reference RUN:METHOD.")
     return found
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _positive(text: str, refusal: str) -> float:

@@ -16,6 +16,7 @@ from typing import Any
 from mhrun.data.memory import available, check_memory, in_bytes
 from mhrun.data.missing_values import MissingValues, check_present, of_column, without_values
 from mhrun.errors import UserError, reason
+from mhrun.numbers import is_number_text
 
 COPIES = 3
 """Copies of a table's numbers that are held at once while it is read."""
@@ -208,8 +209,4 @@ def _check_names(names: Sequence[str], path: Path) -> None:
 
 def _of_data(name: str) -> str:
     """Return what else a repeated name may mean: a number is one of the first row of data."""
-    try:
-        float(name)
-    except ValueError:
-        return ""
-    return ", or write a line of names first if the file has none"
+    return ", or write a line of names first if the file has none" if is_number_text(name) else ""

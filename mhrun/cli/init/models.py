@@ -11,6 +11,7 @@ from mhrun.data.columns import CLASSES
 from mhrun.data.dataset import Dataset
 from mhrun.data.table_facts import features_of, weight_names
 from mhrun.errors import UserError, nearest
+from mhrun.numbers import is_number_text
 
 _VARIANCE = 10.0  # of the prior of each weight of a built-in model
 _NAMED = 4  # classes that a line names
@@ -73,11 +74,7 @@ class _Quoting(yaml.SafeDumper):
 
 
 def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    try:
-        float(text)
-    except ValueError:
-        return dumper.represent_str(text)
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="'")
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="'" if is_number_text(text) else None)
 
 
 _Quoting.add_representer(str, _quoted)
