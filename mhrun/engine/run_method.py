@@ -117,13 +117,13 @@ def _to_the_end(
     stop: Callable[[], bool],
 ) -> Position:
     """Run all steps from `position` on, with a block on disk every few seconds, and return the last position."""
-    count, last_block, wait = 16, time.monotonic(), settings.block_seconds
+    count, blocks = 16, _Blocks(writer, settings)
     total, since, accepted, have_stopped = method.shape.total, position.step, 0.0, False
     while position.step < total:
         began, before = time.monotonic(), position.step
         with after_step(before):
             position, record, due = _advanced(method, position, executor, writer, count)
-        size = position.step - before
+        seconds, size = time.monotonic() - began, position.step - before
         accepted += float(record["accepted"].mean()) * size
         watcher.advance(
             method.name,
@@ -131,34 +131,50 @@ def _to_the_end(
             _accept_rate(method, position.step, writer, accepted / (position.step - since)),
             *(int(writer.totals[k].sum()) for k in ("n_lik", "n_grad")),
         )
-
-        seconds_left = (total - position.step) * (time.monotonic() - began) / size
         all_stopped = not method.kernel.decides and bool(record["diverging"][:, -1].all())
-        if all_stopped and not have_stopped and seconds_left > _STOPPED_SECONDS:
+        if all_stopped and not have_stopped and (total - position.step) * seconds / size > _STOPPED_SECONDS:
             have_stopped = True
             watcher.note(
                 f"{method.name}: all chains have become non-finite by step {position.step:,}, and the steps that are "
                 "left change nothing: stop the run and lower the step size."
             )
-
         # The ends of chunks change no number, only progress and memory.
-        now = time.monotonic()
-        if size == count or (due and now - began > _CHUNK_SECONDS):
-            count = steps_at_once(method, executor.name, count, now - began)
-        stopping, ended = stop(), position.step == total
-        full = writer.pending_bytes() > settings.block_bytes or now - last_block > wait
+        if size == count or (due and seconds > _CHUNK_SECONDS):
+            count = steps_at_once(method, executor.name, count, seconds)
+        full, stopping, ended = blocks.are_due(), stop(), position.step == total
         if full or stopping or ended:
-            writer.commit(position.checkpoint())
-            last_block = time.monotonic()
-            if settings.block_seconds:  # 0: after each stretch of steps
-                wait = max(settings.block_seconds, (last_block - now) / _MAX_WRITING_SHARE)
-        if ended:
-            break
-        if stopping:
+            blocks.commit(position)
+        if stopping and not ended:
             raise Interrupted(f"{method.name} stopped after step {position.step:,} of {total:,}")
-        if full:
+        if full and not ended:
             writer.convert()
     return position
+
+
+class _Blocks:
+    """The blocks of steps on disk, written at intervals of time and memory.
+
+    Args:
+        writer: of the blocks.
+        settings: with the bytes of a block and the seconds between two; 0 seconds for one after each stretch of steps.
+    """
+
+    def __init__(self, writer: TraceWriter, settings: Settings) -> None:
+        self._writer, self._settings = writer, settings
+        self._last, self._wait = time.monotonic(), settings.block_seconds
+
+    def are_due(self) -> bool:
+        """Return whether a block is to be written."""
+        is_late = time.monotonic() - self._last > self._wait
+        return is_late or self._writer.pending_bytes() > self._settings.block_bytes
+
+    def commit(self, position: Position) -> None:
+        """Write a block up to a position; the next is later where writing takes long."""
+        began = time.monotonic()
+        self._writer.commit(position.checkpoint())
+        self._last = time.monotonic()
+        if self._settings.block_seconds:
+            self._wait = max(self._settings.block_seconds, (self._last - began) / _MAX_WRITING_SHARE)
 
 
 def _accept_rate(method: Method, step: int, writer: TraceWriter, since_start: float) -> float | None:
