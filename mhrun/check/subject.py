@@ -231,12 +231,8 @@ class Subject:
         numbers = range(1, steps + 1) if isinstance(steps, int) else steps
         streams = Streams(derive_key(self.seed, name), chains, first_chain=first_chain, compiled=available())
         draws = RecordedDraws(streams, ahead=_AHEAD if isinstance(numbers, range) else 2)
-        t = torch.from_numpy(np.asarray(temperature, np.float64))
-        size = torch.from_numpy(np.broadcast_to(np.asarray(step_size, np.float64), (chains,)).copy())
-        noise = (
-            t if noise_temperature is None else torch.from_numpy(np.asarray(noise_temperature, np.float64))
-        )
-        control = Controls(size, t, noise)
+        noise = temperature if noise_temperature is None else noise_temperature
+        control = Controls(*(_of_each(value, chains) for value in (step_size, temperature, noise)))
         thetas, infos = [], []
         with torch.no_grad():
             if state is None:
@@ -248,3 +244,8 @@ class Subject:
                 infos.append(info)
         periods = {period: len(due) for period, due in draws.periods.items()}
         return ChainPaths(torch.stack(thetas), infos, state, periods)
+
+
+def _of_each(value: float | FloatArray, chains: int) -> torch.Tensor:
+    """Return a number, or one of each chain, as a tensor (C,)."""
+    return torch.from_numpy(np.broadcast_to(np.asarray(value, np.float64), (chains,)).copy())
