@@ -94,15 +94,7 @@ class FunctionModel:
         self.parameters: Parameters | None = None
         self.names: Sequence[str]
         if parameters is None:
-            if start is None:
-                raise Refusal("a model needs start, where chains begin, or parameters, with their priors.")
-            try:
-                self.start: Any = torch.atleast_1d(torch.as_tensor(start, dtype=torch.float64))
-            except (TypeError, ValueError):
-                raise Refusal(
-                    f"start = {start!r} must be numbers, where chains begin; named parameters with their priors are "
-                    "given as parameters={...}, and functions by name: log_prior=..."
-                ) from None
+            self.start: Any = _start_points(start)
             self.dim = self.start.shape[-1]
             self.names = named(names, self.dim)
         else:
@@ -113,12 +105,7 @@ class FunctionModel:
             self.start = {} if start is None else start_values(start, self.parameters)
             self.parameters.check(self.start)
         self.start_sd = float(start_sd)
-        if mean is not None and not callable(mean):
-            raise Refusal(f"mean = {mean!r} must be a function (theta, rows) -> (m,).")
-        if family not in (None, "poisson", "binomial"):
-            raise Refusal(f"family = {family!r} is unknown; choose poisson or binomial, or leave it out.")
-        if family is not None and mean is None:
-            raise Refusal(f"family = {family} requires mean, a function (theta, rows) -> (m,).")
+        _check_mean(mean, family)
         self.simulate, self.mean = simulate, mean
         if family is not None:  # else the attribute would change fingerprints, which folders of calls have
             self.family = family
@@ -381,3 +368,34 @@ class FunctionModel:
                 )
             drawn[name] = value if per_chain else value.expand(chains, *value.shape)
         return self.parameters.theta(drawn)
+
+
+def _start_points(start: Any) -> Tensor:
+    """Return starting points as a tensor (D,) or (C, D).
+
+    Raises:
+        Refusal: there are none, or they are no numbers.
+    """
+    if start is None:
+        raise Refusal("a model needs start, where chains begin, or parameters, with their priors.")
+    try:
+        return torch.atleast_1d(torch.as_tensor(start, dtype=torch.float64))
+    except (TypeError, ValueError):
+        raise Refusal(
+            f"start = {start!r} must be numbers, where chains begin; named parameters with their priors are "
+            "given as parameters={...}, and functions by name: log_prior=..."
+        ) from None
+
+
+def _check_mean(mean: object, family: str | None) -> None:
+    """Refuse a mean that is no function, and a family that is unknown or has no mean.
+
+    Raises:
+        Refusal: see above.
+    """
+    if mean is not None and not callable(mean):
+        raise Refusal(f"mean = {mean!r} must be a function (theta, rows) -> (m,).")
+    if family not in (None, "poisson", "binomial"):
+        raise Refusal(f"family = {family!r} is unknown; choose poisson or binomial, or leave it out.")
+    if family is not None and mean is None:
+        raise Refusal(f"family = {family} requires mean, a function (theta, rows) -> (m,).")
