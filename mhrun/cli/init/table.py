@@ -12,7 +12,7 @@ from mhrun.build import call
 from mhrun.cli.init.groups import multilevel
 from mhrun.cli.init.hints import hints_of
 from mhrun.cli.init.methods import EXACT, compared_methods, describe, experiment_file, quick_steps
-from mhrun.cli.init.models import check_counts, part_text, regression_of
+from mhrun.cli.init.models import Fitted, check_counts, part_text, regression_of
 from mhrun.cli.init.table_settings import read_settings
 from mhrun.data import Dataset
 from mhrun.data.outcome import outcome_of
@@ -64,10 +64,10 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> NewPr
     _check_sizes(table_settings, regression.kind)
     table_settings |= {"target": target, **regression.table}
     groups = table_settings.get("groups")
-    if form is not None and not groups:
-        raise UserError(f"form={form} is that of the effects of groups: add groups=COLUMN.")
     if groups:
         table_settings.pop("intercept", None)  # a named parameter, and no column of x
+    elif form is not None:
+        raise UserError(f"form={form} is that of the effects of groups: add groups=COLUMN.")
     data = _loaded(file, target, levels, table_settings)
     check_counts(regression.kind, target, data)
     columns, name = features_of(data.facts), _name(file)
@@ -88,16 +88,21 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> NewPr
         f"conf/experiment/{name}.yaml": experiment_file(name, title, methods, steps, has_groups=bool(groups)),
         **fitted.files,
     }
-    lines = [
-        f"model   {regression.kind} regression of {fitted.outcome}: {data.n:,} rows, {_describe_columns(data.facts)}",
-        *([] if model is not None else _other_models(target, levels, regression.kind)),
-        *(f"        {line}" for line in hints_of(data, regression.kind)),
-        *(f"units   {line}" for line in describe_units(data.facts)),
-        f"priors  {fitted.prior}",
-        *describe(methods, data.n),
-    ]
+    alternatives = [] if model is not None else _other_models(target, levels, regression.kind)
+    lines = [*_describe_model(regression.kind, fitted, data, alternatives), *describe(methods, data.n)]
     exact = next((method for method in methods if method in EXACT), None)
     return NewProject(name, files, lines, exact)
+
+
+def _describe_model(kind: str, fitted: Fitted, data: Dataset, alternatives: Sequence[str]) -> list[str]:
+    """Return lines on a regression: its data, other models and hints, units and priors."""
+    return [
+        f"model   {kind} regression of {fitted.outcome}: {data.n:,} rows, {_describe_columns(data.facts)}",
+        *alternatives,
+        *(f"        {line}" for line in hints_of(data, kind)),
+        *(f"units   {line}" for line in describe_units(data.facts)),
+        f"priors  {fitted.prior}",
+    ]
 
 
 def _check_sizes(table_settings: Mapping[str, Any], kind: str) -> None:
