@@ -57,9 +57,8 @@ def _make(path: Path, dtype: np.dtype[T], size: int, fill: Callable[[npt.NDArray
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, partial = _partial(path)
     try:
-        if hasattr(
-            os, "posix_fallocate"
-        ):  # a full disk is an error here; when writing to a map it would kill the process
+        # A full disk is an error here; when writing to a map it would kill the process.
+        if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(handle, 0, size * dtype.itemsize)
         else:
             os.truncate(handle, size * dtype.itemsize)

@@ -79,9 +79,8 @@ def trusted_object(name: str, where: str = "") -> Any:
         raise UserError(
             f"{at}there is no part '{name}'; those of this package are in mhrun.{', mhrun.'.join(PACKAGES.values())}."
         )
-    if not name.startswith(
-        "mhrun."
-    ):  # otherwise no folder is searched: a file there could be taken for a missing library
+    # For names of mhrun no folder is searched: a file there could be taken for a missing library.
+    if not name.startswith("mhrun."):
         import_from_folders()
     try:
         module = importlib.import_module(module_name)

@@ -174,9 +174,8 @@ def _is_at_scale(folder: RunFolder) -> bool:
     if not _is_current(folder) or (config := folder.config()).get("scale") != "paper":
         return False
     recorded = (config.get("runtime") or {}).get("departures")
-    if recorded is None and not (config.get("report") or {}).get(
-        "paper"
-    ):  # without a paper none are recorded
+    # Without a paper no results are recorded.
+    if recorded is None and not (config.get("report") or {}).get("paper"):
         reference = compose_config([f"experiment={folder.experiment}", "scale=paper"], compare=False)
         recorded = departures(config, reference)
     return recorded == []

@@ -57,9 +57,8 @@ def show_result(folder: RunFolder, width: int | None = None) -> None:
         wide_console = Console(file=sys.stdout, width=_WHOLE) if piped else console
         wide_console.print(_table(methods, wide_console.width))
         for line in summary.footnotes:
-            if (
-                line == summary.declared
-            ):  # its commands are copied: a terminal folds them, without line breaks
+            # Users copy its commands: a terminal folds them, without line breaks.
+            if line == summary.declared:
                 print(line)
             else:
                 _say(line, console)

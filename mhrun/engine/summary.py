@@ -60,9 +60,8 @@ def summary_of_method(method: Method, node: Mapping[str, Any], summary: Mapping[
         summary: what `run_method` returned.
     """
     shape, pilot = method.shape, method.pilot
-    totals = {
-        name: np.asarray(values, dtype=float) for name, values in summary["totals"].items()
-    }  # null is NaN
+    # NaN is null in the summary.
+    totals = {name: np.asarray(values, dtype=float) for name, values in summary["totals"].items()}
     decisions = shape.chains * shape.steps
     accept_rate = float(totals["sum_accepted"].sum()) / decisions
     sizes = batch_sizes(summary, method.target.n, decisions)

@@ -264,9 +264,8 @@ class MetropolisHastings(Kernel):
         diverging = verdict.log_ratio.isnan()
         if path is not None:  # a trajectory that is unstable where it leads
             lost = verdict.log_ratio < -_DIVERGED
-            if (
-                difference is None
-            ):  # a test that reads data one by one rejects with -infinity, whatever is lost
+            # A test that reads data one by one rejects with -infinity, whatever is lost.
+            if difference is None:
                 lost &= verdict.log_ratio.isfinite()
             diverging = diverging | lost
         info = Info(

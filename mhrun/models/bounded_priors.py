@@ -53,9 +53,8 @@ def density_of(prior: object, transform: Transform | None) -> LogDensity | None:
     if isinstance(transform, ComposeTransform) and not any(map(_changes, transform.parts[1:])):
         transform = transform.parts[0]
     for kind, of_values, density in _DENSITIES:
-        if type(prior) is kind and isinstance(
-            transform, of_values
-        ):  # a derived class may have another density
+        # Not a derived class, which may have another density.
+        if type(prior) is kind and isinstance(transform, of_values):
             return partial(density, prior)
     return None
 

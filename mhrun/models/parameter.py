@@ -33,9 +33,8 @@ class Parameter(NamedTuple):
     free: tuple[int, ...]  # shape in the unconstrained coordinates
     constraint: Constraint
     text: str
-    axes: tuple[
-        Axis, ...
-    ] = ()  # one for each dimension of `shape`, or none: then traces call them NAME_dim_0, ...
+    # One for each dimension of `shape`, or none: then traces call them NAME_dim_0, ...
+    axes: tuple[Axis, ...] = ()
 
     @property
     def dimensions(self) -> tuple[Axis, ...]:

@@ -91,9 +91,8 @@ def _evaluated(
 ) -> Tensor:
     chains, m = len(theta), x.shape[1]
     dim = sum(outputs * (inputs + 1) for inputs, outputs in pairwise(units))
-    if (
-        theta.shape[1] != dim or not {len(x), len(y)} <= {1, chains} or y.shape[1] != m
-    ):  # loops check no bounds
+    # Compiled loops check no bounds.
+    if theta.shape[1] != dim or not {len(x), len(y)} <= {1, chains} or y.shape[1] != m:
         raise ValueError(
             f"points {tuple(theta.shape)}, inputs {tuple(x.shape)} and classes {tuple(y.shape)} do not belong "
             f"together: (C, {dim}), (C or 1, m, {units[0]}) and (C or 1, m)."

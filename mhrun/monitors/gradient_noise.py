@@ -88,9 +88,8 @@ class GradientNoise(Predictive):
         sampled = []
         parameters = theta[:, : target.dim]
         mean, squares = (torch.zeros_like(parameters, dtype=torch.float64) for _ in range(2))  # Welford's
-        for repeat in range(
-            self.repeats
-        ):  # of one minibatch at a time: gradients of wide networks fill memories
+        # One minibatch at a time: gradients of wide networks fill the memory.
+        for repeat in range(self.repeats):
             index = Draws(streams, repeat, ahead=1).index(target.n, b, replacement=target.replacement)
             gradient = target.gradients.reduced(theta, index, temperature)
             sampled.append(gradient[:, coordinates])

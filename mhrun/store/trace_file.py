@@ -239,9 +239,8 @@ def _dimension(group: Group, axis: Axis, size: int) -> None:
 def _keep_order(group: Group, labels: Mapping[str, Sequence[Any]]) -> None:
     """Store the labels of dimensions as text too: `sel` and `reindex` change the order of coordinates."""
     kept: dict[str, list[Any]] = {}
-    for name, values in sorted(
-        labels.items(), key=lambda item: len(item[1])
-    ):  # not the longest, if all are too long
+    # The shortest lists first: if all labels are too long, the longest list is left out.
+    for name, values in sorted(labels.items(), key=lambda item: len(item[1])):
         if len(json.dumps(kept | {name: list(values)})) <= _LONGEST_ATTRIBUTE:
             kept[name] = list(values)
     if kept:

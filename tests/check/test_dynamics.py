@@ -120,9 +120,8 @@ ALL = [1.0] * 6
     [
         (ALL, "holds", "variance"),
         ([0.0] * 6, "fails", "mean"),
-        pytest.param(
-            [*ALL[:3], 0.0, *ALL[4:]], "fails", "mean", marks=pytest.mark.slow
-        ),  # variances hardly change
+        # Here variances hardly change.
+        pytest.param([*ALL[:3], 0.0, *ALL[4:]], "fails", "mean", marks=pytest.mark.slow),
     ],
 )
 def test_a_metric_that_depends_on_the_point_needs_its_derivative(corrected, outcome, moment):

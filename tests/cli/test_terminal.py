@@ -213,11 +213,8 @@ def test_an_experiment_is_shown_with_methods_settings_claims_and_runs(capsys, tm
     folder.create({"experiment": "gmm_tied_means"})
     judged = {"id": "f1l-close", "verdict": "reproduced", "ours": 0.0123}
     times = {"started": "2026-01-02T10:00:00+0000", "finished": "2026-01-02T10:05:00+0000"}
-    methods = {
-        "mint": {"wall_s": 70.0},
-        "sgld": {"wall_s": 50.0},
-        "lost": {},
-    }  # in five minutes, with other work
+    # Seconds of steps of five minutes, in which there was other work.
+    methods = {"mint": {"wall_s": 70.0}, "sgld": {"wall_s": 50.0}, "lost": {}}
     summary = {"status": "complete", "scale": "paper", "claims": [judged], "methods": methods, **times}
     folder.write_summary(summary)
     assert run(["list", "gmm_tied_means"]) == 0

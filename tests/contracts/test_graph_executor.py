@@ -82,10 +82,8 @@ def both(kernel, target, dtype=torch.float64, backend="eager", size=0.01):
     ("kernel", "kinds"),
     [
         (WALK, 1),
-        (
-            MetropolisHastings(LangevinProposal(), mhrun.Stored(M), mhrun.Barker()),
-            2,
-        ),  # the first step takes a gradient
+        # The first step computes a gradient.
+        (MetropolisHastings(LangevinProposal(), mhrun.Stored(M), mhrun.Barker()), 2),
         (MetropolisHastings(LangevinProposal(), Moving(M), mhrun.Metropolis()), 1),
         (MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()), 1),
         (Unadjusted(Adam(N), M, passes=True), 1),

@@ -11,9 +11,8 @@ import pytest
 from mhrun.paths import PACKAGE
 
 PAGE = PACKAGE.parent / "docs" / "warnings.md"
-_MAKERS = re.compile(
-    r"warnings(_of)?$|^tempered$|^improper$|^without_variance$|^elsewhere$|^large_draws$"
-)  # functions that return lines of warnings
+# Functions that return lines of warnings.
+_MAKERS = re.compile(r"warnings(_of)?$|^tempered$|^improper$|^without_variance$|^elsewhere$|^large_draws$")
 _ENOUGH = 20  # characters of a text that identify a warning
 
 

@@ -273,9 +273,8 @@ CASES = {
         ("scales.smoke.samples=120",),
         like=("logistic_ess_full", "logistic_ess_equal"),
     ),
-    "logistic_ess_grid": Case(
-        (*FEW_SAMPLES, "within.mean=1e9", "within.variance=1e9")
-    ),  # so that some step size will do
+    # Bounds within which some step size will do.
+    "logistic_ess_grid": Case((*FEW_SAMPLES, "within.mean=1e9", "within.variance=1e9")),
     "logistic_ess_readings": Case(
         (
             *FEW_SAMPLES,

@@ -372,9 +372,8 @@ class Recording(Silent):
         self.lines: list[str] = []
 
     def note(self, message: str) -> None:
-        if (
-            "minibatch noise" not in message
-        ):  # a warning after the run, which has nothing to do with its estimate
+        # That is a warning after the run, which has nothing to do with its estimate.
+        if "minibatch noise" not in message:
             self.lines.append(message)
 
 

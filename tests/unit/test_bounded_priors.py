@@ -194,9 +194,8 @@ def test_a_vague_gamma_prior_keeps_no_chain_at_zero():
     below = (x <= np.finfo(float).tiny).mean()
     # log P(x < e^v) = 0.001 (v + log 0.001) - log Gamma(1.001) for small e^v
     expected = np.exp(0.001 * (lowest + np.log(0.001)) - special.gammaln(1.001))
-    assert below == pytest.approx(
-        expected, abs=0.025
-    )  # five standard errors of 80,000 draws, of which 10,000 count
+    # 0.025: five standard errors of 80,000 draws, of which 10,000 count.
+    assert below == pytest.approx(expected, abs=0.025)
     assert (x[:, -200:] > 0).any(1).all()
 
 

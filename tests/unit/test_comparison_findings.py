@@ -55,11 +55,8 @@ def test_a_method_that_another_run_lacks_is_one_setting():
         ({"step_size": {"start": 0.1}}, 1, True),  # no temperature is a temperature of 1
         ({"temperature": {"temperature": 1}}, 1, True),
         ({"temperature": {"temperature": [1.0, 1.0, 1.0, 1.0]}}, 1, True),
-        (
-            {"temperature": {"temperature": [1.0, 2.0, 1.0, 2.0]}},
-            2,
-            True,
-        ),  # the draws are of the coldest rung
+        # The draws are of the coldest rung.
+        ({"temperature": {"temperature": [1.0, 2.0, 1.0, 2.0]}}, 2, True),
         ({"temperature": {"temperature": [1.0, 2.0, 1.0, 2.0]}}, 1, False),
         ({"temperature": {"temperature": 2.0}}, 1, False),
         ({"temperature": {"at": [10], "temperature": [2.0, 1.0]}}, 2, False),

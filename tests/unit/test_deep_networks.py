@@ -18,11 +18,8 @@ from mhrun.random import Draws, Streams
 @pytest.mark.parametrize(
     ("model", "dim", "buffers"),
     [
-        (
-            lambda: Residual(),
-            11_173_962,
-            9620,
-        ),  # as counted in the code of Zhang et al.; 4,800 channels, 20 layers
+        # As counted in the code of Zhang et al.; 4,800 channels, 20 layers.
+        (lambda: Residual(), 11_173_962, 9620),
         (lambda: Residual([3, 3, 3], [16, 32, 64], "group"), 272_474, 0),
         (lambda: Convolutional(), 4_050_698, 0),
         (lambda: Recurrent(), 89_802, 0),

@@ -142,10 +142,8 @@ def test_an_optimiser_is_known_by_its_temperature():
     ("change", "exact"),
     [
         ({"sign": "printed"}, False),
-        (
-            {"rule": {"_target_": "mhrun.rules.barker.Barker"}},
-            True,
-        ),  # which keeps the ratio, as Metropolis's does
+        # It keeps the ratio, as Metropolis's rule does.
+        ({"rule": {"_target_": "mhrun.rules.barker.Barker"}}, True),
         ({"pairing": {"_target_": "mhrun.pairing.shared.Shared", "m": 10}}, False),
         ({"kernel": "mint"}, False),
     ],

@@ -209,9 +209,8 @@ def test_float32_fields_that_round_a_parameter_are_refused(offset, refused):
     def widened(theta, b):
         return torch.distributions.Normal(theta.m, 1.0).log_prob(b.x.double())
 
-    def of_the_year(
-        theta, b
-    ):  # terms are large where the start is left, and rounding does no harm at the posterior
+    # Terms are large where the start is left, and rounding does no harm at the posterior.
+    def of_the_year(theta, b):
         return torch.distributions.Normal(theta.m + 0.01 * b.x, 0.1).log_prob(
             torch.zeros((), dtype=torch.float64)
         )

@@ -109,9 +109,8 @@ def test_draws_have_the_posterior_of_such_a_prior(rng, moves):
 
     kernel = {
         "HMC": mhrun.MetropolisHastings(mhrun.HamiltonianProposal(3), mhrun.Full(), mhrun.Metropolis()),
-        "MINT": mhrun.MetropolisHastings(
-            mhrun.RandomWalk(), mhrun.Shared(12), mhrun.Metropolis()
-        ),  # all data
+        # On all data.
+        "MINT": mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(12), mhrun.Metropolis()),
     }[moves]
     trace = mhrun.sample(
         ModuleModel(nn.Linear(1, 1, bias=False), log_lik, prior="Laplace(0, 0.2)", evaluation="vmapped"),

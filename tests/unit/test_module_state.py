@@ -129,9 +129,8 @@ def batch(rng, chains=C):
     return {"x": x, "y": torch.from_numpy(rng.integers(0, CLASSES, (chains, M)))}
 
 
-BY_VMAP = [
-    name for name in MODULES if name not in ("cumulative batch norm", "lstm")
-]  # torch's vmap has neither
+# torch's vmap has neither of these.
+BY_VMAP = [name for name in MODULES if name not in ("cumulative batch norm", "lstm")]
 
 
 @pytest.mark.parametrize(

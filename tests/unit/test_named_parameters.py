@@ -577,11 +577,8 @@ def test_coordinates_that_nothing_changes_are_not_judged():
     constant = [parameters.names[place] for place in parameters.constant]
     assert constant == ["L[0,0]", "L[0,1]", "L[0,2]", "L[1,2]"]
     assert Parameters({"m": 2}).constant == ()
-    for size in (
-        46,
-        91,
-        136,
-    ):  # at which a coordinate is the same in two points that are not apart everywhere
+    # Sizes at which a coordinate is the same in two points that are not apart everywhere.
+    for size in (46, 91, 136):
         assert Parameters({"a": {"shape": size, "prior": "Uniform(0, 1)"}}).constant == ()
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")

@@ -65,9 +65,8 @@ def test_labels_of_theta_are_put_back_in_order_too():
     assert mhrun.predict(trace.isel(parameter=[1, 0]), mean, DATA).equals(expected)
 
 
-@pytest.mark.parametrize(
-    "longest", [32_000, 10]
-)  # characters of labels that are kept: in the second case none
+# Characters of labels that are kept: in the second case none.
+@pytest.mark.parametrize("longest", [32_000, 10])
 def test_labels_that_are_numbers_are_no_places(longest, monkeypatch):
     monkeypatch.setattr("mhrun.store.trace_file._LONGEST_ATTRIBUTE", longest)
     parameters = {"w": {"dims": {"site": [3, 1]}, "prior": "Normal(0, 5)"}}

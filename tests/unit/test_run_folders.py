@@ -377,9 +377,8 @@ def test_a_run_that_is_deleted_while_runs_are_listed_is_left_out(tmp_path, monke
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "config.yaml").write_text("")
 
-    def is_symlink(
-        path: Path,
-    ) -> bool:  # is called of a folder that was found, before its files are looked at
+    # It is called of a folder that was found, before its files are looked at.
+    def is_symlink(path: Path) -> bool:
         shutil.rmtree(tmp_path / "one", ignore_errors=True)
         return False
 

@@ -109,9 +109,8 @@ def _reference(experiment: str, folders: tuple[Path, ...]) -> dict[str, Any]:
     return resolved(composed([f"experiment={experiment}", "scale=paper"], folders), experiment)
 
 
-_kept_reference = lru_cache(maxsize=None)(
-    _reference
-)  # of bundled files, which a sweep would read for each job
+# References in bundled files, which a sweep would read for each job.
+_kept_reference = lru_cache(maxsize=None)(_reference)
 
 
 def compared(config: dict[str, Any], reference: Mapping[str, Any] | None) -> dict[str, Any]:

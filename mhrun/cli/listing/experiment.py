@@ -23,10 +23,8 @@ from mhrun.store.projects import shown
 
 _BEYOND = "beyond the papers"  # `reproduces` of an experiment that reproduces no paper
 _LINE = 110  # width of a line, unless the terminal is narrower
-_KINDS = {
-    "experiments": "",
-    "sweeps": " (sweep)",
-}  # groups of claims, and what lines of a group are marked with
+# Groups of claims, and what lines of a group are marked with.
+_KINDS = {"experiments": "", "sweeps": " (sweep)"}
 
 
 def show_experiment(

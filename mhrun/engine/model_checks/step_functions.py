@@ -54,9 +54,8 @@ def coordinate_with_steps(target: Target, theta: Tensor) -> str | None:
         return None
     try:
         coordinate = _first(target, theta.double())
-    except (
-        Exception
-    ):  # of a model that is not for float64, or for these points; what else fails does so in the run
+    except Exception:
+        # The model is not for float64, or not for these points; any other error comes again in the run.
         return None
     return None if coordinate is None else coordinate_names(target.model)[coordinate]
 

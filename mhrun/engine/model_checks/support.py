@@ -54,9 +54,8 @@ def check_support(target: Target, theta: Tensor) -> None:
         try:
             with validated():
                 message = fault(part)
-        except (
-            Exception
-        ):  # the function cannot be called outside of vmap; any other error comes again in the run
+        except Exception:
+            # The function cannot be called outside of vmap; any other error comes again in the run.
             return
         if message is not None and (text := _describe_error(message)):
             with validated():

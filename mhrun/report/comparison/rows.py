@@ -141,8 +141,7 @@ def _target(row: Row) -> dict[str, str]:
 def _temperature(schedule: Mapping[str, Any], rungs: int) -> Any:
     """Return the temperature of the draws that a schedule sets, if it is one number for all chains, else None."""
     setting = schedule.get("temperature")
-    if (
-        isinstance(setting, list) and "at" not in schedule
-    ):  # by chain; a ladder's draws are those of its coldest rung
+    # One temperature for each chain; a ladder's draws are those of its coldest rung.
+    if isinstance(setting, list) and "at" not in schedule:
         setting = setting[::rungs] if len(set(setting[::rungs])) > 1 else setting[0]
     return float(setting) if is_number(setting) else setting

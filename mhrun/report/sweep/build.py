@@ -227,9 +227,8 @@ def job_warnings(jobs: Sequence[Job]) -> Iterator[tuple[str, list[str]]]:
 
     Of those that are alike but for their numbers the first, with the number of jobs that have others.
     """
-    first: dict[
-        str, tuple[Job, str]
-    ] = {}  # a warning without its numbers -> the first job that has it, and the line
+    # A warning without its numbers -> the first job that has it, and the line.
+    first: dict[str, tuple[Job, str]] = {}
     others: dict[str, set[int]] = {}
     for job in jobs:
         if job.has_run:

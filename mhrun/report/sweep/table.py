@@ -18,11 +18,8 @@ from mhrun.report.tables import quoted, rendered
 from mhrun.store.sweep import Job
 
 _OF_ROWS = ("method", "run", *MARKS, SEEDS)  # columns that no metric may have the name of
-_BUILT_IN = (
-    "ess",
-    "rhat",
-    *BESIDES,
-)  # numbers that every table has, unless the experiment's metrics have them
+# Numbers that every table has, unless the experiment's metrics have them.
+_BUILT_IN = ("ess", "rhat", *BESIDES)
 
 
 def sweep_table(jobs: Sequence[Job]) -> pd.DataFrame:
