@@ -158,10 +158,8 @@ def convergence(run: Run) -> dict[str, tuple[Array, Array]]:
             continue
         mean = truth
         if method == TRUTH:
-            mean, probabilities = (
-                probabilities[len(probabilities) // 2 :].mean(axis=(0, 1)),
-                probabilities[: len(probabilities) // 2],
-            )
+            mean = probabilities[len(probabilities) // 2 :].mean(axis=(0, 1))
+            probabilities = probabilities[: len(probabilities) // 2]
         running_mean = probabilities.mean(axis=0).cumsum(axis=0) / np.arange(1, steps + 1)[:, None, None]
         places = np.unique(np.geomspace(1, steps, 20).astype(int)) - 1
         tv = np.array([score(running_mean[k], mean).tv for k in places])

@@ -100,10 +100,8 @@ def _metrics(run: Run, method: str) -> Metrics:
 
 def _distances(run: Run, method: str) -> Metrics:
     at, t = truth(run, method), temperature(run, method)
-    tempered, stored = (
-        at.stationary("tempered", t, cells=40),
-        at.stationary("stored", t, int(run.config["m"]), cells=40),
-    )
+    tempered = at.stationary("tempered", t, cells=40)
+    stored = at.stationary("stored", t, int(run.config["m"]), cells=40)
     if tempered is None or stored is None:
         return {}
     shares = tempered.shares(run.draws(method))

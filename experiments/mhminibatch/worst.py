@@ -24,10 +24,8 @@ def metrics(run: Run) -> Metrics:
     table = MetricTable({"lemma.c": P0 * P1 * P2}) | MetricTable.by_method(run, _of_method)
     printed, fewer = (table.get(f"mhminibatch_{name}.share") for name in ("printed", "fewer"))
     if isinstance(printed, Estimate) and isinstance(fewer, Estimate):
-        ratio, error = (
-            printed.value / fewer.value,
-            math.hypot(printed.se / printed.value, fewer.se / fewer.value),
-        )
+        ratio = printed.value / fewer.value
+        error = math.hypot(printed.se / printed.value, fewer.se / fewer.value)
         table["share.ratio"] = Estimate(ratio, ratio * error)
     return table
 

@@ -142,10 +142,8 @@ class Lines:
     def advance(self, method: str, step: int, accept_rate: float | None, n_lik: int, n_grad: int) -> None:
         """Write a line at intervals."""
         now, begun = time.monotonic(), self._begun[method]
-        begun.facts, seconds_left = (
-            _facts(accept_rate, n_lik, n_grad),
-            begun.pace.seconds_left(step, begun.total),
-        )
+        begun.facts = _facts(accept_rate, n_lik, n_grad)
+        seconds_left = begun.pace.seconds_left(step, begun.total)
         if now - begun.last > _EVERY:
             begun.last = now
             share = f"{step / begun.total:.0%}"

@@ -103,10 +103,8 @@ def show_sweep(place: Path) -> None:
             str(heading), justify="left" if is_left else "right", no_wrap=True, overflow="ellipsis"
         )
     top, n_keys = summary.table[:_ROWS], len(summary.keys) + 1
-    of_keys, of_numbers = (
-        top.iloc[:, :n_keys].to_numpy(dtype=object),
-        shown_frame(top.iloc[:, n_keys:]).to_numpy(),
-    )
+    of_keys = top.iloc[:, :n_keys].to_numpy(dtype=object)
+    of_numbers = shown_frame(top.iloc[:, n_keys:]).to_numpy()
     for names, numbers in zip(of_keys, of_numbers, strict=True):
         table.add_row(*map(str, names), *numbers)
     console.print(table)

@@ -192,10 +192,8 @@ def _pace_of_steps(
 ) -> Pace:
     if method.target.dim >= MANY:
         keep_memory()  # as in the run
-    executor, state = (
-        choose_executor(method, settings.executor, begun.executor, settings.threads),
-        method.first_state(),
-    )
+    executor = choose_executor(method, settings.executor, begun.executor, settings.threads)
+    state = method.first_state()
     executor.prepare(state)
     choose_evaluation(method, begun.evaluation)
     torch.set_num_threads(settings.threads or begun.torch_threads or measured_threads(method, executor))

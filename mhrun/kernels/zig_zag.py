@@ -101,18 +101,14 @@ class ZigZag(Kernel):
         power = target.prior_power(temperature)
         phi, velocity = quadratic.whitened(state.evaluation.theta), state.aux[VELOCITY].clone()
         time_left = controls.step_size.double().clone()
-        reads, violations = (
-            torch.zeros_like(time_left, dtype=torch.int64),
-            torch.zeros_like(time_left, dtype=torch.int32),
-        )
+        reads = torch.zeros_like(time_left, dtype=torch.int64)
+        violations = torch.zeros_like(time_left, dtype=torch.int32)
         rows, event, per = torch.arange(len(phi), device=phi.device), 0, target.dim + 1
         while len(rows):
             marks = draws.arrivals(target.n, event * per, (event + 1) * per, rows if event else None)
             at, v, beta, row_power = phi[rows], velocity[rows], temperature[rows], power[rows]
-            first, second = (
-                v * quadratic.gradient(at, beta, row_power),
-                v * quadratic.change(v, beta, row_power),
-            )
+            first = v * quadratic.gradient(at, beta, row_power)
+            second = v * quadratic.change(v, beta, row_power)
             turn = first_times(first, second, marks.gap[:, :-1])
             soonest, coordinate = turn.min(1)
             # The rate M must not depend on the time of the next turn, which is drawn again after an arrival.

@@ -57,11 +57,9 @@ class BinomialRegression(Regression):
 
     def log_lik_size(self, theta: Tensor, rows: Rows) -> Tensor:
         """Return the sum of the absolute terms of log p, (C, m): of 10^5 trials each is 10^5 or more, and log p -7."""
-        eta, y, trials = (
-            predictor(theta.double(), rows["x"].double()),
-            rows["y"].double(),
-            rows["trials"].double(),
-        )
+        eta = predictor(theta.double(), rows["x"].double())
+        y = rows["y"].double()
+        trials = rows["trials"].double()
         factorials = torch.lgamma(trials + 1) + torch.lgamma(y + 1) + torch.lgamma(trials - y + 1)
         return y * softplus(-eta) + (trials - y) * softplus(eta) + factorials
 

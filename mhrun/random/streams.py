@@ -179,10 +179,8 @@ class Streams:
         first_words, second_words = words[..., 0::2, :], words[..., 1::2, :]
         slot = scaled_of(first_words[..., 0], first_words[..., 1], n).double()
         gap = -unit_of(second_words[..., 0], second_words[..., 1]).log()
-        coin, uniform = (
-            unit_of(first_words[..., 2], first_words[..., 3]),
-            unit_of(second_words[..., 2], second_words[..., 3]),
-        )
+        coin = unit_of(first_words[..., 2], first_words[..., 3])
+        uniform = unit_of(second_words[..., 2], second_words[..., 3])
         return torch.stack((slot, coin, gap, uniform), dim=-2)
 
     def many_normals(

@@ -45,10 +45,8 @@ def step_size_history(run: Run, method: str) -> Curve | None:
         or run.rungs(method) > 1
     ):
         return None
-    plan, accepted = (
-        run.plan(method),
-        torch.from_numpy(_burn_in(run, method, "accepted").T.astype(bool).copy()),
-    )
+    plan = run.plan(method)
+    accepted = torch.from_numpy(_burn_in(run, method, "accepted").T.astype(bool).copy())
     memory, step = plan.start(), 0
     steps, sizes = list[float](), list[float]()
     while step < len(accepted):

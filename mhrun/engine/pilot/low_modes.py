@@ -46,10 +46,8 @@ def without_low_modes(surface: Surface, modes: Mode, curvature: Tensor) -> tuple
     if not low:
         return modes, None
     heights = surface.on_all_data(ends[[modes.best, *low]]).tolist()
-    best, floor = (
-        _log_width(curvature, None),
-        float(torch.linalg.eigvalsh(curvature.double()).min()) / _FLAT_WIDTH**2,
-    )
+    best = _log_width(curvature, None)
+    floor = float(torch.linalg.eigvalsh(curvature.double()).min()) / _FLAT_WIDTH**2
     without, shares = [], []
     for c, height in zip(low, heights[1:], strict=True):
         at_end = hessian(surface, ends[c].to(modes.theta.dtype))

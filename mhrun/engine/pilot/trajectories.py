@@ -102,10 +102,8 @@ def _curvature_of(adapted: Adapted, temperature: Tensor, *, within: bool) -> Ten
     """Return the inverse covariance (D, D) of draws in scaled coordinates, which is shrunk towards the identity."""
     draws = adapted.tuning.draws
     assert draws is not None
-    covariance, share = (
-        scaled_covariance(adapted.scale, draws, temperature, within=within),
-        share_of_draws(draws, dense=True),
-    )
+    covariance = scaled_covariance(adapted.scale, draws, temperature, within=within)
+    share = share_of_draws(draws, dense=True)
     return torch.linalg.inv(
         share * covariance + (1 - share) * torch.eye(len(covariance), dtype=torch.float64)
     )
