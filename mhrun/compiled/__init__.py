@@ -12,7 +12,7 @@ from mhrun.compiled import (  # noqa: F401  (they register)
     unadjusted,
     zig_zag,
 )
-from mhrun.compiled.loop import Builder, Loop, compile_loop, register
+from mhrun.compiled.loop import Loop, compile_loop, register
 from mhrun.compiled.update import with_compiled_update
 
-__all__ = ["Builder", "Loop", "compile_loop", "register", "with_compiled_update"]
+__all__ = ["Loop", "compile_loop", "register", "with_compiled_update"]

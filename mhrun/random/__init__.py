@@ -22,6 +22,6 @@ A batch costs O(m), can be extended, and is a permutation at m = n.
 """
 
 from mhrun.random.draws import MANY, Draws, Marks
-from mhrun.random.streams import USES, Purpose, Streams, derive_key
+from mhrun.random.streams import Purpose, Streams, derive_key
 
-__all__ = ["MANY", "USES", "Draws", "Marks", "Purpose", "Streams", "derive_key"]
+__all__ = ["MANY", "Draws", "Marks", "Purpose", "Streams", "derive_key"]
