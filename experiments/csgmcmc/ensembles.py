@@ -30,9 +30,8 @@ class Errors(NamedTuple):
     """Test errors of one method in per cent, for C seeds."""
 
     single: Array  # (C, S), of each of S networks
-    by_cycles: (
-        Array  # (C, M), of the ensemble of the first 1 ... M cycles; (C, 1) of BY_TIME, of all networks
-    )
+    # (C, M), of the ensemble of the first 1 ... M cycles; (C, 1) of BY_TIME, of all networks
+    by_cycles: Array
 
 
 def errors(run: Run) -> dict[str, Errors]:

@@ -23,9 +23,8 @@ class Posterior(NamedTuple):
     sd: Array  # (D,)
     log_evidence: float
     draws: float  # how many independent draws the weighted ones are worth (Kish); a mean is off by sd/sqrt(draws)
-    curvature: (
-        float  # largest eigenvalue of the negative Hessian at the mode: steps above 2/curvature diverge there
-    )
+    # Largest eigenvalue of the negative Hessian at the mode: steps above 2/curvature diverge there
+    curvature: float
 
 
 def posterior(target: Target) -> Posterior:

@@ -130,9 +130,8 @@ class Truth:
         hot = kind == "tempered"
         log_density = self.log_tempered(temperature) if hot else self.log_stored(temperature, m)
         if not hot and self.target.n / temperature > m:
-            return (
-                None  # beyond c = m the best few minibatches determine the distribution, which has no scale
-            )
+            # Beyond c = m the best few minibatches determine the distribution, which has no scale.
+            return None
         if (kind, temperature, m) not in self._totals:
             self._totals[kind, temperature, m] = self._log_total(log_density, temperature)
         total = self._totals[kind, temperature, m]

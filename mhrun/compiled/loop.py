@@ -91,9 +91,8 @@ class _LoopWithUserPieces:
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _FAILED = re.compile(r"resolving callee type: Function\(<function (?:[\w.<>]+\.)?(\w+) at")
-_PLACE = re.compile(
-    r"(?:typing of [a-z -]+ at|File) \"?(.+?\.py)\"?(?: \(|, line )(\d+)"  # paths may have spaces
-)
+# Paths may have spaces.
+_PLACE = re.compile(r"(?:typing of [a-z -]+ at|File) \"?(.+?\.py)\"?(?: \(|, line )(\d+)")
 _REASONS = (  # of numba, the most telling first
     re.compile(r"^\s*(\w+Error: (?!Failed in|No implementation).+)$", re.MULTILINE),
     re.compile(

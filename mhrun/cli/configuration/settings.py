@@ -81,9 +81,8 @@ def check_known(written: Any) -> None:
     nodes += [("report", written["report"], OF_A_REPORT), ("runtime", written["runtime"], _OF_RUNTIME)]
     for where, node, allowed in nodes:
         for key in map(str, node):
-            refers = (
-                rf"\$\{{[^}}]*(?<!\w)(?:{re.escape(where)})?\.{re.escape(key)}\b"  # ${where.key} or ${.key}
-            )
+            # ${where.key} or ${.key}
+            refers = rf"\$\{{[^}}]*(?<!\w)(?:{re.escape(where)})?\.{re.escape(key)}\b"
             if key not in allowed and not re.search(refers, text):
                 raise UserError(
                     f"{where}.{key} is a setting that nothing reads.{nearest(key, allowed)} "

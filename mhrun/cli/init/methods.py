@@ -19,13 +19,11 @@ _MHMINIBATCH_ABOVE_ROWS = 200  # of fewer MHminibatch reads most: its first mini
 # Numbers of parameters.
 _WALK_UP_TO_DIM = 10  # where a random walk is the reference
 _HMC_UP_TO_DIM = 200  # where HMC is, whatever the table
-_PILOT_UP_TO_DIM = (
-    1_000  # where a pilot finds the length of HMC's trajectories: HMC is on up to _MOST_FULL_NUMBERS
-)
-_SMH2_BELOW_DIM = 50  # from which the bounds of SMH-2 are too wide to save data
-_ZIG_ZAG_BELOW_DIM = (
-    64  # and those of zig-zag: a draw of 30 parameters reads 52 data, of 60 430, and of 90 2,150
-)
+# Up to which a pilot finds the length of HMC's trajectories: there HMC is the reference on up to _MOST_FULL_NUMBERS.
+_PILOT_UP_TO_DIM = 1_000
+# From which the bounds of SMH-2 and of zig-zag are too wide to save data: a draw of zig-zag of 30 parameters reads 52
+# data, of 60 430, and of 90 2,150.
+_SMH2_BELOW_DIM, _ZIG_ZAG_BELOW_DIM = 50, 64
 
 _QUICK_STEPS = 10_000  # at scale=quick
 _MOST_QUICK_STEPS = 3 * _QUICK_STEPS
