@@ -15,7 +15,7 @@ The group ``metrics`` explains metrics, for the columns of sweeps.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -162,10 +162,8 @@ def column_headings(config: Mapping[str, Any], columns: Sequence[str]) -> dict[s
     heading_of = dict(_HEADINGS)
     if (measure := measure_of(config)) is not None:
         heading_of[measure.metric] = measure.heading
-    for table in (declared.get("tables") or {}).values():
-        for heading, metric in (table.get("columns") or {}).items():
-            if isinstance(metric, str):
-                heading_of.setdefault(metric, str(heading))
+    for metric, heading in _table_headings(declared):
+        heading_of.setdefault(metric, heading)
     headings: dict[str, str] = {}
     for name in columns:
         method, dot, metric = name.rpartition(".")
@@ -176,15 +174,21 @@ def column_headings(config: Mapping[str, Any], columns: Sequence[str]) -> dict[s
     return headings
 
 
+def _table_headings(declared: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each metric that a declared table shows, with its heading there."""
+    for table in (declared.get("tables") or {}).values():
+        for heading, metric in (table.get("columns") or {}).items():
+            if isinstance(metric, str):
+                yield metric, str(heading)
+
+
 def column_meanings(config: Mapping[str, Any], columns: Sequence[str]) -> dict[str, str]:
     """Return explanations of the columns of a sweep, from declared metrics or table headings of the experiment."""
     module = _metrics_module(config)
     declared = _declarations(module) if module else {}
     meaning_of = dict(_OF_METHODS)
-    for table in (declared.get("tables") or {}).values():
-        for heading, metric in (table.get("columns") or {}).items():
-            if isinstance(metric, str):
-                meaning_of.setdefault(metric, str(heading).capitalize())
+    for metric, heading in _table_headings(declared):
+        meaning_of.setdefault(metric, heading.capitalize())
     if (measure := measure_of(config)) is not None:
         meaning_of[measure.metric] = measure.caption
         if measure.floor:
