@@ -30,7 +30,7 @@ def method(name: str, **settings: Any) -> NamedMethod:
     conf/method/mhminibatch.yaml; ``mhrun.sample(log_lik, data, "mhminibatch")`` takes them as they are.
 
     Args:
-        name: of a file in conf/method, as `mhrun list` shows them.
+        name: of a file in conf/method, see `mhrun list methods`.
         settings: values of the settings that the file leaves to an experiment, such as `m`, or `ratio` and `rungs` of a
             ladder. The file's ``${oc.select:m,100}`` is 100 unless `m` is given, and its ``${ratio}`` must be.
 
