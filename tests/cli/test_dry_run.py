@@ -217,7 +217,7 @@ def test_the_time_of_a_monitor_of_groups_is_that_of_whole_groups(tmp_path, monke
     method = network(lambda data: Calibration(data, 8, group=3))
     (cost,) = costs([(method, tmp_path / "none")], Settings("torch"), tried=0.01)
     assert cost.monitor_runs == 5
-    monkeypatch.setattr("mhrun.engine.estimate._SLOW", 0.0)
+    monkeypatch.setattr("mhrun.engine.estimate._LONG_OBSERVATION", 0.0)
     (slow,) = costs([(method, tmp_path / "none")], Settings("torch"), tried=0.01)
     assert slow.monitor_runs == 5
 

@@ -20,7 +20,8 @@ _NAME, _TIME, _RECORDED = 25, 7, 8  # widths of columns
 _NOT_RUN = "not run"
 _END = """\
 mhrun NAME runs an experiment.
-mhrun list NAME shows its methods, settings, claims and runs; mhrun list methods all methods.
+mhrun list NAME shows its methods, settings, claims and runs.
+mhrun list methods shows all methods.
 time: of the methods at scale=paper on two cores of an AMD EPYC;
       scale=quick, the default, takes a minute or two on most
 """
