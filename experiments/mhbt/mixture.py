@@ -108,7 +108,7 @@ def _distances(run: Run, method: str) -> Metrics:
     return {
         "tv": total_variation(shares, tempered.probability),
         "tv_one": estimate(np.array([total_variation(row[None], tempered.probability) for row in shares])),
-        "tv_noise": monte_carlo_distance(shares),
+        "tv_noise": monte_carlo_distance(shares, tempered.probability),
         "tv_own": total_variation(shares, stored.probability),
         "tv_law": total_variation(stored.probability[None], tempered.probability),
     }

@@ -99,7 +99,7 @@ def _metrics(run: Run, method: str) -> Metrics:
     if (density := truth(run).stationary("tempered", temperature(run, method))) is not None:
         shares = density.shares(draws)
         numbers["tv"] = total_variation(shares, density.probability)
-        numbers["tv_noise"] = monte_carlo_distance(shares)
+        numbers["tv_noise"] = monte_carlo_distance(shares, density.probability)
         numbers["tv_single_chain"] = float(
             np.mean([total_variation(r[None], density.probability) for r in shares])
         )

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from scipy.signal import lfilter
 from significance import Z
 
@@ -115,7 +116,38 @@ def test_chi_squared_of_two_chains_is_the_product_of_their_deviations():
 
 def test_the_distance_that_chance_brings(rng, known_shares):
     exact = rng.multinomial(400, known_shares, size=40) / 400
-    assert monte_carlo_distance(exact) == pytest.approx(total_variation(exact, known_shares), rel=0.15)
+    expected = monte_carlo_distance(exact, known_shares)
+    assert expected == pytest.approx(total_variation(exact, known_shares), rel=0.15)
+
+
+@pytest.mark.parametrize(("chains", "draws"), [(4, 20), (4, 2_000), (20, 50), (20, 20_000)])
+def test_the_distance_that_chance_brings_with_more_cells_than_draws(rng, chains, draws):
+    """On average over runs to 3 %, also where most cells are empty, or each is visited by one chain."""
+    p = rng.dirichlet(np.full(1_600, 0.5))
+    runs = [rng.multinomial(draws, p, size=chains) / draws for _ in range(40)]
+    found = [monte_carlo_distance(shares, p) for shares in runs]
+    assert np.mean(found) == pytest.approx(np.mean([total_variation(shares, p) for shares in runs]), rel=0.03)
+
+
+def test_the_distance_that_chance_brings_to_chains_whose_draws_depend_on_each_other(rng):
+    """Of AR(1) chains, by the grid of a normal."""
+    edges = np.linspace(-4, 4, 21)
+    across = np.diff(stats.norm.cdf(edges))
+    p = np.append(np.outer(across, across), 0.0)
+    p[-1] = 1 - p.sum()
+    grid, found, distances = Grid.of((-4, -4), (4, 4), 20), [], []
+    for _ in range(40):
+        noise = rng.normal(size=(8, 1_000, 2)) * (1 - 0.95**2) ** 0.5
+        noise[:, 0] /= (1 - 0.95**2) ** 0.5
+        shares = grid.shares(lfilter([1], [1, -0.95], noise, axis=1))
+        found.append(monte_carlo_distance(shares, p))
+        distances.append(total_variation(shares, p))
+    assert np.mean(found) == pytest.approx(np.mean(distances), rel=0.05)
+
+
+def test_chains_that_do_not_move_have_no_error_that_shows():
+    assert monte_carlo_distance(np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([0.5, 0.5])) == 0
+    assert np.isnan(monte_carlo_distance(np.full((2, 2), np.nan), np.array([0.5, 0.5])))
 
 
 def test_the_jackknife_is_the_standard_error_of_a_mean(rng):
@@ -139,7 +171,7 @@ def test_one_chain_and_two_have_what_they_can_have(rng, known_shares):
         warnings.simplefilter("error")
         shares = rng.multinomial(400, known_shares, size=2) / 400
         assert np.isnan(chi_squared(shares[:1], known_shares)).all()
-        assert np.isnan(monte_carlo_distance(shares[:1]))
+        assert np.isnan(monte_carlo_distance(shares[:1], known_shares))
         assert np.isfinite(total_variation(shares[:1], known_shares))
         two = chi_squared(shares, known_shares)
         assert np.isfinite(two.value)
