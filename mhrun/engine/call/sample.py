@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mhrun.engine.assemble import assembled
+from mhrun.engine.call.call import Call
 from mhrun.engine.call.chosen import Asked
 from mhrun.engine.call.chosen import chosen as chosen_method
 from mhrun.engine.call.folder import begin_anew, check_call, digests_of, locked, recorded_steps
@@ -21,16 +21,13 @@ from mhrun.engine.call.trace_warnings import warn_of_trace
 from mhrun.engine.call.until import Until, check_goes_on, until_of
 from mhrun.engine.call.user_model import user_model
 from mhrun.engine.longer import is_slower
-from mhrun.engine.method import Method, model_attributes
+from mhrun.engine.method import Method
 from mhrun.engine.named_method import NamedMethod
 from mhrun.engine.pilot import piloted
 from mhrun.engine.run_method import run_method
 from mhrun.engine.settings import Settings
-from mhrun.engine.starts import starts_of
 from mhrun.engine.watcher import Silent, Watcher
-from mhrun.errors import UserError
 from mhrun.messages import say
-from mhrun.models.parameters import parameters_of
 from mhrun.monitors import Monitor
 from mhrun.numbers import whole_number
 from mhrun.parts import AUTO, Kernel
@@ -42,8 +39,6 @@ from mhrun.types import Model
 
 if TYPE_CHECKING:
     import xarray as xr
-
-_ARGUMENTS = {"step_size": "step_size/acceptance"}  # of a schedule
 
 
 def sample(
@@ -162,65 +157,34 @@ def sample(
     )
     asked = Asked(surrogate, temper, step_size, acceptance, temperature, chains, warmup, steps)
     chosen = chosen_method(kernel, asked, with_surrogate)
-    target, chains, steps = chosen.target, chosen.chains, chosen.steps
-    points = inputs.points
-    if points is not None and len(points) not in (1, chains):
-        raise UserError(f"start has {len(points)} rows for {chains} chains; give one row, or one per chain.")
-    starts = None if points is None else starts_of(points, target.dim, "start", parameters_of(inputs.model))
-    until = until_of(ess, max_steps, steps, thin)
-
-    counts = {"chains": chains, "warmup": chosen.warmup, "thin": thin, "thin_stats": None, "seed": seed}
-
-    def with_steps(count: int) -> Method:
-        return assembled(
-            "sample",
-            chosen.kernel,
-            target,
-            chosen.schedules,
-            counts | {"steps": count},
-            dtype=dtype,
-            starts=starts,
-            monitor=monitor,
-            precondition=precondition,
-        )
-
+    call = Call(
+        model=inputs.model if isinstance(model, torch.nn.Module) else model,
+        fields=inputs.data.fields,
+        log_prior=log_prior,
+        start=start,
+        parameters=parameters,
+        chosen=chosen,
+        starts=inputs.starts(chosen.chains),
+        thin=thin,
+        seed=seed,
+        dtype=dtype,
+        monitor=monitor,
+        precondition=precondition,
+    )
+    until = until_of(ess, max_steps, chosen.steps, thin)
+    steps = chosen.steps
     if until is not None:
-        check_goes_on(with_steps(until.most), steps)
+        check_goes_on(call.method(until.most), steps)
         steps = max(steps, 0 if folder is None else recorded_steps(folder))
-    method = with_steps(steps)
+    method = call.method(steps)
     method.check_data()
     if chosen.reason:
         _print(f"no kernel was named: {chosen.reason}.")
     settings = Settings(executor=executor, threads=threads)
-    attributes: dict[str, Any] = {"seed": method.seed} | model_attributes(target)
-    if precision != FP32:
-        attributes["arithmetic"] = method.arithmetic
-    call = {
-        "model": inputs.model if isinstance(model, torch.nn.Module) else model,
-        "data": (inputs.data.fields, target.data.transforms),
-        "log_prior": log_prior,
-        "kernel": chosen.kernel,
-        "surrogate": chosen.surrogate,
-        "temper": temper,
-        "replacement": replacement,
-        "precision": precision,
-        **{_ARGUMENTS.get(name, name): schedule for name, schedule in method.plan.schedules.items()},
-        "precondition": method.precondition,
-        "start": start,
-        "parameters": (parameters, method.shape.parameters, method.shape.layout),
-        "chains": method.shape.chains,
-        "warmup": method.shape.warmup,
-        "thin": (method.shape.thin, method.shape.thin_stats),
-        "seed": method.seed,
-        "dtype": str(dtype),
-        "monitor": monitor,
-        # Devices round differently, and a GPU has many normals from another generator (`Streams.many_normals`).
-        "device": target.device.type,
-    }
     watcher = Progress(is_kept=folder is not None) if progress else Silent()
     with _place(folder) as place:
-        digests = {} if folder is None else digests_of(call)
-        method, summary = _run(place, digests, method, with_steps, until, settings, watcher, attributes)
+        digests = {} if folder is None else digests_of(call.identity(method))
+        method, summary = _run(call, method, place, digests, until, settings, watcher)
         trace = open_trace(place)
         if folder is None:
             with trace as opened:
@@ -230,16 +194,16 @@ def sample(
 
 
 def _run(
+    call: Call,
+    method: Method,
     place: Path,
     digests: Mapping[str, str],
-    method: Method,
-    with_steps: Callable[[int], Method],
     until: Until | None,
     settings: Settings,
     watcher: Watcher,
-    attributes: Mapping[str, Any],
 ) -> tuple[Method, dict[str, Any]]:
     """Run a method in a folder, with more steps where `until` needs them; return the last one and its summary."""
+    attributes = call.attributes(method)
     while True:
         check_call(place, digests, method)
         method = piloted(method, place, _print)
@@ -247,7 +211,7 @@ def _run(
         if until is None or (more := until.more(method, summary, place)) is None:
             return method, summary
         _print(more.in_words())
-        method = with_steps(more.steps)
+        method = call.method(more.steps)
         if is_slower(method, place, settings.executor):
             begin_anew(place)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from mhrun.data import Dataset
 from mhrun.data.frames import is_frame
 from mhrun.data.no_data import NoData
+from mhrun.engine.starts import Starts, starts_of
 from mhrun.errors import UserError
 from mhrun.models.function import FunctionModel
 from mhrun.models.module import ModuleModel
@@ -26,6 +27,20 @@ class Given(NamedTuple):
     model: Model
     data: Dataset
     points: Any  # where chains begin, a list of points as `starts_of` takes them; None: where the model has them begin
+
+    def starts(self, chains: int) -> Starts | None:
+        """Return the starting points of so many chains; None: those of the model.
+
+        Raises:
+            UserError: there are neither as many nor one, or they are no points of the model.
+        """
+        if self.points is None:
+            return None
+        if len(self.points) not in (1, chains):
+            raise UserError(
+                f"start has {len(self.points)} rows for {chains} chains; give one row, or one per chain."
+            )
+        return starts_of(self.points, self.model.dim, "start", parameters_of(self.model))
 
 
 def user_model(
