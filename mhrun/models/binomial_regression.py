@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
 from mhrun.models.bounds import over_parts
-from mhrun.models.dispersion import ROWS, dispersion_warnings
+from mhrun.models.dispersion import regression_dispersion_warnings
 from mhrun.models.families_native import BINOMIAL
 from mhrun.models.jaakkola_jordan import SMALLEST_XI, UNTUNED_XI, curvature, touching_points
 from mhrun.models.linear import Regression, linear_bounds, predictor
@@ -74,10 +74,7 @@ class BinomialRegression(Regression):
 
     def fit_warnings(self, draws: Tensor, data: Rows) -> list[str]:
         """Return a line if the successes vary more than binomial ones about the means at the mean of draws (K, D)."""
-        stride = -(-len(data["y"]) // ROWS)
-        rows = {name: field[::stride][None] for name, field in data.items()}
-        mean = self.outcome_mean(draws.mean(0, keepdim=True), rows)[0]
-        return list(dispersion_warnings(rows["y"][0].double(), mean, self.dim, rows["trials"][0].double()))
+        return regression_dispersion_warnings(self.outcome_mean, draws, data, trials="trials")
 
     def simulate(self, theta: Tensor, rows: Rows) -> dict[str, Tensor]:
         """Return new successes ``y`` (n,) for rows with ``x`` (n, D) and ``trials`` (n,), at theta (D,)."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor
+
+from mhrun.types import Rows
 
 ROWS = 100_000
 """Rows, evenly spaced, from which the statistic of a large table is computed."""
@@ -14,6 +16,20 @@ DRAWS = 200
 
 # Times the model's variance from which a line is yielded; intervals are a fifth too narrow or more
 _DISPERSION = 1.5
+
+
+def regression_dispersion_warnings(
+    outcome_mean: Callable[[Tensor, Rows], Tensor], draws: Tensor, data: Rows, *, trials: str | None = None
+) -> list[str]:
+    """Return a line if the variance of counts ``y`` is clearly above that of a regression at the mean of draws (K, D).
+
+    `outcome_mean` is that of the regression; `trials` is the field of the trials, None for Poisson counts.
+    """
+    stride = -(-len(data["y"]) // ROWS)
+    rows = {name: field[::stride][None] for name, field in data.items()}
+    mean = outcome_mean(draws.mean(0, keepdim=True), rows)[0]
+    of_trials = None if trials is None else rows[trials][0]
+    return list(dispersion_warnings(rows["y"][0], mean, draws.shape[1], of_trials))
 
 
 def posterior_dispersion_warnings(

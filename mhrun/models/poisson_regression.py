@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mhrun.errors import Refusal, nearest
 from mhrun.models.bounds import Distances, order_of, over_parts, remainder_slope, remainder_width, row_norms
-from mhrun.models.dispersion import ROWS, dispersion_warnings
+from mhrun.models.dispersion import regression_dispersion_warnings
 from mhrun.models.families_native import POISSON
 from mhrun.models.linear import Regression, predictor
 from mhrun.models.regression_native import Family
@@ -89,10 +89,7 @@ class PoissonRegression(Regression):
 
     def fit_warnings(self, draws: Tensor, data: Rows) -> list[str]:
         """Return a line if the counts vary more than Poisson counts about the means at the mean of draws (K, D)."""
-        stride = -(-len(data["y"]) // ROWS)
-        rows = {name: field[::stride][None] for name, field in data.items()}
-        mean = self.outcome_mean(draws.mean(0, keepdim=True), rows)[0]
-        return list(dispersion_warnings(rows["y"][0].double(), mean, self.dim))
+        return regression_dispersion_warnings(self.outcome_mean, draws, data)
 
     def simulate(self, theta: Tensor, rows: Rows) -> dict[str, Tensor]:
         """Return new counts ``y`` (n,) for rows with ``x`` (n, D), at theta (D,)."""

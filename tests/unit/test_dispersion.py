@@ -42,7 +42,7 @@ def test_the_statistic_varies_more_with_fewer_rows(rows, lines):
 @pytest.mark.parametrize("places", [slice(None, 100), slice(100, None)])
 def test_rows_of_a_large_table_are_evenly_spaced(monkeypatch, places):
     """Counts vary too much in the first half or in the second: both halves are read."""
-    monkeypatch.setattr("mhrun.models.poisson_regression.ROWS", 100)
+    monkeypatch.setattr("mhrun.models.dispersion.ROWS", 100)
     y = torch.full((200,), 20.0, dtype=torch.float64)
     y[places] = torch.tensor([0.0, 0.0, 40.0, 40.0] * 25, dtype=torch.float64)
     data = {"x": torch.ones(200, 1, dtype=torch.float64), "y": y}
