@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-from mhrun.models.bounds import over_parts
 from mhrun.models.dispersion import regression_dispersion_warnings
 from mhrun.models.families_native import BINOMIAL
-from mhrun.models.jaakkola_jordan import SMALLEST_XI, UNTUNED_XI, curvature, touching_points
+from mhrun.models.jaakkola_jordan import curvature, touching_points
 from mhrun.models.linear import Regression, linear_bounds, predictor
 from mhrun.models.logistic_bounds import DERIVATIVE_BOUNDS
-from mhrun.models.regression_native import Family, native_lower_bound
+from mhrun.models.regression_native import Family
 from mhrun.native import NativeBounds, NativeLowerBound
 from mhrun.types import Bounds, Field, Reference, Rows
 
@@ -103,14 +102,12 @@ class BinomialRegression(Regression):
 
     def native_lower_bound(self, data: Rows, sums: Any, *, tuned: bool) -> NativeLowerBound | None:
         """Return the pieces of the compiled loop of Firefly Monte Carlo."""
-        if (family := self.family_in_loops(data)) is None:
-            return None
-        xi = torch.full((len(data["y"]),), UNTUNED_XI, dtype=torch.float64)
-        if tuned:
-            eta = over_parts(lambda rows: rows["x"].double() @ sums.reference.theta, data)
-            xi = eta.abs().clamp_min(SMALLEST_XI)
-        tangent = torch.stack([xi, curvature(xi), logsigmoid(xi)], -1).numpy()
-        return native_lower_bound(family, self.arrays_in_loops(data), tangent, sums)
+
+        def tangent(rows: Rows, anchor: Tensor | None) -> tuple[Tensor, ...]:
+            xi = touching_points(rows["y"].double(), rows["x"].double(), anchor)
+            return xi, curvature(xi), logsigmoid(xi)
+
+        return self.lower_bound_in_loops(data, sums, tangent, tuned=tuned)
 
     def lower_bound(self, theta: Tensor, rows: Rows, anchor: Tensor | None) -> Tensor:
         """Return log B <= log_lik (C, m), quadratic in theta (Jaakkola & Jordan 1997):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -14,9 +14,15 @@ from mhrun.array_types import Float64Array
 from mhrun.errors import Refusal
 from mhrun.models.bounds import Distances, order_of, over_parts, remainder_slope, remainder_width, row_norms
 from mhrun.models.naming import named
-from mhrun.models.regression_native import Family, RegressionArrays, native_bounds, native_model
+from mhrun.models.regression_native import (
+    Family,
+    RegressionArrays,
+    native_bounds,
+    native_lower_bound,
+    native_model,
+)
 from mhrun.models.weights import Weights
-from mhrun.native import NativeBounds, NativeModel, native_form
+from mhrun.native import NativeBounds, NativeLowerBound, NativeModel, native_form
 from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
 
 _COPIED = 1 << 26  # data of which numbers in float64 are made for compiled loops, at most: some GB
@@ -151,6 +157,28 @@ class Regression(Weights, ABC):
         widest = float(row_norms(data["x"], reference).max()) if stretches else 0.0
         expansion = np.zeros((1, 3)) if reference is None else self._expansion(data, reference.theta)
         return native_bounds(family, self.arrays_in_loops(data), order_of(kind), widest, surrogate, expansion)
+
+    def lower_bound_in_loops(
+        self,
+        data: Rows,
+        sums: Any,
+        tangent: Callable[[Rows, Tensor | None], tuple[Tensor, ...]],
+        *,
+        tuned: bool,
+    ) -> NativeLowerBound | None:
+        """Return the pieces of the compiled loop of Firefly Monte Carlo; None without a compiled form of f.
+
+        Args:
+            data: all of it, fields (n, ...).
+            sums: the `Sums` of all bounds.
+            tangent: (rows (m, ...), anchor (D,) or None) -> the numbers of the bounds that loops read, each (m,).
+            tuned: whether the bounds touch at the reference of the sums, their anchor.
+        """
+        if (family := self.family_in_loops(data)) is None:
+            return None
+        anchor = sums.reference.theta if tuned else None
+        numbers = over_parts(lambda rows: torch.stack(tangent(rows, anchor), -1), data).numpy()
+        return native_lower_bound(family, self.arrays_in_loops(data), numbers, sums)
 
     def _expansion(self, data: Rows, theta: Tensor) -> Float64Array:
         """Return x_i.theta and the first two derivatives of f_i there, (n, 3)."""

@@ -11,10 +11,9 @@ from torch import Tensor
 from torch.distributions import StudentT
 
 from mhrun.errors import Refusal
-from mhrun.models.bounds import over_parts
 from mhrun.models.families_native import ROBUST
 from mhrun.models.linear import Regression, linear_bounds, predictor
-from mhrun.models.regression_native import Family, native_lower_bound
+from mhrun.models.regression_native import Family
 from mhrun.native import NativeBounds, NativeLowerBound
 from mhrun.types import Bounds, Reference, Rows
 
@@ -107,19 +106,7 @@ class RobustRegression(Regression):
 
     def native_lower_bound(self, data: Rows, sums: Any, *, tuned: bool) -> NativeLowerBound | None:
         """Return the pieces of the compiled loop of Firefly Monte Carlo."""
-        if (family := self.family_in_loops(data)) is None:
-            return None
-        square = torch.full((len(data["y"]),), _UNTUNED**2, dtype=torch.float64)
-        if tuned:
-            residuals = [
-                data["y"].double(),
-                over_parts(lambda rows: rows["x"].double() @ sums.reference.theta, data),
-            ]
-            square = ((residuals[0] - residuals[1]) / self.scale).square()
-        value = self._constant - 0.5 * (self.degrees + 1) * (square / self.degrees).log1p()
-        return native_lower_bound(
-            family, self.arrays_in_loops(data), torch.stack([square, value], -1).numpy(), sums
-        )
+        return self.lower_bound_in_loops(data, sums, self._tangent, tuned=tuned)
 
     def lower_bound(self, theta: Tensor, rows: Rows, anchor: Tensor | None) -> Tensor:
         """Return log B <= log_lik (C, m), quadratic in theta: the tangent of log_lik in s^2 (Maclaurin & Adams 2015),
@@ -130,10 +117,14 @@ class RobustRegression(Regression):
         """  # noqa: D415
         x, y = rows["x"].double(), rows["y"]
         square = ((y - predictor(theta.double(), x)) / self.scale).square()
-        anchor_square = (
-            torch.full_like(square, _UNTUNED**2)
-            if anchor is None
-            else ((y - x @ anchor) / self.scale).square()
-        )
-        tangent = self._constant - 0.5 * (self.degrees + 1) * (anchor_square / self.degrees).log1p()
+        anchor_square, tangent = self._tangent(rows, anchor)
         return tangent - 0.5 * (self.degrees + 1) * (square - anchor_square) / (self.degrees + anchor_square)
+
+    def _tangent(self, rows: Rows, anchor: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return s_0^2, where lower bounds touch, and f there, each (..., m)."""
+        y = rows["y"].double()
+        if anchor is None:
+            square = torch.full_like(y, _UNTUNED**2)
+        else:
+            square = ((y - rows["x"].double() @ anchor) / self.scale).square()
+        return square, self._constant - 0.5 * (self.degrees + 1) * (square / self.degrees).log1p()
