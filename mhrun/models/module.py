@@ -33,7 +33,7 @@ from mhrun.random import Draws, derive_key
 from mhrun.types import BUFFER, Field, ParameterBlock, Rows
 
 _TRIED = 16  # data whose outputs are checked
-_WIDE = 100_000  # parameters above which a network takes longer by vmap than point after point
+_MAX_VMAP = 100_000  # parameters above which a network takes longer by vmap than point after point
 _REGRESSION = "For another outcome, such as that of a regression, give likelihood= a function."
 
 EVALUATIONS = ("auto", BOUND, VMAPPED, COMPILED)
@@ -266,7 +266,7 @@ class ModuleModel:
         Of few rows, as the activations of all points are in memory together. Convolutions of many points are grouped
         ones, which take longer than one after another.
         """
-        if self.dim > _WIDE or any(isinstance(part, _ConvNd) for part in self._prepared.module.modules()):
+        if self.dim > _MAX_VMAP or any(isinstance(part, _ConvNd) for part in self._prepared.module.modules()):
             return self.outputs(theta, rows)
         point, buffers = self._split(theta)
         try:

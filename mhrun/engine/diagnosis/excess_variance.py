@@ -28,7 +28,7 @@ from mhrun.target.function_space import is_network
 from mhrun.types import State
 from mhrun.types.scale import Scale
 
-_WIDEST = 20_000  # parameters up to which it is estimated
+_MAX_DIM = 20_000  # parameters up to which the excess is estimated
 _DRAWS = 128  # where gradients of single data are evaluated
 # Numbers of gradients of all data and of products of their covariance, at most, and the share of the evaluations.
 _NUMBERS, _PRODUCTS, _SHARE = 1 << 25, 1 << 33, 0.2
@@ -128,7 +128,7 @@ def _has_noise(method: Method) -> bool:
     if not isinstance(kernel, Unadjusted) or is_network(target.model) or target.has_buffers:
         return False
     dynamics = kernel.dynamics
-    if dynamics.bias.noise is None or dynamics.optimises or kernel.passes or target.dim > _WIDEST:
+    if dynamics.bias.noise is None or dynamics.optimises or kernel.passes or target.dim > _MAX_DIM:
         return False
     corrects_all = dynamics.corrects_noise and not dynamics.known_noise
     return not (corrects_all or target.data.differs_by_chain)

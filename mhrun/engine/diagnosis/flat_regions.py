@@ -13,7 +13,7 @@ from mhrun.engine.method import Method
 from mhrun.kernels import EquiEnergy
 
 FLAT_REGIONS = "flat_regions"  # in a summary
-_MOST, _FEWEST = 400, 100  # draws of each rung at which all data are evaluated
+_MAX_DRAWS, _MIN_DRAWS = 400, 100  # draws of each rung at which all data are evaluated
 _TIMES, _ROWS = 1.0, 30_000_000  # evaluations: at most so many times those of the run, and at most so many
 _AT_ONCE = 4_000_000  # data, so that what a model keeps of each fits into memory
 
@@ -42,8 +42,8 @@ def flat_regions(method: Method, trace: xr.DataTree) -> FlatRegions | None:
     if not isinstance(kernel, EquiEnergy) or shape.thin is None or target.data.differs_by_chain:
         return None
     run_rows = shape.total * shape.chains * kernel.reads(target)
-    count = min(_MOST, int(min(_ROWS, _TIMES * run_rows) // (target.n * kernel.rungs)))
-    if count < _FEWEST:
+    count = min(_MAX_DRAWS, int(min(_ROWS, _TIMES * run_rows) // (target.n * kernel.rungs)))
+    if count < _MIN_DRAWS:
         return None
     draws = some_draws(method, trace, np.arange(shape.chains), count * kernel.rungs, fewest=1)
     if draws is None:

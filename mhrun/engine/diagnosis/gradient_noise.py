@@ -11,7 +11,7 @@ from mhrun.types.scale import Scale
 
 # Data whose gradients are evaluated: as many as there is room for their numbers, between these. Among 512 of 210,000
 # there may be none of a hundred that decide on a parameter: a step was chosen at which its draws had no limit.
-_FEWEST, _MOST, _NUMBERS = 512, 20_000, 1 << 22
+_MIN_GRADIENTS, _MAX_GRADIENTS, _MAX_NUMBERS = 512, 20_000, 1 << 22
 POINTS = 8  # where, with a control variate, which has no noise at the mode itself; else at one point
 
 
@@ -35,7 +35,7 @@ def root_of_covariance(surface: Surface, points: Tensor, scale: Scale | None = N
 
 def rows_of(dim: int) -> int:
     """Return the number of gradients that are evaluated, of parts of the data."""
-    return min(_MOST, max(_FEWEST, _NUMBERS // dim))
+    return min(_MAX_GRADIENTS, max(_MIN_GRADIENTS, _MAX_NUMBERS // dim))
 
 
 def _root_on_all_data(surface: Surface, points: Tensor, scale: Scale | None) -> Tensor:

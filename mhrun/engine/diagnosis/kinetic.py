@@ -9,7 +9,7 @@ from mhrun.kernels import Unadjusted
 from mhrun.target.function_space import is_network
 from mhrun.types import Controls, State
 
-_FEWEST = 1000  # momenta without which one look at them is too noisy: a standard error of 4.5 %
+_MIN_MOMENTA = 1000  # momenta without which one look at them is too noisy: a standard error of 4.5 %
 
 
 def kinetic_temperature(method: Method, state: State, controls: Controls) -> float | None:
@@ -37,7 +37,7 @@ def kinetic_temperature(method: Method, state: State, controls: Controls) -> flo
         return None
     device = method.target.device  # controls are on the host
     found = kernel.dynamics.kinetic_temperature(state.aux, controls.each(lambda value: value[0].to(device)))
-    if found is None or len(found) * method.target.dim < _FEWEST:
+    if found is None or len(found) * method.target.dim < _MIN_MOMENTA:
         return None
     ratio = found.double().cpu().numpy() / temperature
     return float(np.median(ratio)) if np.isfinite(ratio).all() else None

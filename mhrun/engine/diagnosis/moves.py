@@ -17,7 +17,7 @@ from mhrun.store.netcdf import STEP_SIZE
 from mhrun.target.function_space import is_network
 from mhrun.types import Controls, Evaluation
 
-FEWEST = 20  # moves from which anything is estimated
+MIN_MOVES = 20  # moves from which anything is estimated
 
 
 class Moves(NamedTuple):
@@ -39,16 +39,16 @@ def moves(method: Method, trace: xr.DataTree, count: int) -> Moves | None:
 
     Returns:
         None for another kernel of a chain, or of a rung, than Metropolis-Hastings, for proposals with gradients, for
-        networks, and for fewer than `FEWEST`.
+        networks, and for fewer than `MIN_MOVES`.
     """
     kernel, target = method.kernel.of_a_chain, method.target
     if not isinstance(kernel, MetropolisHastings) or kernel.proposal.gradients or method.shape.thin is None:
         return None
-    if is_network(target.model) or target.data.differs_by_chain or count < FEWEST:
+    if is_network(target.model) or target.data.differs_by_chain or count < MIN_MOVES:
         return None
     at = method.plan.collected_controls
     cold = np.flatnonzero(at.temperature == at.temperature.min())[:count]
-    found = some_draws(method, trace, cold, count, fewest=FEWEST)
+    found = some_draws(method, trace, cold, count, fewest=MIN_MOVES)
     if found is None:
         return None
     points = found.reshape(-1, target.dim).to(device=target.device, dtype=method.dtype)

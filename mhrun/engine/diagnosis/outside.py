@@ -11,9 +11,9 @@ from mhrun.engine.diagnosis.sampled_gradients import SampledGradients
 from mhrun.engine.method import Method
 
 OUTSIDE = "outside"  # in a summary
-_MOST, _NUMBERS = 4_000, 1 << 24  # draws that are looked at, and their numbers
+_MAX_DRAWS, _MAX_NUMBERS = 4_000, 1 << 24  # draws that are looked at, and their numbers
 # Median distances from the median, beyond which a chain has diverged, and a logarithm may overflow
-_FAR = 100.0
+_DIVERGED_DISTANCE = 100.0
 
 
 @torch.no_grad()
@@ -31,7 +31,7 @@ def share_outside(method: Method, trace: xr.DataTree, sampled: SampledGradients 
     Returns:
         None for another kernel than a dynamics, for an optimiser, if no draws were kept, and if no draw is outside.
     """
-    count = max(1, min(_MOST, _NUMBERS // method.target.dim))
+    count = max(1, min(_MAX_DRAWS, _MAX_NUMBERS // method.target.dim))
     if (draws := cold_draws(method, trace, count, fewest=1)) is None:
         return None
     # In float64: far out a density that is not 0 has no logarithm in float32.
@@ -50,5 +50,5 @@ def _share(points: Tensor, log_density: Tensor) -> float:
         return 0.0
     center = inside.median(0).values
     distance = (inside - center).abs().median(0).values
-    near = ((points - center).abs() <= _FAR * distance).all(1)
+    near = ((points - center).abs() <= _DIVERGED_DISTANCE * distance).all(1)
     return float(torch.isneginf(log_density[near]).double().mean()) if bool(near.any()) else 0.0

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mhrun.diagnostics.chains import some_coordinates
 from mhrun.engine.diagnosis.kept_draws import some_draws
-from mhrun.engine.diagnosis.moves import FEWEST, moves
+from mhrun.engine.diagnosis.moves import MIN_MOVES, moves
 from mhrun.engine.method import Method
 from mhrun.kernels import ReplicaExchange
 from mhrun.parts import Rule
@@ -20,8 +20,8 @@ from mhrun.random import derive_key
 from mhrun.target.function_space import is_network
 
 SELECTION = "selection_shift"  # in a summary
-_MOST = 100  # decisions that are looked at
-_TERMS, _FEWEST_TERMS = 10_000, 1_000  # data whose terms give the moments
+_MAX_DECISIONS = 100  # decisions that are looked at
+_MAX_TERMS, _MIN_TERMS = 10_000, 1_000  # data whose terms give the moments
 _SHARE = 0.1  # of a run's evaluations that these may take, beyond the fewest terms
 _AT_ONCE = 1 << 22  # numbers of the data that are evaluated at once, those of each pair counted
 
@@ -89,7 +89,7 @@ def _shift(method: Method, pairs: Pairs | None) -> float | None:
     squared = squared_skewness / (kurtosis - 1) * noise * mills.square()
     known = squared.isfinite() & log_kept.isfinite()
     kept = log_kept[known].exp()
-    if int(known.sum()) < FEWEST // 2 or not float(kept.sum()) > 0:
+    if int(known.sum()) < MIN_MOVES // 2 or not float(kept.sum()) > 0:
         return None
     return float(((kept * squared[known]).sum() / kept.sum()).clamp_min(0.0).sqrt())
 
@@ -99,7 +99,7 @@ def _terms(method: Method, pairs: Pairs) -> Tensor:
     target, shape = method.target, method.shape
     of_run = shape.total * shape.chains * method.kernel.reads(target)
     affordable = int(_SHARE * of_run) // (target.differences.per_term * len(pairs.origin))
-    count = min(target.n, _TERMS, max(_FEWEST_TERMS, affordable))
+    count = min(target.n, _MAX_TERMS, max(_MIN_TERMS, affordable))
     rng = np.random.default_rng(derive_key(method.seed, "selection"))
     some = torch.from_numpy(np.sort(rng.choice(target.n, count, replace=False)))
     width = max(1, *(field[0].numel() for field in target.data.fields.values()))
@@ -115,7 +115,7 @@ def _moves(method: Method, trace: xr.DataTree) -> Pairs | None:
     rule, pairing = kernel.rule, kernel.pairing
     if rule is None or rule.rejects_above is None or pairing is None or pairing.m is None:
         return None
-    if (some := moves(method, trace, _MOST)) is None:
+    if (some := moves(method, trace, _MAX_DECISIONS)) is None:
         return None
     scale = method.target.n / some.controls.temperature
     return Pairs(some.origin.theta, some.candidate, scale, rule, pairing.m)
@@ -131,7 +131,7 @@ def _exchanges(method: Method, trace: xr.DataTree) -> Pairs | None:
         return None
     if is_network(target.model) or target.has_buffers or target.data.differs_by_chain:
         return None
-    draws = some_draws(method, trace, np.arange(chains), _MOST * kernel.rungs, fewest=chains)
+    draws = some_draws(method, trace, np.arange(chains), _MAX_DECISIONS * kernel.rungs, fewest=chains)
     if draws is None:
         return None
     points = draws.to(device=target.device, dtype=method.dtype).unflatten(0, (-1, kernel.rungs))
@@ -139,5 +139,5 @@ def _exchanges(method: Method, trace: xr.DataTree) -> Pairs | None:
     weight = weight.view(-1, kernel.rungs, 1).expand(points.shape[:3])
     low, high = points[:, :-1].flatten(0, 2), points[:, 1:].flatten(0, 2)
     scale = (weight[:, :-1] - weight[:, 1:]).flatten()
-    some = torch.from_numpy(some_coordinates(len(low), _MOST)).to(target.device)
+    some = torch.from_numpy(some_coordinates(len(low), _MAX_DECISIONS)).to(target.device)
     return Pairs(low[some], high[some], scale[some], rule, m)

@@ -7,14 +7,14 @@ from typing import NamedTuple
 import torch
 import xarray as xr
 
-from mhrun.engine.diagnosis.moves import FEWEST, moves
+from mhrun.engine.diagnosis.moves import MIN_MOVES, moves
 from mhrun.engine.method import Method
 from mhrun.kernels import MetropolisHastings
 from mhrun.parts import SUPPLY
 
 TERM_NOISE = "term_noise"  # in a summary
-_MOST = 100  # decisions that are looked at
-_ROWS = 20_000_000  # data that these may read, at most
+_MAX_DECISIONS = 100  # decisions that are looked at
+_MAX_ROWS = 20_000_000  # data that these may read
 
 
 class TermNoise(NamedTuple):
@@ -45,14 +45,14 @@ def term_noise(method: Method, trace: xr.DataTree) -> TermNoise | None:
     kernel, target = method.kernel.of_a_chain, method.target
     if not isinstance(kernel, MetropolisHastings) or kernel.pairing.offers != SUPPLY:
         return None
-    if (some := moves(method, trace, min(_MOST, _ROWS // target.n))) is None:
+    if (some := moves(method, trace, min(_MAX_DECISIONS, _MAX_ROWS // target.n))) is None:
         return None
     points, candidates = some.origin.theta, some.candidate
     _, contest = kernel.contest(target, some.origin, candidates, some.controls, some.draws)
     verdict = kernel.rule.decide(contest, some.draws)
     size = verdict.batch_size.double()
     on_part = (size < target.n) & verdict.log_ratio_var.isfinite()
-    if int(on_part.sum()) < FEWEST // 2:
+    if int(on_part.sum()) < MIN_MOVES // 2:
         return None
     _, variance = target.differences.full_moments(points[on_part], candidates[on_part])
     exact = contest.scale[on_part].double() ** 2 * variance * (1 / size[on_part] - 1 / target.n)

@@ -14,7 +14,7 @@ from mhrun.engine.method import Method
 from mhrun.engine.surface import Surface
 
 VISITS = "other_mode_visits"  # in a summary
-_MOST, _FEWEST = 4_000, 100  # draws that are looked at
+_MAX_DRAWS, _MIN_DRAWS = 4_000, 100  # draws that are looked at
 
 
 def visits(method: Method, trace: xr.DataTree) -> float | None:
@@ -33,7 +33,7 @@ def visits(method: Method, trace: xr.DataTree) -> float | None:
     mode = None if method.pilot is None else method.pilot.get("other_mode")
     if mode is None or method.kernel.rungs > 1 or method.shape.thin is None:
         return None
-    draws = some_draws(method, trace, np.arange(method.shape.chains), _MOST, fewest=_FEWEST)
+    draws = some_draws(method, trace, np.arange(method.shape.chains), _MAX_DRAWS, fewest=_MIN_DRAWS)
     if draws is None:
         return None
     temperatures = method.plan.collected_controls.noise_temperature

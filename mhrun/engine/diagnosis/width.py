@@ -11,8 +11,8 @@ from mhrun.engine.method import Method
 
 WIDTH = "width"  # in a summary
 WIDE = 3.0  # above which a run warns: 1 of a normal posterior, 1.3 of the log of a rate with one event
-_MOST, _FEWEST = 2_000, 100  # draws that are looked at
-_WIDEST = 2_000  # parameters
+_MAX_DRAWS, _MIN_DRAWS = 2_000, 100  # draws that are looked at
+_MAX_DIM = 2_000  # parameters up to which they are looked at
 
 
 def width_of_draws(method: Method, trace: xr.DataTree) -> float | None:
@@ -34,9 +34,9 @@ def width_of_draws(method: Method, trace: xr.DataTree) -> float | None:
     if scale is None or kernel.rungs > 1 or kernel.optimises or method.shape.thin is None:
         return None
     temperatures = method.plan.collected_controls.noise_temperature
-    if not (temperatures > 0).all() or method.target.dim > _WIDEST:
+    if not (temperatures > 0).all() or method.target.dim > _MAX_DIM:
         return None
-    draws = cold_draws(method, trace, _MOST, fewest=_FEWEST)
+    draws = cold_draws(method, trace, _MAX_DRAWS, fewest=_MIN_DRAWS)
     if draws is None or not bool(draws.isfinite().all()):
         return None
     away = draws.reshape(-1, draws.shape[-1]) - scale.center
