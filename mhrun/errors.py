@@ -105,6 +105,24 @@ def raised_in(error: BaseException) -> str:
     return place_in(frame.filename, frame.lineno)
 
 
+def links(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, what it is wrapped around, and so on."""
+    visited = set[int]()
+    while error is not None and id(error) not in visited:
+        visited.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def cause(error: BaseException) -> UserError | None:
+    """Return the innermost `UserError` that an error of a library is wrapped around, or None.
+
+    Libraries add lines to it.
+    """
+    user_errors = [link for link in links(error) if isinstance(link, UserError)]
+    return user_errors[-1] if user_errors else None
+
+
 def nearest(word: object, known: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the known word nearest to `word`, or an empty string, as for no word."""
     close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)

@@ -14,13 +14,15 @@ import mhrun
 from mhrun.arithmetic import register_arithmetic
 from mhrun.build import build, trusted_object
 from mhrun.engine.method_file import MISSING, is_method, method_file, method_names, missing, references
-from mhrun.errors import UserError, nearest
+from mhrun.errors import UserError, cause, first_line, nearest
 from mhrun.parts import Kernel
 from mhrun.schedules import Schedule
 
 STEP_SIZE = "step_size"
 _OF_CALL = frozenset(("chains", "warmup", "steps", "temperature", STEP_SIZE, "data.n", "target.temper"))
 """Settings of files that the arguments of `mhrun.sample` give."""
+_OF_RUN = frozenset(("chains", "warmup", "steps", "data.n"))
+"""Those that are known when it runs."""
 
 
 def method(name: str, **settings: Any) -> NamedMethod:
@@ -35,14 +37,14 @@ def method(name: str, **settings: Any) -> NamedMethod:
             ladder. The file's ``${oc.select:m,100}`` is 100 unless `m` is given, and its ``${ratio}`` must be.
 
     Returns:
-        The method. Printed, it is the call of mhrun's classes that makes its kernel, in which any part can be changed.
+        The method. Printed, it is what `mhrun.sample` is given without the name, in which any part can be changed.
 
     Raises:
         UserError: no such method, a setting that its file does not have, or one that is missing.
     """
     if not isinstance(name, str) or not is_method(name):
         raise UserError(
-            f"there is no method {name!r}.{nearest(str(name), method_names())} `mhrun list methods` shows all."
+            f"there is no method {name!r}.{nearest(str(name).lower(), method_names())} `mhrun list methods` shows all."
         )
     found = {
         key: has_default for key, has_default in references(method_file(name)).items() if key not in _OF_CALL
@@ -53,8 +55,8 @@ def method(name: str, **settings: Any) -> NamedMethod:
             " step_size= and temperature= are arguments of mhrun.sample;" if _OF_CALL & set(unknown) else ""
         )
         raise UserError(
-            f"{name} has no setting {unknown[0]}; {has}.{advice} print(mhrun.method('{name}')) shows the call of its "
-            "parts, in which any can be changed."
+            f"{name} has no setting {unknown[0]}; {has}.{advice} print(mhrun.method('{name}')) shows its parts, in "
+            "which any can be changed."
         )
     if needed := [key for key, has_default in found.items() if not has_default and key not in settings]:
         arguments = ", ".join(f"{key}=..." for key in needed)
@@ -80,9 +82,28 @@ class NamedMethod:
     settings: Mapping[str, Any]
 
     def __repr__(self) -> str:
-        """Return its kernel as a call of classes, without settings that are a class's defaults."""
-        argument = f', surrogate="{self.surrogate}"' if self.surrogate != "none" else ""
-        return f"{self._written(method_file(self.name)['kernel'])}{argument}"
+        """Return its kernel as a call of classes, and what else `mhrun.sample` is given to run it.
+
+        Settings that are a class's defaults are left out, and those that depend on the data are ``...``.
+        """
+        file = method_file(self.name)
+        given = [self._written(file["kernel"])]
+        if STEP_SIZE in file["schedules"]:
+            given.append(f"step_size={self._written(file['schedules'][STEP_SIZE])}")
+        if (temperature := self._temperature()) != 1:
+            given.append(f"temperature={temperature}")
+        if self.surrogate != "none":
+            given.append(f'surrogate="{self.surrogate}"')
+        return ", ".join(given)
+
+    def _temperature(self) -> Any:
+        """Return the temperature, of a ladder that of each rung."""
+        file = method_file(self.name)
+        if "temperature" not in file["schedules"]:
+            return 1
+        of_one_ladder = {"chains": self._value(file["kernel"].get("rungs", 1))}
+        node = _resolved({**of_one_ladder, **self.settings, "node": file["schedules"]["temperature"]}, "node")
+        return node["temperature"]
 
     @property
     def surrogate(self) -> str:
@@ -122,6 +143,22 @@ class NamedMethod:
             schedules[quantity] = build(self.resolved(path, settings), f"{self.name}.{path}")
         return schedules
 
+    def has_schedule(self, quantity: str) -> bool:
+        """Return whether its file has a schedule of a quantity."""
+        return quantity in method_file(self.name)["schedules"]
+
+    def check_temperature(self) -> None:
+        """Refuse temperatures in place of the file's where its rungs have other settings that follow these.
+
+        Raises:
+            UserError: they have.
+        """
+        if "ratio" in references(method_file(self.name)["kernel"]):
+            raise UserError(
+                f"{self.name} sets other parts of its rungs by their temperatures: give "
+                f"mhrun.method('{self.name}', ratio=..., rungs=...) in place of temperature=, or a kernel of your own."
+            )
+
     def schedule_class(self, quantity: str) -> type:
         """Return the class of one of its schedules; `object` if it has none."""
         node = method_file(self.name)["schedules"].get(quantity)
@@ -137,7 +174,8 @@ class NamedMethod:
         try:
             return _resolved({**settings, **self.settings, self.name: dict(method_file(self.name))}, where)
         except OmegaConfBaseException as error:
-            reason = str(error).partition("\n")[0]
+            # A function that ${...} calls has a message for people, and OmegaConf's is around it.
+            reason = str(cause(error) or first_line(error)).removesuffix(".")
             raise UserError(f"{where}: {reason}.") from error
 
     def _written(self, node: Mapping[str, Any]) -> str:
@@ -148,15 +186,14 @@ class NamedMethod:
         arguments, in_order = [], True
         for key, parameter in inspect.signature(trusted_object(target)).parameters.items():
             value = self._value(node.get(key, parameter.default))
-            is_left_out = value == parameter.default or (
-                value is MISSING and parameter.default is not parameter.empty
-            )
+            is_open = isinstance(value, str) and value == MISSING
+            is_left_out = value == parameter.default or (is_open and parameter.default is not parameter.empty)
             if key not in node or is_left_out:
                 in_order = False
                 continue
             is_part = isinstance(value, Mapping) and "_target_" in value
-            text = self._written(value) if is_part else "..." if value is MISSING else repr(value)
-            text = text.replace("'", '"') if isinstance(value, str) else text
+            text = self._written(value) if is_part else "..." if is_open else repr(value)
+            text = text.replace("'", '"') if isinstance(value, str) and not is_open else text
             text = 'float("inf")' if value == float("inf") else text
             arguments.append(text if in_order and is_part else f"{key}={text}")
         return f"{callee}({', '.join(arguments)})"
@@ -165,10 +202,9 @@ class NamedMethod:
         """Return a setting without its ${...}; `MISSING` where that needs the data or the run."""
         if not isinstance(value, str) or "${" not in value:
             return value
-        if any(
-            not has_default and key not in self.settings for key, has_default in references(value).items()
-        ):
-            return MISSING
+        for key, has_default in references(value).items():
+            if key in _OF_RUN or (not has_default and key not in self.settings):
+                return MISSING
         return _resolved({**self.settings, "value": [value]}, "value")[0]
 
 

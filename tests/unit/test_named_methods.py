@@ -60,18 +60,46 @@ def test_kernel_and_schedules_are_those_of_the_command_line(name):
     assert method.surrogate == (expected.get("target") or {}).get("surrogate", "none")
 
 
-@pytest.mark.parametrize("name", ["hmc", "zig_zag", "sgld_cv", "mhminibatch_released", "renhd", "reld"])
-def test_a_printed_method_is_the_call_that_makes_its_kernel(name):
+PRINTED = [
+    "hmc",
+    "zig_zag",
+    "sgld_cv",
+    "csghmc",
+    "sgld",
+    "mhminibatch_released",
+    "renhd",
+    "reld",
+    "parallel_tempering",
+]
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_a_printed_method_is_what_sample_is_given_to_run_it(name):
     def settings(part):
         own = getattr(part, "__dict__", {})
         return {k: settings(v) if hasattr(v, "__dict__") else repr(v) for k, v in own.items()}
 
     method = mhrun.method(name)
-    code, _, surrogate = str(method).partition(", surrogate=")
-    built = eval(code, {"mhrun": mhrun})
-    kernel = method.kernel({"warmup": 10, "steps": 10, "data": {"n": 100}})
-    assert (type(built), settings(built)) == (type(kernel), settings(kernel))
-    assert surrogate == {"zig_zag": '"taylor2"', "sgld_cv": '"taylor1"'}.get(name, "")
+    kernel, arguments = eval(
+        f"given({method})", {"mhrun": mhrun, "given": lambda kernel, **given: (kernel, given)}
+    )
+    of_run = {"warmup": 10, "steps": 10, "chains": 4, "data": {"n": 100}}
+    for found, expected in (
+        (kernel, method.kernel(of_run)),
+        (arguments["step_size"], method.schedules(of_run, {})["step_size"]),
+    ):
+        assert (type(found), settings(found)) == (type(expected), settings(expected))
+    surrogates = {"zig_zag": "taylor2", "sgld_cv": "taylor1"}
+    assert arguments.get("surrogate") == surrogates.get(name)
+    has_ladder = name in ("renhd", "reld", "parallel_tempering")
+    assert arguments.get("temperature") == ([1.0, 2.0, 4.0, 8.0] if has_ladder else None)
+
+
+def test_what_the_data_decide_is_open_in_a_printed_method():
+    assert "n=..." in str(mhrun.method("adam", m=20))
+    assert "trains=..." in str(mhrun.method("planar_flow", m=20))
+    assert str(mhrun.method("cmint")).endswith("step_size=mhrun.Stairs(start=..., every=..., cycle=...)")
+    assert 'lam=float("inf")' in str(mhrun.method("renhd"))
 
 
 def test_draws_are_those_of_the_kernel_that_is_named():
@@ -82,6 +110,13 @@ def test_draws_are_those_of_the_kernel_that_is_named():
     assert torch.equal(
         *(torch.from_numpy(trace["posterior"]["theta"].values) for trace in (by_parts, by_name))
     )
+
+
+def test_an_argument_comes_before_what_a_method_has_even_where_it_is_what_others_have():
+    """Without a surrogate, SGLD-CV is SGLD."""
+    plain = sampled(mhrun.Unadjusted(mhrun.SGLD(), m=20), step_size=1e-3)
+    named = sampled(mhrun.method("sgld_cv", m=20), surrogate="none", step_size=1e-3)
+    assert (named["posterior"]["theta"].values == plain["posterior"]["theta"].values).all()
 
 
 def test_a_name_alone_is_a_method_without_settings(tmp_path):
@@ -139,13 +174,18 @@ def test_cycles_begin_at_the_first_step_and_at_the_step_size_given(monkeypatch):
         (lambda: sampled("hmc", chains="4"), "chains = '4' must be a whole number"),
         (lambda: sampled("mint", step_size=-1.0), "step_size = -1.0 must be positive"),
         (lambda: sampled("reld", temperature=2.0), "the 4 rungs of its ladder all have the temperature 2"),
-        (lambda: sampled("reld", chains=6), "6 chains are not a whole number of ladders|multiple|rungs"),
+        (lambda: sampled("reld", temperature=1), "the 4 rungs of its ladder all have the temperature 1"),
+        (
+            lambda: sampled("renhd", temperature=[1, 2, 3, 4]),
+            r"sets other parts of its rungs by their temperatures: give mhrun.method\('renhd', ratio=..., rungs=...\)",
+        ),
+        (
+            lambda: sampled("reld", chains=6),
+            r"^reld.schedules.temperature: A ladder needs .* multiple of rungs, not 2, 4 and 6\.$",
+        ),
+        (lambda: mhrun.method("HMC"), "Did you mean 'hmc'"),
     ],
 )
 def test_mistakes_have_an_answer(how, message):
     with pytest.raises(UserError, match=message):
         how()
-
-
-def test_infinity_is_printed_as_python_reads_it():
-    assert 'lam=float("inf")' in str(mhrun.method("renhd"))

@@ -9,9 +9,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from mhrun.build import build
 from mhrun.cli.checked import PARTS
-from mhrun.cli.configuration.hydra_errors import cause
 from mhrun.cli.configuration.resolution import bounded
-from mhrun.errors import UserError, reason
+from mhrun.errors import UserError, cause, reason
 from mhrun.numbers import is_number, is_whole
 
 if TYPE_CHECKING:

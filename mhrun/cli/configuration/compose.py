@@ -16,14 +16,14 @@ from omegaconf.errors import OmegaConfBaseException
 from mhrun.cli.configuration.composition import composed
 from mhrun.cli.configuration.data_settings import fill_in
 from mhrun.cli.configuration.file_settings import check_runtime_of_files
-from mhrun.cli.configuration.hydra_errors import cause, explained
+from mhrun.cli.configuration.hydra_errors import explained
 from mhrun.cli.configuration.replaced import check_replaced
 from mhrun.cli.configuration.resolution import bounded
 from mhrun.cli.configuration.resolvers import register_resolvers
 from mhrun.cli.configuration.settings import check_known, check_settings
 from mhrun.cli.configuration.unread import check_read
 from mhrun.cli.configuration.without_experiment import NAME, is_own, own_overrides
-from mhrun.errors import UserError, nearest, reason
+from mhrun.errors import UserError, cause, nearest, reason
 from mhrun.messages import say
 from mhrun.names import checked_name
 from mhrun.numbers import is_number

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,28 +11,9 @@ from omegaconf.errors import GrammarParseError
 
 from mhrun.cli.configuration.unknown_keys import Command, key_hint, members_hint, why_no_part
 from mhrun.cli.places import experiments
-from mhrun.errors import UserError, nearest, reason
+from mhrun.errors import UserError, cause, links, nearest, reason
 from mhrun.paths import CONF
 from mhrun.store.identity import CONSTANTS
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, what it is wrapped around, and so on."""
-    visited = set[int]()
-    while error is not None and id(error) not in visited:
-        visited.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-def cause(error: BaseException) -> UserError | None:
-    """Return the innermost `UserError` that an error of a library is wrapped around, or None.
-
-    Libraries add lines to it.
-    """
-    user_errors = [link for link in _chain(error) if isinstance(link, UserError)]
-    return user_errors[-1] if user_errors else None
-
 
 _INSTALLED = {"joblib": "hydra-joblib-launcher", "submitit": "hydra-submitit-launcher", "ray": "ray"}
 
@@ -58,7 +39,7 @@ def explained(
 
 def _of_a_reference(failure: _Failure) -> str | None:
     """Return which ``${...}`` cannot be read, or None."""
-    grammar = (link for link in _chain(failure.error) if isinstance(link, GrammarParseError))
+    grammar = (link for link in links(failure.error) if isinstance(link, GrammarParseError))
     key = next((link.full_key for link in grammar if link.full_key), None)
     if key is None:
         return None

@@ -16,19 +16,17 @@ from mhrun.schedules.cosine import Cosine
 from mhrun.schedules.plan import is_auto
 from mhrun.target import Target
 
-NONE = "none"
-"""The name of no surrogate."""
-_POSTERIOR = 1.0  # temperature
+_NO_SURROGATE, _POSTERIOR = "none", 1.0  # where a call gives no surrogate and no temperature
 
 
 class Asked(NamedTuple):
-    """Arguments of `mhrun.sample` for which a method may have values of its own."""
+    """Arguments of `mhrun.sample` for which a method may have values of its own; those are taken for None."""
 
-    surrogate: str
+    surrogate: str | None
     temper: str
     step_size: float | str | Schedule
     acceptance: float | None
-    temperature: float | Sequence[float] | Schedule
+    temperature: float | Sequence[float] | Schedule | None
     chains: int | None
     warmup: int | None
     steps: int | None
@@ -62,25 +60,26 @@ def chosen(kernel: Any, asked: Asked, with_surrogate: Callable[..., Target]) -> 
         kernel = method(kernel)
     if isinstance(kernel, NamedMethod):
         return _named(kernel, asked, with_surrogate)
-    surrogate, name, reason = asked.surrogate, None, ""
+    surrogate, name, reason = asked.surrogate or _NO_SURROGATE, None, ""
     target = with_surrogate(surrogate=surrogate)
     if kernel is None:
         name, reason = default_of(target)
         kernel = default_kernel(name)
-        if surrogate == NONE and (surrogate := default_surrogate(name)) != NONE:
+        if asked.surrogate is None and (own := default_surrogate(name)) != surrogate:
+            surrogate = own
             target = with_surrogate(surrogate=surrogate)
     check_kind("kernel", kernel, Kernel, "sample: kernel")
     step_size = step_size_schedule(asked.step_size, asked.acceptance, kernel)
     steps, warmup = _counts(asked, name, type(step_size))
     chains = _chains(asked, kernel)
-    temperature = temperature_schedule(asked.temperature, kernel.rungs, chains)
+    temperature = temperature_schedule(_temperature(asked), kernel.rungs, chains)
     schedules = {"temperature": temperature, STEP_SIZE: step_size}
     return Chosen(kernel, target, surrogate, schedules, chains, warmup, steps, reason)
 
 
 def _named(named: NamedMethod, asked: Asked, with_surrogate: Callable[..., Target]) -> Chosen:
     """Return a method of the command line. Arguments of the call come before what its file has."""
-    surrogate = named.surrogate if asked.surrogate == NONE else asked.surrogate
+    surrogate = named.surrogate if asked.surrogate is None else asked.surrogate
     target = with_surrogate(surrogate=surrogate)
     given_size = type(asked.step_size) if isinstance(asked.step_size, Schedule) else None
     steps, warmup = _counts(asked, named.name, given_size or named.schedule_class(STEP_SIZE))
@@ -96,10 +95,11 @@ def _named(named: NamedMethod, asked: Asked, with_surrogate: Callable[..., Targe
             settings[STEP_SIZE] = float(asked.step_size)
         else:
             given[STEP_SIZE] = schedule
-    if not is_scalar(asked.temperature) or asked.temperature != _POSTERIOR:
-        given["temperature"] = temperature_schedule(asked.temperature, kernel.rungs, chains)
+    if asked.temperature is not None:
+        named.check_temperature()
+    if asked.temperature is not None or not named.has_schedule("temperature"):
+        given["temperature"] = temperature_schedule(_temperature(asked), kernel.rungs, chains)
     schedules = named.schedules(settings, given)
-    schedules.setdefault("temperature", temperature_schedule(_POSTERIOR, kernel.rungs, chains))
     return Chosen(kernel, target, surrogate, schedules, chains, warmup, steps, "")
 
 
@@ -111,6 +111,10 @@ def _counts(asked: Asked, name: str | None, step_size: type) -> tuple[int, int]:
         steps if asked.steps is None else whole_number("steps", asked.steps),
         warmup if asked.warmup is None else whole_number("warmup", asked.warmup),
     )
+
+
+def _temperature(asked: Asked) -> float | Sequence[float] | Schedule:
+    return _POSTERIOR if asked.temperature is None else asked.temperature
 
 
 def _chains(asked: Asked, kernel: Kernel) -> int:

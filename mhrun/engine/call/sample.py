@@ -52,7 +52,7 @@ def sample(
     max_steps: int | None = None,
     warmup: int | None = None,
     chains: int | None = None,
-    temperature: float | Sequence[float] | Schedule = 1.0,
+    temperature: float | Sequence[float] | Schedule | None = None,
     start: Any = None,
     parameters: Mapping[str, Any] | None = None,
     log_prior: Callable[[Any], torch.Tensor] | None = None,
@@ -60,7 +60,7 @@ def sample(
     precondition: str | None = None,
     temper: str = "posterior",
     replacement: bool = False,
-    surrogate: str = "none",
+    surrogate: str | None = None,
     seed: int = 0,
     thin: int | None = 1,
     device: str = "cpu",
@@ -98,7 +98,7 @@ def sample(
             `Cosine` schedule, whose cycles begin with exploration.
         chains: how many chains C, run together. None: 4, or with a ladder 4 ladders, 4 times its rungs.
         temperature: T of the target, or a schedule of it; with `ReplicaExchange` a list, T of each rung, the coldest
-            first. 1 leaves a named ladder its own temperatures.
+            first. None: 1, or what a named method has.
         start: where chains begin: (D,) or (C, D), needed with a function without `parameters`; or name -> values, with
             them. Parameters that have no value start at draws from their priors. With a module: a trained one, its
             state dict, or a list of either, one for each chain.
@@ -114,8 +114,8 @@ def sample(
         temper: what T acts on: posterior or likelihood.
         replacement: draw minibatches with replacement.
         surrogate: control variate of log-likelihood differences and gradients: none, taylor1, taylor2, lower_bound or
-            lower_bound_untuned, see `mhrun.target.Target`. None leaves a named method its own, and the default kernel
-            for more than 200,000 data taylor1.
+            lower_bound_untuned, see `mhrun.target.Target`. None: that of a named method, taylor1 with the default
+            kernel for more than 200,000 data, else none.
         seed: of all random numbers.
         thin: keep every thin-th step, or every thin-th draw that a schedule collects; None keeps no draws, for models
             with very many parameters.
