@@ -154,3 +154,13 @@ def test_a_limit_of_noise_is_positive(monkeypatch, m):
     monkeypatch.setattr(Penalty, "noise_limit", 0)
     with pytest.raises(UserError, match=r"Penalty.noise_limit = 0 must be positive\."):
         run(mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(m), Penalty()))
+
+
+def test_a_rising_schedule_is_judged_by_its_largest_step_that_counts():
+    """Steps of a cycle begin twice as long as those of the last: its first step says nothing of the draws."""
+    rising = mhrun.Stairs(1e-4, every=100, cycle=100, decay=1.0, rise=2.0)
+    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared("auto"), mhrun.Metropolis())
+    trace = run(kernel, step_size=rising, warmup=400, steps=300, temperature=50.0)
+    assert found(trace)["step_size"] == pytest.approx(1e-4 * 2**6)
+    sd = float(np.sqrt(trace["sample_stats"]["log_ratio_var"].max()))
+    assert found(trace)["noise_sd"] == pytest.approx(sd, rel=1.0)

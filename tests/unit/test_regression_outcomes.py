@@ -163,6 +163,17 @@ def test_predict_needs_the_exposure_that_the_model_was_fitted_with(tmp_path):
 
 
 @short_run
+def test_predict_refuses_an_exposure_that_the_model_was_fitted_without():
+    """It would multiply means that are of one unit in the data."""
+    rng = np.random.default_rng(5)
+    data = {"x": rng.normal(size=(50, D)), "y": rng.poisson(2.0, 50).astype(float)}
+    model, _ = MEANS["poisson"]
+    trace = mhrun.sample(model, data, "mcmc", step_size=0.1, chains=2, steps=20, warmup=0)
+    with pytest.raises(UserError, match="the new data have exposure, without which the model was fitted"):
+        mhrun.predict(trace, model, {"x": X, "exposure": np.full(N, 7.0)})
+
+
+@short_run
 def test_predict_of_a_model_function_is_its_mean():
     def log_lik(theta, rows):
         return -0.5 * (rows.y - rows.x @ theta.w) ** 2

@@ -109,7 +109,10 @@ def check_call(folder: Path, digests: Mapping[str, str], method: Method) -> None
             return
         differing.append(STEPS)
     if differing:
+        by_length = " (a schedule and what is kept may depend on the number of steps)" * (
+            STEPS in differing[1:]
+        )
         raise UserError(
-            f"'{folder}' holds the trace of another call, with other values of: {', '.join(differing)}. Choose "
-            "another folder."
+            f"'{folder}' holds the trace of another call, with other values of: {', '.join(differing)}{by_length}. "
+            "Choose another folder."
         )

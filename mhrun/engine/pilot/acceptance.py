@@ -118,10 +118,10 @@ class _Step(NamedTuple):
 
 
 def _first_found(chains: PilotChains, aim: float) -> _Step:
-    """Return the step size with the rate `aim`; of a method whose scale or m alone are open, that of its schedule."""
+    """Return the step size with the rate `aim`; if the scale or m alone are open, the largest of those that count."""
     method = chains.method
     if not method.plan.is_open:
-        step_size = method.plan.controls(method.plan.start(), 1, 1).step_size[0]
+        step_size = method.plan.collected_controls.step_size.amax(0)
         rate, noise = chains.window(step_size)
         return _Step(step_size, rate, aim, noise, True, 1, f"acceptance {rate:.2f}; {aim:.2f} is efficient")
     first = chains.kernel.proposal.first_step_size(method.target.dim)

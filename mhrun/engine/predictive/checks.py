@@ -10,6 +10,7 @@ import torch
 
 from mhrun.data import Dataset
 from mhrun.data.frames import is_frame
+from mhrun.data.sizes import SIZES
 from mhrun.errors import UserError
 from mhrun.models.module import ModuleModel
 from mhrun.models.weights import Weights
@@ -108,10 +109,15 @@ def check_rows(model: object, data: Dataset) -> None:
 
 
 def check_fields(trace: xr.DataTree, data: Dataset, *, outcome: bool = False) -> None:
-    """Refuse new data without a field that the model was fitted with, such as an exposure, or the outcome if wanted."""
+    """Refuse new data without a field that the model was fitted with, or with an exposure that it did not have."""
     needed = [name for name in trace.attrs.get(FIELDS, "").split() if name != "y" or outcome]
     if lacking := [name for name in needed if name not in data.fields]:
         raise UserError(_lacking(lacking[0], needed))
+    if needed and (unknown := [name for name in SIZES if name in data.fields and name not in needed]):
+        raise UserError(
+            f"the new data have {unknown[0]}, without which the model was fitted, and which would change what it "
+            "predicts; leave it out of them, or fit it with."
+        )
 
 
 def _lacking(name: str, needed: Sequence[str]) -> str:

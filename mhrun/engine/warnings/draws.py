@@ -59,6 +59,8 @@ def draws_warnings(
     if np.sum(summary["totals"]["sum_accepted"]) > 0:
         yield from _rounding_warnings(method, draws, names)
     yield from _acceptance_warnings(method, summary)
+    if method.kernel.optimises:  # its draws are no sample of a target
+        return
     distribution = samples(method.kernel, method.plan)
     if distribution.tempered:
         yield f"{name}: {tempered(distribution.temperature)}"
