@@ -122,10 +122,16 @@ def total_variation(shares: FloatArray, probability: FloatArray) -> float:
 def monte_carlo_distance(shares: FloatArray, probability: FloatArray) -> float:
     """Return the expected total variation distance that is due to Monte Carlo error alone.
 
-    That of N independent draws from p, (1/2) sum_k E|X_k / N - p_k|, with X_k Poisson of mean N p_k and the error of
-    each cell times sqrt(1 - p_k). C chains are as good as N = C sum_k p_k (1 - p_k) / sum_k s_k^2 independent draws,
-    s_k^2 the variance of a cell's share between chains: a sum over all cells, so that cells that no chain has visited
-    count too. Where chains move seldom between modes, it is up to a third too large. NaN for a single chain.
+    The larger of two estimates for C chains of a method that is right, with s_k the standard deviation of the share of
+    cell k between chains:
+
+    - (1/2) sqrt(2/pi) sum_k s_k / sqrt(C), with s_k corrected for its bias in C normal numbers. It is too small where
+      cells have few visits: one that no chain has visited has none.
+    - (1/2) sum_k E|X_k / N - p_k|, of N independent draws from p, with X_k Poisson of mean N p_k and each term times
+      sqrt(1 - p_k). The chains are as good as N = C sum_k p_k (1 - p_k) / sum_k s_k^2 draws, a sum over all cells. It
+      is too small for draws that are wider than p, and up to a third too large where chains seldom move between modes.
+
+    NaN for a single chain.
 
     Args:
         shares: of the chains' draws in each cell (C, cells).
@@ -134,15 +140,17 @@ def monte_carlo_distance(shares: FloatArray, probability: FloatArray) -> float:
     chains = len(shares)
     if chains < 2:
         return float("nan")
-    spread = float(shares.var(axis=0, ddof=1).sum())
-    if not spread > 0:
-        return 0.0 if spread == 0 else float("nan")
-    draws = chains * float((probability * (1 - probability)).sum()) / spread
+    spread = shares.std(axis=0, ddof=1)
+    bias = math.sqrt(2 / (chains - 1)) * math.exp(math.lgamma(chains / 2) - math.lgamma((chains - 1) / 2))
+    of_cells = 0.5 * math.sqrt(2 / math.pi / chains) / bias * float(spread.sum())
+    if not of_cells > 0:
+        return of_cells
+    draws = chains * float((probability * (1 - probability)).sum()) / float(np.square(spread).sum())
     mean = draws * probability
     # E|X - mean| = 2 exp(-mean) mean^(k + 1) / k! with k = floor(mean) (de Moivre)
     k = np.floor(mean)
     deviation = 2 * np.exp(special.xlogy(k + 1, mean) - mean - special.gammaln(k + 1))
-    return float(0.5 * (deviation * np.sqrt(1 - probability)).sum() / draws)
+    return max(of_cells, float(0.5 * (deviation * np.sqrt(1 - probability)).sum() / draws))
 
 
 class Estimate(NamedTuple):

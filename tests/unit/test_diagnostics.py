@@ -145,6 +145,20 @@ def test_the_distance_that_chance_brings_to_chains_whose_draws_depend_on_each_ot
     assert np.mean(found) == pytest.approx(np.mean(distances), rel=0.05)
 
 
+def test_the_distance_that_chance_brings_to_chains_that_stay_in_modes_and_are_wide_there(rng):
+    """Half of the chains are in each mode on average: the error of the shares is as large as of exact draws there."""
+    of_mode = np.append(np.full(20, 1 / 40), np.zeros(20))
+    p = np.append(of_mode, of_mode)
+    found, distances = [], []
+    for _ in range(200):
+        upper = rng.random((20, 1)) < 0.5
+        wide = np.full(40, 1 / 40)  # of a mode, twice as wide as p
+        shares = np.where(upper, np.append(0 * wide, wide), np.append(wide, 0 * wide))
+        found.append(monte_carlo_distance(shares, p))
+        distances.append(abs(upper.mean() - 0.5))
+    assert np.mean(found) == pytest.approx(np.mean(distances), rel=0.1)
+
+
 def test_chains_that_do_not_move_have_no_error_that_shows():
     assert monte_carlo_distance(np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([0.5, 0.5])) == 0
     assert np.isnan(monte_carlo_distance(np.full((2, 2), np.nan), np.array([0.5, 0.5])))
