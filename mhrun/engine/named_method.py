@@ -40,11 +40,13 @@ def method(name: str, **settings: Any) -> NamedMethod:
         The method. Printed, it is what `mhrun.sample` is given without the name, in which any part can be changed.
 
     Raises:
-        UserError: no such method, a setting that its file does not have, or one that is missing.
+        UserError: no such method, a setting that its file does not have, one that is missing, or one from which no
+            part can be made.
     """
     if not isinstance(name, str) or not is_method(name):
         raise UserError(
-            f"there is no method {name!r}.{nearest(str(name).lower(), method_names())} `mhrun list methods` shows all."
+            f"mhrun has no method {name!r}.{nearest(str(name).lower(), method_names())} `mhrun list methods` shows "
+            "all; methods of a project run from the command line alone."
         )
     found = {
         key: has_default for key, has_default in references(method_file(name)).items() if key not in _OF_CALL
@@ -61,12 +63,21 @@ def method(name: str, **settings: Any) -> NamedMethod:
     if needed := [key for key, has_default in found.items() if not has_default and key not in settings]:
         arguments = ", ".join(f"{key}=..." for key in needed)
         raise UserError(f"{name} needs {' and '.join(needed)}: mhrun.method('{name}', {arguments}).")
-    return NamedMethod(name, {key: _plain(value) for key, value in settings.items()})
+    named = NamedMethod(name, {key: _plain(key, value) for key, value in settings.items()})
+    repr(named)  # computes what does not depend on the data or on the run
+    return named
 
 
-def _plain(value: Any) -> Any:
-    """Return a number of NumPy's or of torch's as one of Python's."""
-    return value.item() if getattr(value, "ndim", None) == 0 else value
+def _plain(name: str, value: Any) -> Any:
+    """Return a number of NumPy's or of torch's as one of Python's.
+
+    Raises:
+        UserError: the value is neither a number nor a text without ``${...}``.
+    """
+    plain = value.item() if getattr(value, "ndim", None) == 0 else value
+    if not isinstance(plain, str | int | float) or "${" in str(plain):
+        raise UserError(f"{name} = {value!r} must be a number or auto.")
+    return plain
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,8 +113,7 @@ class NamedMethod:
         if "temperature" not in file["schedules"]:
             return 1
         of_one_ladder = {"chains": self._value(file["kernel"].get("rungs", 1))}
-        node = _resolved({**of_one_ladder, **self.settings, "node": file["schedules"]["temperature"]}, "node")
-        return node["temperature"]
+        return self.resolved("schedules.temperature", of_one_ladder)["temperature"]
 
     @property
     def surrogate(self) -> str:
@@ -171,12 +181,7 @@ class NamedMethod:
             UserError: a value cannot be computed from the settings.
         """
         where = f"{self.name}.{path}"
-        try:
-            return _resolved({**settings, **self.settings, self.name: dict(method_file(self.name))}, where)
-        except OmegaConfBaseException as error:
-            # A function that ${...} calls has a message for people, and OmegaConf's is around it.
-            reason = str(cause(error) or first_line(error)).removesuffix(".")
-            raise UserError(f"{where}: {reason}.") from error
+        return _resolved({**settings, **self.settings, self.name: dict(method_file(self.name))}, where)
 
     def _written(self, node: Mapping[str, Any]) -> str:
         """Return a part as a call of its class."""
@@ -205,10 +210,19 @@ class NamedMethod:
         for key, has_default in references(value).items():
             if key in _OF_RUN or (not has_default and key not in self.settings):
                 return MISSING
-        return _resolved({**self.settings, "value": [value]}, "value")[0]
+        return _resolved({**self.settings, self.name: [value]}, self.name)[0]
 
 
 def _resolved(config: Mapping[str, Any], path: str) -> Any:
-    """Return a list or a group of a configuration with the values of ``${...}``."""
+    """Return a list or a group of a configuration with the values of ``${...}``.
+
+    Raises:
+        UserError: a value cannot be computed.
+    """
     register_arithmetic()
-    return OmegaConf.to_container(OmegaConf.select(OmegaConf.create(dict(config)), path), resolve=True)
+    try:
+        return OmegaConf.to_container(OmegaConf.select(OmegaConf.create(dict(config)), path), resolve=True)
+    except OmegaConfBaseException as error:
+        # A function that ${...} calls has a message for people, and OmegaConf's is around it.
+        reason = str(cause(error) or first_line(error)).removesuffix(".")
+        raise UserError(f"{path}: {reason}.") from error

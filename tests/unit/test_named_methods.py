@@ -160,11 +160,18 @@ def test_cycles_begin_at_the_first_step_and_at_the_step_size_given(monkeypatch):
     [
         (
             lambda: mhrun.method("mhminibach"),
-            r"there is no method 'mhminibach'. Did you mean 'mhminibatch'\?",
+            r"mhrun has no method 'mhminibach'. Did you mean 'mhminibatch'\?",
         ),
-        (lambda: mhrun.method("../hmc"), "there is no method"),
+        (lambda: mhrun.method("../hmc"), "mhrun has no method"),
         (lambda: mhrun.method("mint", q=3), "mint has no setting q; it has m. print"),
         (lambda: mhrun.method("hmc", step_size=3), "it has none. step_size= and temperature= are arguments"),
+        (lambda: mhrun.method("mint", m="${data.n}"), r"m = '\${data.n}' must be a number or auto"),
+        (lambda: mhrun.method("mint", m=np.array([50])), r"m = array\(\[50\]\) must be a number or auto"),
+        (
+            lambda: mhrun.method("parallel_tempering", ratio=1.0),
+            r"^parallel_tempering.schedules.temperature: A ladder needs ratio > 1",
+        ),
+        (lambda: mhrun.method("renhd", ratio="x"), r"^renhd: ratio = 'x' must be a number\.$"),
         (lambda: mhrun.method("mintee", rungs=4), r"mintee needs ratio: mhrun.method\('mintee', ratio=...\)"),
         (
             lambda: sampled("cmint"),
