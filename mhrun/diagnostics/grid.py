@@ -143,14 +143,16 @@ def monte_carlo_distance(shares: FloatArray, probability: FloatArray) -> float:
     spread = shares.std(axis=0, ddof=1)
     bias = math.sqrt(2 / (chains - 1)) * math.exp(math.lgamma(chains / 2) - math.lgamma((chains - 1) / 2))
     of_cells = 0.5 * math.sqrt(2 / math.pi / chains) / bias * float(spread.sum())
-    if not of_cells > 0:
+    rest = np.clip(1 - probability, 0, 1)  # p may be larger than 1 by rounding
+    variance = float((probability * rest).sum())
+    if not (of_cells > 0 and variance > 0):  # chains that do not move, or p in one cell
         return of_cells
-    draws = chains * float((probability * (1 - probability)).sum()) / float(np.square(spread).sum())
+    draws = chains * variance / float(np.square(spread).sum())
     mean = draws * probability
     # E|X - mean| = 2 exp(-mean) mean^(k + 1) / k! with k = floor(mean) (de Moivre)
     k = np.floor(mean)
     deviation = 2 * np.exp(special.xlogy(k + 1, mean) - mean - special.gammaln(k + 1))
-    return max(of_cells, float(0.5 * (deviation * np.sqrt(1 - probability)).sum() / draws))
+    return max(of_cells, float(0.5 * (deviation * np.sqrt(rest)).sum() / draws))
 
 
 class Estimate(NamedTuple):

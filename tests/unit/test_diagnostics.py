@@ -164,6 +164,15 @@ def test_chains_that_do_not_move_have_no_error_that_shows():
     assert np.isnan(monte_carlo_distance(np.full((2, 2), np.nan), np.array([0.5, 0.5])))
 
 
+def test_the_distance_that_chance_brings_where_one_cell_has_all_of_the_probability():
+    """Also if that is larger than 1 by rounding: the estimate is that of the cells."""
+    shares = np.array([[1.0, 0.0], [0.8, 0.2]])
+    with np.errstate(all="raise"):
+        for above in (0.0, 2**-52):
+            found = monte_carlo_distance(shares, np.array([1.0 + above, 0.0]))
+            assert found == pytest.approx(0.1)
+
+
 def test_the_jackknife_is_the_standard_error_of_a_mean(rng):
     rows = rng.normal(size=(30, 1))
     found = jackknife(lambda r: float(r.mean()), rows)
