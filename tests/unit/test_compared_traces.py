@@ -404,6 +404,16 @@ def test_networks_are_compared_by_predictions():
             "mine: x is float64 of shape (3,); draws are numbers (chain, draw, ...)",
         ),
         (
+            {"mine": {"x": np.zeros((4, 0, 2))}},
+            None,
+            "mine: x of shape (4, 0, 2), (chain, draw, ...), has no draws",
+        ),
+        (
+            {"mine": {"x": np.zeros((0, 4, 2))}},
+            None,
+            "mine: x of shape (0, 4, 2), (chain, draw, ...), has no draws",
+        ),
+        (
             {"mine": {"x": normal(), "y": normal(draws=3)}},
             None,
             "mine: its variables have different chains and draws",

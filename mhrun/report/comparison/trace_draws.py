@@ -128,6 +128,8 @@ def _dataset(key: Any, arrays: Mapping[Any, Any]) -> xr.Dataset:
             raise UserError(
                 f"{key}: {name} is {array.dtype} of shape {array.shape}; draws are numbers (chain, draw, ...)."
             )
+        if 0 in array.shape[:2]:
+            raise UserError(f"{key}: {name} of shape {array.shape}, (chain, draw, ...), has no draws.")
         dims = ["chain", "draw", *(f"{name}_dim_{k}" for k in range(array.ndim - 2))]
         variables[str(name)] = xr.DataArray(array, dims=dims)
     shapes = {(array.sizes.get("chain"), array.sizes.get("draw")) for array in variables.values()}
