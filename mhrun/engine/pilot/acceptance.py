@@ -55,10 +55,12 @@ def tune(
     log step += gain (rate - aim) after each window, with a gain that falls as k^-0.6 once the rate is between 5 % and
     95 %, until the rate of the last windows agrees with the aim, or for `LIMIT` windows. If minibatch noise of the
     log-ratio has a standard deviation above 1 in a test that does not correct for it, or above the `noise_limit` of one
-    that does, the step is made smaller. Where
-    the minibatch size is open it is made so large that a run does not warn of noise (or, where the test corrects for
-    it, has a standard deviation of 1): a size is found with a large minibatch for both points, the step size is tuned
-    again at it, or the noise measured again for trajectories and a given step, and the size is changed accordingly.
+    that does, the step is made smaller.
+
+    Where the minibatch size is open it is made so large that a run does not warn of noise (or, where the test corrects
+    for it, has a standard deviation of 1): a size is found with a large minibatch for both points, the step size is
+    tuned again at it, or the noise measured again for trajectories and a given step, and the size is changed
+    accordingly.
 
     Args:
         method: whose kernel it is.
