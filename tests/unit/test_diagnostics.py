@@ -129,6 +129,14 @@ def test_the_distance_that_chance_brings_with_more_cells_than_draws(rng, chains,
     assert np.mean(found) == pytest.approx(np.mean([total_variation(shares, p) for shares in runs]), rel=0.03)
 
 
+def test_the_distance_that_chance_brings_to_two_cells_of_which_one_has_most_draws(rng):
+    """Without the factor sqrt(1 - p_k) it would be twice as large."""
+    p = np.array([0.9, 0.1])
+    runs = [rng.multinomial(50, p, size=20) / 50 for _ in range(400)]
+    found = [monte_carlo_distance(shares, p) for shares in runs]
+    assert np.mean(found) == pytest.approx(np.mean([total_variation(shares, p) for shares in runs]), rel=0.08)
+
+
 def test_the_distance_that_chance_brings_to_chains_whose_draws_depend_on_each_other(rng):
     """Of AR(1) chains, by the grid of a normal."""
     edges = np.linspace(-4, 4, 21)

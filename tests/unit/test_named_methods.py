@@ -119,6 +119,38 @@ def test_an_argument_comes_before_what_a_method_has_even_where_it_is_what_others
     assert (named["posterior"]["theta"].values == plain["posterior"]["theta"].values).all()
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"step_size": 0.3},
+        {"step_size": mhrun.Fixed(0.3)},
+        {"step_size": 0.3, "acceptance": 0.7},
+        {"acceptance": 0.7},
+    ],
+)
+@pytest.mark.parametrize(
+    ("name", "proposal"), [("mint", mhrun.RandomWalk), ("mint_langevin", mhrun.LangevinProposal)]
+)
+def test_a_step_size_or_an_acceptance_rate_comes_before_the_schedule_of_a_method(name, proposal, given):
+    """Of one that is tuned, and of one that is constant."""
+    kernel = mhrun.MetropolisHastings(proposal(), mhrun.Shared(m=20), mhrun.Metropolis())
+    by_parts, by_name, own = (
+        sampled(one, warmup=60, **settings)["posterior"]["theta"].values
+        for one, settings in (
+            (kernel, given),
+            (mhrun.method(name, m=20), given),
+            (mhrun.method(name, m=20), {}),
+        )
+    )
+    assert (by_name == by_parts).all()
+    assert not (by_name == own).all()
+
+
+def test_a_constant_step_size_in_place_of_cycles_has_a_burn_in():
+    trace = sampled(mhrun.method("csgld", m=20), step_size=mhrun.Fixed(1e-4), warmup=None)
+    assert (trace["warmup_posterior"].sizes["draw"], trace["posterior"].sizes["draw"]) == (1_000, 30)
+
+
 def test_a_name_alone_is_a_method_without_settings(tmp_path):
     """It goes on from the trace of the other spelling."""
     short = sampled("sgld_cv", folder=tmp_path, steps=10)
@@ -137,6 +169,8 @@ def test_a_ladder_has_the_temperatures_of_its_file():
     assert trace.attrs["temperatures"].tolist() == [1.0, 3.0]
     trace = sampled(mhrun.method("parallel_tempering", rungs=2), temperature=[1.0, 5.0])
     assert trace.attrs["temperatures"].tolist() == [1.0, 5.0]
+    trace = sampled(mhrun.method("parallel_tempering", rungs=3), temperature=[1.0, 1.0, 2.0])
+    assert trace.attrs["temperatures"].tolist() == [1.0, 1.0, 2.0]
 
 
 def test_cycles_begin_at_the_first_step_and_at_the_step_size_given(monkeypatch):
