@@ -54,6 +54,7 @@ def test_log_likelihoods_and_gradients_are_those_of_the_module(shape, of_rows, d
         torch.testing.assert_close(one, other, rtol=rounding, atol=rounding)
 
 
+@pytest.mark.filterwarnings("error:the module's log-likelihood or gradient")  # then the loop is not used
 @pytest.mark.parametrize("activations", [(nn.Tanh, nn.Tanh), (nn.Sigmoid, nn.Tanh), (nn.ReLU, nn.Sigmoid)])
 @pytest.mark.parametrize(("state", "rounding"), [(torch.float32, 1e-5), (torch.float64, 1e-13)])
 def test_other_activations(activations, state, rounding):
