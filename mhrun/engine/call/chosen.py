@@ -19,7 +19,7 @@ from mhrun.target import Target
 _NO_SURROGATE, _POSTERIOR = "none", 1.0  # where a call gives no surrogate and no temperature
 
 
-class Asked(NamedTuple):
+class Arguments(NamedTuple):
     """Arguments of `mhrun.sample` for which a method may have values of its own; those are taken for None."""
 
     surrogate: str | None
@@ -45,12 +45,12 @@ class Chosen(NamedTuple):
     reason: str  # why it is the default; empty if it was named
 
 
-def chosen(kernel: Any, asked: Asked, with_surrogate: Callable[..., Target]) -> Chosen:
-    """Return the method of a call: of a kernel, of a name of the command line, or the default.
+def choose(kernel: Any, arguments: Arguments, with_surrogate: Callable[..., Target]) -> Chosen:
+    """Choose the method of a call: of a kernel, of a name of the command line, or the default.
 
     Args:
         kernel: as it was given.
-        asked: the other arguments.
+        arguments: the others.
         with_surrogate: returns the target with a surrogate.
 
     Raises:
@@ -59,63 +59,63 @@ def chosen(kernel: Any, asked: Asked, with_surrogate: Callable[..., Target]) -> 
     if isinstance(kernel, str):
         kernel = method(kernel)
     if isinstance(kernel, NamedMethod):
-        return _named(kernel, asked, with_surrogate)
-    surrogate, name, reason = asked.surrogate or _NO_SURROGATE, None, ""
+        return _named(kernel, arguments, with_surrogate)
+    surrogate, name, reason = arguments.surrogate or _NO_SURROGATE, None, ""
     target = with_surrogate(surrogate=surrogate)
     if kernel is None:
         name, reason = default_of(target)
         kernel = default_kernel(name)
-        if asked.surrogate is None and (own := default_surrogate(name)) != surrogate:
+        if arguments.surrogate is None and (own := default_surrogate(name)) != surrogate:
             surrogate = own
             target = with_surrogate(surrogate=surrogate)
     check_kind("kernel", kernel, Kernel, "sample: kernel")
-    step_size = step_size_schedule(asked.step_size, asked.acceptance, kernel)
-    steps, warmup = _counts(asked, name, type(step_size))
-    chains = _chains(asked, kernel)
-    temperature = temperature_schedule(_temperature(asked), kernel.rungs, chains)
+    step_size = step_size_schedule(arguments.step_size, arguments.acceptance, kernel)
+    steps, warmup = _counts(arguments, name, type(step_size))
+    chains = _chains(arguments, kernel)
+    temperature = temperature_schedule(_temperature(arguments), kernel.rungs, chains)
     schedules = {"temperature": temperature, STEP_SIZE: step_size}
     return Chosen(kernel, target, surrogate, schedules, chains, warmup, steps, reason)
 
 
-def _named(named: NamedMethod, asked: Asked, with_surrogate: Callable[..., Target]) -> Chosen:
+def _named(named: NamedMethod, arguments: Arguments, with_surrogate: Callable[..., Target]) -> Chosen:
     """Return a method of the command line. Arguments of the call come before what its file has."""
-    surrogate = named.surrogate if asked.surrogate is None else asked.surrogate
+    surrogate = named.surrogate if arguments.surrogate is None else arguments.surrogate
     target = with_surrogate(surrogate=surrogate)
-    given_size = type(asked.step_size) if isinstance(asked.step_size, Schedule) else None
-    steps, warmup = _counts(asked, named.name, given_size or named.schedule_class(STEP_SIZE))
+    given_size = type(arguments.step_size) if isinstance(arguments.step_size, Schedule) else None
+    steps, warmup = _counts(arguments, named.name, given_size or named.schedule_class(STEP_SIZE))
     settings: dict[str, Any] = {"steps": steps, "warmup": warmup}
-    settings |= {"data": {"n": target.n}, "target": {"temper": asked.temper}}
+    settings |= {"data": {"n": target.n}, "target": {"temper": arguments.temper}}
     kernel = named.kernel(settings)
-    settings["chains"] = chains = _chains(asked, kernel)
+    settings["chains"] = chains = _chains(arguments, kernel)
     given: dict[str, Schedule] = {}
-    if not is_auto(asked.step_size) or asked.acceptance is not None:
-        schedule = step_size_schedule(asked.step_size, asked.acceptance, kernel)
+    if not is_auto(arguments.step_size) or arguments.acceptance is not None:
+        schedule = step_size_schedule(arguments.step_size, arguments.acceptance, kernel)
         # Of a method with cycles a number is the step size at their beginning.
-        if is_scalar(asked.step_size) and asked.acceptance is None and named.reads(STEP_SIZE):
-            settings[STEP_SIZE] = float(asked.step_size)
+        if is_scalar(arguments.step_size) and arguments.acceptance is None and named.reads(STEP_SIZE):
+            settings[STEP_SIZE] = float(arguments.step_size)
         else:
             given[STEP_SIZE] = schedule
-    if asked.temperature is not None:
+    if arguments.temperature is not None:
         named.check_temperature()
-    if asked.temperature is not None or not named.has_schedule("temperature"):
-        given["temperature"] = temperature_schedule(_temperature(asked), kernel.rungs, chains)
+    if arguments.temperature is not None or not named.has_schedule("temperature"):
+        given["temperature"] = temperature_schedule(_temperature(arguments), kernel.rungs, chains)
     schedules = named.schedules(settings, given)
     return Chosen(kernel, target, surrogate, schedules, chains, warmup, steps, "")
 
 
-def _counts(asked: Asked, name: str | None, step_size: type) -> tuple[int, int]:
+def _counts(arguments: Arguments, name: str | None, step_size: type) -> tuple[int, int]:
     """Return how many steps count, and how many come before them: none where cycles begin with exploration."""
     steps, warmup = default_counts(name)
     warmup = 0 if issubclass(step_size, Cosine) else warmup
     return (
-        steps if asked.steps is None else whole_number("steps", asked.steps),
-        warmup if asked.warmup is None else whole_number("warmup", asked.warmup),
+        steps if arguments.steps is None else whole_number("steps", arguments.steps),
+        warmup if arguments.warmup is None else whole_number("warmup", arguments.warmup),
     )
 
 
-def _temperature(asked: Asked) -> float | Sequence[float] | Schedule:
-    return _POSTERIOR if asked.temperature is None else asked.temperature
+def _temperature(arguments: Arguments) -> float | Sequence[float] | Schedule:
+    return _POSTERIOR if arguments.temperature is None else arguments.temperature
 
 
-def _chains(asked: Asked, kernel: Kernel) -> int:
-    return 4 * kernel.rungs if asked.chains is None else whole_number("chains", asked.chains)
+def _chains(arguments: Arguments, kernel: Kernel) -> int:
+    return 4 * kernel.rungs if arguments.chains is None else whole_number("chains", arguments.chains)

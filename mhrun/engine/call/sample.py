@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mhrun.engine.call.call import Call
-from mhrun.engine.call.chosen import Asked
-from mhrun.engine.call.chosen import chosen as chosen_method
+from mhrun.engine.call.chosen import Arguments, choose
 from mhrun.engine.call.folder import begin_anew, check_call, digests_of, locked, recorded_steps
 from mhrun.engine.call.progress import Progress
 from mhrun.engine.call.settings import check_device
@@ -155,8 +154,8 @@ def sample(
         device=device,
         precision=precision,
     )
-    asked = Asked(surrogate, temper, step_size, acceptance, temperature, chains, warmup, steps)
-    chosen = chosen_method(kernel, asked, with_surrogate)
+    arguments = Arguments(surrogate, temper, step_size, acceptance, temperature, chains, warmup, steps)
+    chosen = choose(kernel, arguments, with_surrogate)
     call = Call(
         model=inputs.model if isinstance(model, torch.nn.Module) else model,
         fields=inputs.data.fields,

@@ -116,15 +116,15 @@ def selection_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[s
     if found is None:
         return
     kernel = method.kernel
-    for those, rule, shift, limit, size in (
+    for decisions, rule, shift, limit, setting in (
         ("candidates", kernel.of_a_chain.rule, found["moves"], _SHIFTED, "m"),
         ("exchanges", kernel.rule, found["exchanges"], _SHIFTED_EXCHANGES, "the m of their pairing"),
     ):
         if rule is not None and shift is not None and shift > limit:
             yield (
-                f"{method.name}: {those} are rejected on minibatches whose estimated noise has a variance above "
+                f"{method.name}: {decisions} are rejected on minibatches whose estimated noise has a variance above "
                 f"{rule.rejects_above:.3g}, and terms are skewed: on the others the log-ratio is off by {shift:.2g}, "
-                f"and draws are shifted. Raise {size}, or take pairing growing with rule noise_corrected."
+                f"and draws are shifted. Raise {setting}, or take pairing growing with rule noise_corrected."
             )
 
 
