@@ -19,7 +19,7 @@ from mhrun.parts import Rule
 from mhrun.random import derive_key
 from mhrun.target.function_space import is_network
 
-SELECTION = "selection_shift"  # in a summary
+SELECTION = "selection_shifts"  # in a summary; "selection_shift" was one number, of earlier runs
 _MAX_DECISIONS = 100  # decisions that are looked at
 _MAX_TERMS, _MIN_TERMS = 10_000, 1_000  # data whose terms give the moments
 _SHARE = 0.1  # of a run's evaluations that these may take, beyond the fewest terms
