@@ -226,7 +226,7 @@ def test_noisy_energies_keep_the_distribution_where_the_rule_corrects_for_them()
     target = Target(GaussianMixture([[0.0]], 1.0), NOTHING, energy_noise=4.0)
     inner = MetropolisHastings(RandomWalk(), Full(), Metropolis())
     wide = {}
-    for name, rule in (("blind", Barker()), ("corrected", Compensated(2.9))):
+    for name, rule in (("blind", Barker()), ("corrected", Compensated(2.8))):
         kernel = ReplicaExchange(inner, Shared(1), rule, 2, every=1)
         theta, _ = ladder(target, kernel, [1.0, 2.2], 120, 1500, [2.0, 3.0], compiled_loop=True)
         wide[name] = (theta[:, 0, 200:, 0] ** 2).mean(1)
