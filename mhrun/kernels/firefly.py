@@ -74,8 +74,8 @@ class Firefly(MetropolisHastings):
         """Return why the proposal and the target are incompatible, or None."""
         if not isinstance(target.surrogate, LowerBound):
             return (
-                "Firefly needs lower bounds of the log-likelihood; choose target.surrogate=lower_bound, or "
-                "lower_bound_untuned."
+                "Firefly needs lower bounds of the log-likelihood; choose surrogate=lower_bound or lower_bound_untuned "
+                "(target.surrogate in a configuration)."
             )
         if self.proposal.gradients:
             return (

@@ -109,7 +109,7 @@ class Unadjusted(Kernel):
         if target.surrogate is not None and target.has_buffers:
             return (
                 "the log-likelihood with layers that keep statistics of minibatches (BatchNorm) has no fixed "
-                "derivatives for a surrogate; choose target.surrogate=none."
+                "derivatives for a surrogate; choose surrogate=none (target.surrogate in a configuration)."
             )
         return target.batches.refuses(self.m, is_open=self.m_is_open) if self.m is not None else None
 

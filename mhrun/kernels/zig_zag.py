@@ -68,7 +68,7 @@ class ZigZag(Kernel):
         if target.surrogate is None or target.surrogate.kind is None:
             return (
                 "the zig-zag sampler needs an expansion of the log-likelihood; choose surrogate=taylor2 "
-                "(target.surrogate=taylor2 in a configuration)."
+                "(target.surrogate in a configuration)."
             )
         if target.common_batch:
             return "its data cannot be common to all chains: common_batch=false."
@@ -208,8 +208,8 @@ def too_wide(expected: float, distance: float) -> UserError:
     return UserError(
         f"the bounds on the gradients are too wide for the zig-zag sampler: a step would read {expected:.2g} data, "
         f"{distance:.3g} standard deviations from the mode; begin near the mode (step_size: auto does), choose "
-        "target.surrogate=taylor2, or scale the features. Where outcomes are rare, it may happen all the same: smh2 "
-        "and hmc go on."
+        "surrogate=taylor2 (target.surrogate in a configuration), or scale the features. Where outcomes are rare, it "
+        "may happen all the same: smh2 and hmc go on."
     )
 
 

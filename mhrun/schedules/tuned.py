@@ -89,7 +89,7 @@ class Tuned(Schedule):
         if warmup < self.window:
             raise Refusal(
                 f"warmup = {warmup} is too short to tune a step size in, which takes {self.window} steps at least; "
-                f"{20 * self.window} settle it. Or take a constant one: schedule `fixed`."
+                f"{20 * self.window} settle it. Or take a constant one: schedule `fixed`, mhrun.Fixed."
             )
         placed = copy.copy(self)
         placed.windows = warmup // self.window

@@ -77,10 +77,11 @@ class BoundedTerms:
                 "mhrun.FunctionModel, or in its YAML."
             )
         choices = ["none" if kind == BOUND_KINDS[0] else kind for kind in kinds]
+        remedy = f"choose surrogate={' or '.join(choices)} (target.surrogate in a configuration)."
         if self.kind is None:
-            return f"lower bounds have no bounds on their remainders; choose target.surrogate={' or '.join(choices)}."
+            return f"lower bounds have no bounds on their remainders; {remedy}"
         choice = "none" if self.kind == BOUND_KINDS[0] else self.kind
-        return f"{name} has no bounds for surrogate={choice}; choose target.surrogate={' or '.join(choices)}."
+        return f"{name} has no bounds for surrogate={choice}; {remedy}"
 
     @cached_property
     def bounds(self) -> Bounds:

@@ -52,7 +52,7 @@ def check_precision(name: Any, device: torch.device, model: Any, surrogate: str)
     if name != FP32 and surrogate != "none":
         raise Refusal(
             f"precision = {name} rounds more than the remainders of a surrogate are; choose precision=fp32, or "
-            "target.surrogate=none."
+            "surrogate=none (target.surrogate in a configuration)."
         )
 
 

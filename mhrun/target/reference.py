@@ -94,8 +94,8 @@ def _differentiated() -> Iterator[None]:
         if not any(word in first for word in ("require grad", "once_differentiable", "derivative")):
             raise
         raise UserError(
-            f"target.surrogate needs two derivatives of the log-likelihood, and torch finds none: {first.rstrip('.')}; "
-            "choose target.surrogate=none."
+            f"a surrogate needs two derivatives of the log-likelihood, and torch finds none: {first.rstrip('.')}; "
+            "choose surrogate=none (target.surrogate in a configuration)."
         ) from error
 
 
@@ -164,8 +164,8 @@ def _units(model: Model, data: Dataset, theta: np.ndarray) -> np.ndarray:
 
 def _no_mode() -> UserError:
     return UserError(
-        "target.surrogate needs a reference point, and no mode of the posterior was found; choose a proper prior, "
-        "another start of the model, or target.surrogate=none."
+        "a surrogate needs a reference point, and no mode of the posterior was found; choose a proper prior, another "
+        "start of the model, or surrogate=none (target.surrogate in a configuration)."
     )
 
 
@@ -188,8 +188,8 @@ class _Energy:
                 part = model.log_lik(point, rows).double().sum()
                 if not part.requires_grad:
                     raise UserError(
-                        "target.surrogate: log_lik has no gradient with respect to theta; use torch operations "
-                        "throughout, or choose target.surrogate=none."
+                        "a surrogate needs a gradient of log_lik with respect to theta, and it has none; use torch "
+                        "operations throughout, or choose surrogate=none (target.surrogate in a configuration)."
                     )
                 grad += torch.autograd.grad(part, point)[0]
                 total += float(part.detach())

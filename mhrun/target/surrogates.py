@@ -32,6 +32,6 @@ def surrogate_of(name: str, model: Model, read: Callable[[], Dataset]) -> Surrog
     if native_form(model, "lower_bound", "log_lik") is None:
         raise Refusal(
             f"{type(model).__name__} has no lower bounds of its log-likelihood, which surrogate={name} needs; choose "
-            "target.surrogate=none, taylor1 or taylor2."
+            "surrogate=none, taylor1 or taylor2 (target.surrogate in a configuration)."
         )
     return LowerBound(model, read, tuned=name == _LOWER[0])

@@ -366,7 +366,7 @@ class Target:
             return None
         return (
             f"{part} makes no use of a surrogate, which is for two points on the same data; choose "
-            "target.surrogate=none, or pairing shared, growing, thinned or blocks."
+            "surrogate=none (target.surrogate in a configuration), or pairing shared, growing, thinned or blocks."
         )
 
     def native(self, *, full: bool, plain: bool = False) -> NativeModel | None:

@@ -161,7 +161,7 @@ def test_one_datum_and_one_parameter_have_an_expansion(n, order):
     ],
 )
 def test_a_surrogate_of_a_model_without_gradients_is_refused(log_lik):
-    with pytest.raises(UserError, match=r"has no gradient.*choose target\.surrogate=none") as error:
+    with pytest.raises(UserError, match=r"needs a gradient.*choose surrogate=none") as error:
         expanded(log_lik).reference  # noqa: B018
     one_line(error)
 
@@ -195,7 +195,7 @@ def test_a_surrogate_needs_two_derivatives():
     def log_lik(theta, rows):
         return -Square.apply(rows["x"] - theta)
 
-    with pytest.raises(UserError, match=r"two derivatives.*choose target\.surrogate=none") as error:
+    with pytest.raises(UserError, match=r"two derivatives.*choose surrogate=none") as error:
         expanded(log_lik, batched=True).reference  # noqa: B018
     one_line(error)
 
