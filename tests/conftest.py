@@ -22,7 +22,7 @@ from mhrun.data.mixture import MixtureSample
 from mhrun.engine import jobs
 from mhrun.native import compiler
 from mhrun.paths import FOLDERS
-from mhrun.report import build
+from mhrun.report import on_page
 from mhrun.report.comparison import page as comparison_page
 from mhrun.report.sweep import build as sweep
 
@@ -34,7 +34,7 @@ jobs._PAYS = float("inf")
 # A power cut here loses nothing that anybody wants.
 os.fsync = lambda fd: None
 # Fonts in a PDF take a quarter of a second for each figure: `every_format` is for tests that look at a PDF.
-build.FORMATS = ("png",)
+on_page.FORMATS = ("png",)
 
 _DAYS = 14  # that machine code is kept after it was last added to
 
@@ -102,7 +102,7 @@ def outputs(tmp_path: Path) -> Path:
 @pytest.fixture
 def every_format(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write figures in every format, as reports outside of tests do."""
-    monkeypatch.setattr(build, "FORMATS", kit.EVERY_FORMAT)
+    monkeypatch.setattr(on_page, "FORMATS", kit.EVERY_FORMAT)
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Rendering takes most of a report: for tests of its text, its tables and its files.
     """
-    for module in (build, sweep, comparison_page):
+    for module in (on_page, sweep, comparison_page):
         monkeypatch.setattr(module, "draw", kit.unrendered)
 
 

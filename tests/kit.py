@@ -30,7 +30,7 @@ from mhrun.models.poisson_regression import PoissonRegression
 from mhrun.models.robust_regression import RobustRegression
 from mhrun.models.softmax_regression import SoftmaxRegression
 from mhrun.random import Draws, Streams, derive_key
-from mhrun.report import build
+from mhrun.report import on_page
 from mhrun.store.folder import RunFolder
 from mhrun.store.netcdf import open_trace
 from mhrun.target import Target
@@ -129,11 +129,11 @@ def assert_resumes_with_the_same_bits(outputs: Path, method: str, *overrides: st
     assert_same_bits(contents(expected, method), contents(run_experiment(stopped, Silent()), method))
 
 
-EVERY_FORMAT = build.FORMATS  # before conftest.py leaves out the slow one
+EVERY_FORMAT = on_page.FORMATS  # before conftest.py leaves out the slow one
 
 
 def unrendered(make: Callable[[], Any], name: str) -> dict[str, bytes] | str:
-    """Call the function of a figure, as `mhrun.report.build.draw` does, and return a white picture for what it drew."""
+    """Call the function of a figure, as `mhrun.report.on_page.draw` does, and return a white picture of its drawing."""
     before = set(plt.get_fignums())
     try:
         figure = make()

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-import io
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.transforms import Bbox
 
 from mhrun.build import trusted, trusted_object
 from mhrun.errors import UserError
@@ -24,17 +19,16 @@ from mhrun.report.fresh import page_digest
 from mhrun.report.guard import Guard
 from mhrun.report.metrics import MetricTable, long_table, to_json
 from mhrun.report.monitored import has_monitor, with_monitored
+from mhrun.report.on_page import figure_on_page, notes_or_line, table_on_page
 from mhrun.report.page import RESULTS, FigureOnPage, Sections, TableOnPage, write_page
 from mhrun.report.run import Run
 from mhrun.report.sections import EXPLAINED, FIGURES, TABLES
 from mhrun.report.style import style
 from mhrun.report.summary import Summary, known_diagnostics, marked_methods, summarised
-from mhrun.report.svg import inline_svg
 from mhrun.report.tables import rendered, write_table
-from mhrun.store.files import explain, remove, write_text, write_whole
+from mhrun.store.files import explain, remove, write_text
 from mhrun.store.folder import RunFolder
 
-FORMATS = ("png", "pdf")
 PAGE = "index.html"
 METRICS = "metrics.csv"
 """All metrics of a run as one long table; summary.json has them too."""
@@ -131,7 +125,7 @@ def _build(folder: RunFolder) -> Built:
             figure_on_page(name, function, run, guard, place) for name, function in parts.figures.items()
         ]
         general = _general(run, parts, guard, place)
-    notes = notes_or_line(parts, run, guard)
+    notes = notes_or_line(parts.notes, run, guard)
     sections = Sections(shown, figures, *general, notes=notes, lines=metrics_lines + claims_lines)
     write_page(place / PAGE, run, overview, paper, judged, sections)
     found = {
@@ -306,11 +300,6 @@ def _judged(
     return paper_of(config), judge_all(config, metrics)
 
 
-def caption_of(function: Callable[..., Any]) -> str:
-    """Return the caption of a report function: its docstring."""
-    return inspect.cleandoc(function.__doc__ or "")
-
-
 def _results(summary: Summary, place: Path) -> TableOnPage:
     """Return the table of methods at the head of the page."""
     content = rendered(marked_methods(summary), "; ".join(summary.notes)) | {
@@ -325,84 +314,3 @@ def _table(
     name: str, function: Callable[[Run], pd.DataFrame | str], run: Run, guard: Guard, place: Path
 ) -> TableOnPage:
     return table_on_page(name, function, lambda: run.cached(function), guard, place)
-
-
-def table_on_page(
-    name: str, function: Callable[..., Any], make: Callable[[], pd.DataFrame | str], guard: Guard, place: Path
-) -> TableOnPage:
-    """Write a table into a folder, and return it, or a line in its place, with its function's caption."""
-
-    def content() -> dict[str, str] | str:
-        table = make()
-        return table if isinstance(table, str) else rendered(table)
-
-    made = guard(name, "This table could not be made", content)
-    if not isinstance(made, str):
-        write_table(made, place / name)
-    return TableOnPage(name, caption_of(function) or name, made)
-
-
-def figure_on_page(
-    name: str, function: Callable[[Any], Any], seen: Any, guard: Guard, place: Path
-) -> FigureOnPage:
-    """Draw a figure of a run, or of runs, into a folder, and return it, or a line in its place, with its caption."""
-    drawn = guard(name, "This figure could not be drawn", lambda: draw(lambda: function(seen), name))
-    if not isinstance(drawn, str):
-        write_drawn(drawn, place / name)
-    return FigureOnPage(name, caption_of(function) or name, drawn)
-
-
-def notes_or_line(parts: Parts, seen: Any, guard: Guard) -> list[str]:
-    """Return the notes on a run, or on runs, or a line in their place."""
-    notes, lines = guard.value(
-        "notes",
-        "The notes could not be made",
-        lambda: list(parts.notes(seen)) if parts.notes else [],
-        list[str](),
-    )
-    return notes + lines
-
-
-def draw(make: Callable[[], Any], name: str) -> dict[str, bytes] | str:
-    """Return a figure in each format, and as SVG for a page where it is one of lines, points and bars.
-
-    If there is nothing to draw, return the line that `make` gives instead. `name` is unique on the page.
-    """
-    from matplotlib import pyplot as plt
-
-    before = set(plt.get_fignums())
-    try:
-        figure = make()
-        if isinstance(figure, str):
-            return figure
-        drawn, frame = {}, tight_frame(figure)
-        for kind in FORMATS:
-            buffer = io.BytesIO()
-            metadata = {"CreationDate": None} if kind == "pdf" else None
-            figure.savefig(buffer, format=kind, bbox_inches=frame, metadata=metadata)
-            drawn[kind] = buffer.getvalue()
-        if (svg := inline_svg(figure, name, frame)) is not None:
-            drawn["svg"] = svg.encode()
-        return drawn
-    finally:
-        for number in set(plt.get_fignums()) - before:
-            plt.close(number)
-
-
-def tight_frame(figure: Figure) -> Bbox:
-    """Return the smallest frame, in inches, that holds a figure and all its text, with the usual margin.
-
-    The figure is laid out here, once. matplotlib would do so again for each format that it is saved in, which takes as
-    long as drawing it.
-    """
-    figure.set_dpi(mpl.rcParams["savefig.dpi"])
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
-    return figure.get_tightbbox().padded(mpl.rcParams["savefig.pad_inches"])
-
-
-def write_drawn(drawn: Mapping[str, bytes], path: Path) -> None:
-    """Write a figure beside `path` in each format."""
-    for kind in FORMATS:
-        content = drawn[kind]
-        write_whole(path.with_name(f"{path.name}.{kind}"), lambda file, data=content: file.write(data))  # type: ignore[misc]

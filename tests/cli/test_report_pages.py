@@ -135,7 +135,7 @@ def reported(tmp_path_factory):
     """A run with its report, in every format; tests change copies of it alone."""
     folder = compute(tmp_path_factory.mktemp("reported"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mhrun.report.build.FORMATS", EVERY_FORMAT)
+        patch.setattr("mhrun.report.on_page.FORMATS", EVERY_FORMAT)
         build_report(folder)
     return folder
 

@@ -20,7 +20,7 @@ from mhrun.diagnostics.grid import Estimate
 from mhrun.engine.experiment import run_experiment
 from mhrun.engine.watcher import Silent
 from mhrun.paths import CONF, experiment_module
-from mhrun.report import build, style
+from mhrun.report import build, on_page, style
 from mhrun.report.build import build_report
 from mhrun.report.claims.judge import judge_all
 from mhrun.report.run import Run
@@ -540,8 +540,8 @@ def test_an_experiment_has_all_of_its_report(name, images, quick, whole_columns,
     folder = run_experiment(config, Silent())
     if name not in WITH_GENERAL_FIGURES:
         monkeypatch.setattr(build, "FIGURES", {})
-        monkeypatch.setattr(build, "inline_svg", lambda figure, name, frame: None)
-        monkeypatch.setattr(build, "FORMATS", ("png",))
+        monkeypatch.setattr(on_page, "inline_svg", lambda figure, name, frame: None)
+        monkeypatch.setattr(on_page, "FORMATS", ("png",))
     assert build_report(folder).failures == []
     summary, spec = folder.summary(), config["report"]
 

@@ -48,7 +48,7 @@ def finished(tmp_path_factory):
     place = tmp_path_factory.mktemp("kept")
     whole = run_experiment(settings_of(place / "whole"), Silent())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mhrun.report.build.draw", unrendered)
+        patch.setattr("mhrun.report.on_page.draw", unrendered)
         build_report(whole)
     stopped = settings_of(place / "stopped")
     with pytest.MonkeyPatch.context() as patch:

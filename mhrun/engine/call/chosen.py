@@ -20,7 +20,7 @@ _NO_SURROGATE, _POSTERIOR = "none", 1.0  # where a call gives no surrogate and n
 
 
 class Arguments(NamedTuple):
-    """Arguments of `mhrun.sample` for which a method may have values of its own; those are taken for None."""
+    """Arguments of `mhrun.sample` that a named or a default method fills in where they are not given."""
 
     surrogate: str | None
     temper: str

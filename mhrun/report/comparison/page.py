@@ -12,13 +12,14 @@ import pandas as pd
 
 from mhrun.diagnostics.grid import Estimate, number_of
 from mhrun.kernels.stationary import DECLARED, EXACT
-from mhrun.report.build import PAGE, draw, write_drawn
+from mhrun.report.build import PAGE
 from mhrun.report.comparison.agreement import AGREES, ANOTHER, DIFFERS, DIFFERS_SHORT, REFERENCE, UNKNOWN
 from mhrun.report.comparison.compare import Comparison, compare
 from mhrun.report.comparison.figures import error_figure, figure
 from mhrun.report.comparison.rows import Row
 from mhrun.report.convergence import is_finite
 from mhrun.report.efficiency import is_apart, named, runners_up, unconverged
+from mhrun.report.on_page import draw, write_drawn
 from mhrun.report.page import FigureOnPage, TableOnPage, template
 from mhrun.report.style import style
 from mhrun.report.summary import TARGET

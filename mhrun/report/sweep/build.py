@@ -11,23 +11,14 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from mhrun.report.build import (
-    PAGE,
-    Parts,
-    draw,
-    figure_on_page,
-    found_or_failing,
-    notes_or_line,
-    report_parts,
-    table_on_page,
-    write_drawn,
-)
+from mhrun.report.build import PAGE, Parts, found_or_failing, report_parts
 from mhrun.report.check_commands import project_of
 from mhrun.report.claims.evidence import evidence_of
 from mhrun.report.claims.judge import Judged, judge_sweep
 from mhrun.report.declared import measure_of
 from mhrun.report.guard import Guard
 from mhrun.report.metrics import to_json
+from mhrun.report.on_page import draw, figure_on_page, notes_or_line, table_on_page, write_drawn
 from mhrun.report.page import FigureOnPage, TableOnPage, claims_context, template
 from mhrun.report.run import Run, labels
 from mhrun.report.style import method_styles, shared_colours, style
@@ -321,7 +312,7 @@ def _additions(place: Path, jobs: Sequence[Job], guard: Guard) -> Additions:
         figures = [
             figure_on_page(name, function, runs, guard, folder) for name, function in parts.figures.items()
         ]
-    notes = notes_or_line(parts, runs, guard)
+    notes = notes_or_line(parts.notes, runs, guard)
     write_sealed(
         place / "summary.json", {"metrics": to_json(metrics), "claims": [claim._asdict() for claim in claims]}
     )
