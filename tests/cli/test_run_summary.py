@@ -20,7 +20,7 @@ from mhrun.engine.diagnosis.faults import fault_of
 from mhrun.errors import UserError
 from mhrun.kernels.stationary import Samples
 from mhrun.paths import EXPERIMENTS, ROOT
-from mhrun.report import build, declared, summary, summary_of
+from mhrun.report import declared, on_page, summary, summary_of
 from mhrun.report.build import build_report
 from mhrun.report.claims import evidence, recorded
 from mhrun.report.claims.evidence import evidence_of
@@ -479,7 +479,7 @@ def test_every_experiment_has_a_finding_of_its_own():
 def reported(tmp_path_factory):
     folder = compute(tmp_path_factory.mktemp("found"), *FEW, "steps=300", "warmup=100")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "draw", without_rendering)
+        patch.setattr(on_page, "draw", without_rendering)
         build_report(folder)
     return folder
 
