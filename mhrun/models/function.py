@@ -14,6 +14,7 @@ from mhrun.models import autograd
 from mhrun.models.bounds import BoundsFunction, Constant, bounds_from
 from mhrun.models.dispersion import DRAWS, ROWS, posterior_dispersion_warnings
 from mhrun.models.explained import called, explained, place_of, unvalidated
+from mhrun.models.function_checks import check_arguments, check_mean
 from mhrun.models.named_tensors import Named
 from mhrun.models.naming import named
 from mhrun.models.parameters import Parameters, start_values
@@ -105,7 +106,13 @@ class FunctionModel:
             self.start = {} if start is None else start_values(start, self.parameters)
             self.parameters.check(self.start)
         self.start_sd = float(start_sd)
-        _check_mean(mean, family)
+        check_mean(mean, family)
+        data = "a tensor" if single else "batch.x and other fields"
+        for name, function in (("log_lik", log_lik), ("simulate", simulate), ("mean", mean)):
+            if function is not None:
+                check_arguments(name, function, "theta", "batch", hint=f": the data are one argument, {data}")
+        if log_prior is not None:
+            check_arguments("log_prior", log_prior, "theta")
         self.simulate, self.mean = simulate, mean
         if family is not None:  # else the attribute would change fingerprints, which folders of calls have
             self.family = family
@@ -385,17 +392,3 @@ def _start_points(start: Any) -> Tensor:
             f"start = {start!r} must be numbers, where chains begin; named parameters with their priors are "
             "given as parameters={...}, and functions by name: log_prior=..."
         ) from None
-
-
-def _check_mean(mean: object, family: str | None) -> None:
-    """Refuse a mean that is no function, and a family that is unknown or has no mean.
-
-    Raises:
-        Refusal: see above.
-    """
-    if mean is not None and not callable(mean):
-        raise Refusal(f"mean = {mean!r} must be a function (theta, rows) -> (m,).")
-    if family not in (None, "poisson", "binomial"):
-        raise Refusal(f"family = {family!r} is unknown; choose poisson or binomial, or leave it out.")
-    if family is not None and mean is None:
-        raise Refusal(f"family = {family} requires mean, a function (theta, rows) -> (m,).")

@@ -16,6 +16,7 @@ from mhrun.data.no_data import NoData
 from mhrun.engine.starts import Starts, starts_of
 from mhrun.errors import UserError
 from mhrun.models.function import FunctionModel
+from mhrun.models.function_checks import check_arguments
 from mhrun.models.module import ModuleModel
 from mhrun.models.parameters import parameters_of, start_values
 from mhrun.types import Model
@@ -132,6 +133,7 @@ def _points(start: Any) -> Tensor:
 
 def _density(log_density: Callable[[Any], Tensor]) -> Callable[[Any, Any], Tensor]:
     """Return a log density as the log-likelihood of the one datum that says nothing."""
+    check_arguments("the model", log_density, "theta", hint=": a log density, as there are no data")
 
     def log_lik(theta: Any, batch: Any) -> Tensor:
         return log_density(theta).expand(len(batch["x"]))
