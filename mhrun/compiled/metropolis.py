@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from mhrun.compiled.growing import GrowingLoop
+from mhrun.compiled.langevin import LangevinLoop
 from mhrun.compiled.loop import Loop, register
 from mhrun.compiled.loop_inputs import (
     Arguments,
@@ -218,7 +219,8 @@ def metropolis_loop(kernel: MetropolisHastings, target: Target, key: int, thread
         return ThinnedLoop.of(kernel, target, key, threads)
     if kernel.rule.wants_terms:
         return GrowingLoop.of(kernel, target, key, threads)
-    return MetropolisLoop.of(kernel, target, key, threads)
+    loop = LangevinLoop if kernel.proposal.gradients else MetropolisLoop
+    return loop.of(kernel, target, key, threads)
 
 
 register(MetropolisHastings, metropolis_loop)

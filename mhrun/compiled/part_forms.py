@@ -6,7 +6,15 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from mhrun.kernels import MetropolisHastings
-from mhrun.native import NativeDecision, NativePairing, NativeProposal, Piece, native_form, piece
+from mhrun.native import (
+    NativeDecision,
+    NativeGradientProposal,
+    NativePairing,
+    NativeProposal,
+    Piece,
+    native_form,
+    piece,
+)
 from mhrun.native.philox import ACCEPT, uniform
 from mhrun.parts import Rule
 
@@ -18,14 +26,37 @@ class Forms(NamedTuple):
     pairing: NativePairing
 
 
+class GradientForms(NamedTuple):
+    """What moves the chains along gradients, and scores them."""
+
+    proposal: NativeGradientProposal
+    pairing: NativePairing
+
+
 def forms_of(kernel: MetropolisHastings) -> Forms | None:
-    """Return the compiled forms of a kernel's proposal and pairing; None if one of them has none."""
-    moves = native_form(kernel.proposal, "native", "sample", "log_density")
-    scores = native_form(kernel.pairing, "native", "start", "current", "compare")
-    if moves is None or scores is None:
+    """Return the compiled forms of a kernel's proposal and pairing; None if one has none, or moves need gradients."""
+    proposal, pairing = _proposal(kernel), _pairing(kernel)
+    if pairing is None or not isinstance(proposal, NativeProposal):
         return None
-    proposal, pairing = moves(), scores()
-    return None if proposal is None or pairing is None else Forms(proposal, pairing)
+    return Forms(proposal, pairing)
+
+
+def gradient_forms_of(kernel: MetropolisHastings) -> GradientForms | None:
+    """Return those of a kernel whose proposal has gradients; None if one of them has none."""
+    proposal, pairing = _proposal(kernel), _pairing(kernel)
+    if pairing is None or not isinstance(proposal, NativeGradientProposal):
+        return None
+    return GradientForms(proposal, pairing)
+
+
+def _proposal(kernel: MetropolisHastings) -> NativeProposal | NativeGradientProposal | None:
+    form = native_form(kernel.proposal, "native", "sample", "log_density", "log_density_ratio")
+    return None if form is None else form()
+
+
+def _pairing(kernel: MetropolisHastings) -> NativePairing | None:
+    form = native_form(kernel.pairing, "native", "start", "current", "compare")
+    return None if form is None else form()
 
 
 def decision_of(rule: Rule) -> NativeDecision | None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from mhrun.compiled.langevin import LangevinLoop
 from mhrun.compiled.loop import Loop, built_loop, register
 from mhrun.compiled.loop_inputs import Arguments, BlockLoop, Range, Stream
 from mhrun.compiled.metropolis import MetropolisLoop
@@ -45,7 +46,11 @@ def exchange_loop(kernel: ReplicaExchange, target: Target, key: int, threads: in
     form = native_form(kernel.pairing, "native", "start", "current", "compare")
     scoring: NativePairing | None = form() if form is not None else None
     decision = decision_of(kernel.rule)
-    if isinstance(inner, MetropolisLoop | UnadjustedLoop) and scoring is not None and decision is not None:
+    if (
+        isinstance(inner, MetropolisLoop | LangevinLoop | UnadjustedLoop)
+        and scoring is not None
+        and decision is not None
+    ):
         model = target.native(full=scoring.mode == FULL) if scoring.mode in (SHARED, FULL) else None
         if model is not None:
             return ExchangeLoop(kernel, inner, model, scoring, decision, target, key)
@@ -99,7 +104,7 @@ class ExchangeLoop(BlockLoop):
     def __init__(
         self,
         kernel: ReplicaExchange,
-        inner: MetropolisLoop | UnadjustedLoop,
+        inner: MetropolisLoop | LangevinLoop | UnadjustedLoop,
         model: NativeModel,
         scoring: NativePairing,
         decision: NativeDecision,
@@ -114,7 +119,7 @@ class ExchangeLoop(BlockLoop):
         self._full = scoring.mode == FULL
         largest = max(0 if self._full else self._m, inner.largest)
         # Sums over all data that the kernel keeps need no evaluation.
-        self._kept = self._full and isinstance(inner, MetropolisLoop) and inner.mode == FULL
+        self._kept = self._full and not isinstance(inner, UnadjustedLoop) and inner.mode == FULL
         # Of the even pairs, of the odd ones, and of the coin toss between them.
         self._keys = tuple(split_key(derive_key(key, f"exchange{suffix}")) for suffix in (" 0", " 1", ""))
         pieces = (

@@ -7,9 +7,15 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from mhrun.native import NativeDynamics, NativeProposal, native_form
+from mhrun.native import NativeDynamics, NativeGradientProposal, NativeProposal, native_form
 from mhrun.native.forms import symmetric
-from mhrun.native.scaling import scaled_move, scaled_proposal, scaled_ratio
+from mhrun.native.scaling import (
+    scaled_gradient_proposal,
+    scaled_gradient_ratio,
+    scaled_move,
+    scaled_proposal,
+    scaled_ratio,
+)
 from mhrun.parts import Dynamics, Proposal, TrajectoryProposal
 from mhrun.proposals.reversible_langevin import ReversibleLangevinProposal
 from mhrun.random import Draws
@@ -70,17 +76,18 @@ class PreconditionedProposal(Proposal):
         """Return the log-ratio (C,) of the densities in scaled coordinates, or None for a symmetric q."""
         return self.proposal.log_density_ratio(self._scaled(origin), self._scaled(candidate), controls)
 
-    def native(self) -> NativeProposal | None:
+    def native(self) -> NativeProposal | NativeGradientProposal | None:
         """Return the pieces of a compiled loop, or None if the proposal has none."""
-        form = native_form(self.proposal, "native", "sample", "log_density")
-        base: NativeProposal | None = form() if form is not None else None
+        form = native_form(self.proposal, "native", "sample", "log_density", "log_density_ratio")
+        base: NativeProposal | NativeGradientProposal | None = form() if form is not None else None
         if base is None:
             return None
-        ratio = (
-            base.log_ratio if base.log_ratio is symmetric else scaled_ratio(base.log_ratio, self.scale.dense)
-        )
-        args = self.scale.native(base.args)
-        return NativeProposal(args, scaled_proposal(base.propose, self.scale.dense), ratio)
+        dense, args = self.scale.dense, self.scale.native(base.args)
+        if isinstance(base, NativeGradientProposal):
+            propose = scaled_gradient_proposal(base.propose, dense)
+            return NativeGradientProposal(args, propose, scaled_gradient_ratio(base.log_ratio, dense))
+        ratio = base.log_ratio if base.log_ratio is symmetric else scaled_ratio(base.log_ratio, dense)
+        return NativeProposal(args, scaled_proposal(base.propose, dense), ratio)
 
 
 class PreconditionedBackward(PreconditionedProposal):

@@ -190,6 +190,16 @@ class NativeProposal(NamedTuple):
     log_ratio: Piece = symmetric
 
 
+class NativeGradientProposal(NamedTuple):
+    """The pieces of a proposal with gradients: those of the log posterior at the origin and at the candidate, (D,)."""
+
+    args: tuple[Any, ...]
+    propose: Piece  # (args, origin (D,), grad, controls: StepControls, draw: Draw, out (D,))
+    # (args, origin, candidate, grad, grad at the candidate, controls) -> log q(candidate -> origin) - log q(origin ->
+    # candidate)
+    log_ratio: Piece
+
+
 class NativeDynamics(NamedTuple):
     """A dynamics' piece, which moves a chain in place.
 

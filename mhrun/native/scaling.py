@@ -88,6 +88,40 @@ def scaled_ratio(inner: Piece, dense: bool) -> Piece:
 
 
 @cache
+def scaled_gradient_proposal(inner: Piece, dense: bool) -> Piece:
+    """Return the piece ``propose`` of a proposal with gradients; those of phi are S^T times those of theta."""
+    to_phi, to_theta = (_to_phi_dense, _to_theta_dense) if dense else (_to_phi, _to_theta)
+    pull = _pull_dense if dense else _pull
+
+    def propose(args: Any, origin: Any, grad: Any, controls: Any, draw: Any, out: Any) -> None:
+        phi, pulled, candidate = np.empty_like(origin), np.empty_like(origin), np.empty_like(origin)
+        to_phi(args, origin, phi)
+        pull(args, grad, pulled)
+        inner(args[3], phi, pulled, controls, draw, candidate)
+        to_theta(args, candidate, out)
+
+    return piece(propose)
+
+
+@cache
+def scaled_gradient_ratio(inner: Piece, dense: bool) -> Piece:
+    """Return the piece ``log_ratio`` of a proposal with gradients; the Jacobian of the scale cancels."""
+    to_phi = _to_phi_dense if dense else _to_phi
+    pull = _pull_dense if dense else _pull
+
+    def log_ratio(args: Any, origin: Any, candidate: Any, here: Any, there: Any, controls: Any) -> Any:
+        first, second = np.empty_like(origin), np.empty_like(origin)
+        grad_1, grad_2 = np.empty_like(origin), np.empty_like(origin)
+        to_phi(args, origin, first)
+        to_phi(args, candidate, second)
+        pull(args, here, grad_1)
+        pull(args, there, grad_2)
+        return inner(args[3], first, second, grad_1, grad_2, controls)
+
+    return piece(log_ratio)
+
+
+@cache
 def scaled_move(inner: Piece, dense: bool) -> Piece:
     """Return the piece ``move`` of a dynamics whose own one is `inner`; ``args[3]`` are its arguments."""
     to_phi, to_theta = (_to_phi_dense, _to_theta_dense) if dense else (_to_phi, _to_theta)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 from torch import Tensor
 
-from mhrun.native import native_form
+from mhrun.native import NativeGradientProposal, native_form, piece
+from mhrun.native.philox import PROPOSAL, fill_normals
 from mhrun.native.vectors import gap_squares, log_ratio_sum, moved
 from mhrun.parts import Proposal
 from mhrun.random import Draws, Purpose
@@ -70,3 +74,23 @@ class LangevinProposal(Proposal):
         assert candidate.grad is not None
         points = (origin.theta, candidate.theta, origin.grad, candidate.grad)
         return -log_ratio_sum(*points, controls.step_size) / (2 * controls.noise_temperature).double()
+
+    def native(self) -> NativeGradientProposal | None:
+        """Return the pieces of a compiled loop; None if `ratio` is False."""
+        return NativeGradientProposal((), _propose, _log_ratio) if self.ratio else None
+
+
+@piece
+def _propose(args: Any, origin: Any, grad: Any, controls: Any, draw: Any, out: Any) -> None:
+    fill_normals(out, PROPOSAL, draw)
+    spread = np.sqrt(2 * controls.step_size * controls.noise_temperature)
+    for d in range(len(origin)):
+        out[d] = origin[d] + controls.step_size * grad[d] + spread * out[d]
+
+
+@piece
+def _log_ratio(args: Any, origin: Any, candidate: Any, here: Any, there: Any, controls: Any) -> Any:
+    total, half = 0.0, 0.5 * controls.step_size
+    for d in range(len(origin)):
+        total += (here[d] + there[d]) * (candidate[d] - origin[d] + half * (there[d] - here[d]))
+    return -total / (2 * controls.noise_temperature)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.native import NativeGradientProposal, piece
+from mhrun.native.philox import PROPOSAL, USE, fill_normals, uniform
 from mhrun.native.vectors import gap_squares, moved
 from mhrun.parts import Proposal
 from mhrun.random import Draws, Purpose
@@ -81,8 +84,44 @@ class ReversibleLangevinProposal(Proposal):
             backward = backward - to.shape[1] * beta.log()
         return torch.logaddexp(forward, backward) - math.log(2)
 
+    def native(self) -> NativeGradientProposal:
+        """Return the pieces of a compiled loop, with a constant `beta`."""
+        normalised = self.density == "normalised"
+        return NativeGradientProposal((self.beta, normalised), _propose, _log_ratio)
+
     def _beta(self, controls: Controls) -> Tensor:
         """Return the relative width of backward moves (C,): the adapted value if a kernel adapts it, else `beta`."""
         return (
             torch.full_like(controls.step_size, self.beta) if controls.backward is None else controls.backward
         )
+
+
+@piece
+def _propose(args: Any, origin: Any, grad: Any, controls: Any, draw: Any, out: Any) -> None:
+    drift, spread = controls.step_size, np.sqrt(2 * controls.step_size * controls.noise_temperature)
+    if uniform(PROPOSAL + USE, draw) >= 0.5:
+        drift, spread = -drift, args[0] * spread
+    fill_normals(out, PROPOSAL, draw)
+    for d in range(len(origin)):
+        out[d] = origin[d] + drift * grad[d] + spread * out[d]
+
+
+@piece
+def _log_density(args: Any, origin: Any, to: Any, grad: Any, controls: Any) -> Any:
+    ahead, back = 0.0, 0.0
+    for d in range(len(origin)):
+        step, drift = to[d] - origin[d], controls.step_size * grad[d]
+        ahead += (step - drift) ** 2
+        back += (step + drift) ** 2
+    beta, scale = args[0], 4 * controls.step_size * controls.noise_temperature
+    forward, backward = -ahead / scale, -back / (scale * beta * beta)
+    if args[1]:
+        backward -= len(origin) * np.log(beta)
+    high, low = max(forward, backward), min(forward, backward)
+    return high + np.log1p(np.exp(low - high)) if high > -np.inf else high
+
+
+@piece
+def _log_ratio(args: Any, origin: Any, candidate: Any, here: Any, there: Any, controls: Any) -> Any:
+    reverse = _log_density(args, candidate, origin, there, controls)
+    return reverse - _log_density(args, origin, candidate, here, controls)

@@ -46,6 +46,7 @@ METHODS = sorted(path.stem for path in CONF.glob("method/*.yaml"))
 COMPILED = {  # methods that must not lose their compiled form; a new one may have none
     *("mcmc", "tempered_mcmc", "mint", "mint_stored", "mintee", "mhbt", "mh_ss", "smh1", "smh2"),
     *("mhminibatch", "mhminibatch_printed", "mhminibatch_released", "austere", "mhsublhd", "penalty"),
+    *("mala", "mint_langevin", "mhbt_langevin", "mhbt_rsgld", "parallel_tempering_langevin"),
     *("tunamh", "poisson_mh", "zig_zag", "parallel_tempering", "reld", "renhd", "renhd_density"),
     *("sgld", "sgld_cv", "sgld_fp", "sghmc", "sgnht", "sgbd", "csgld", "csghmc"),
 }
@@ -181,7 +182,8 @@ def ran(name, case, wish, blocks=(5, 3)):
     assert first == STEPS
     assert set(records[0]) == set(INFO_DTYPES) | {"theta"}
     record = {field: np.concatenate([part[field] for part in records], 1) for field in records[0]}
-    kept = state.evaluation._asdict().items()
+    # A loop changes the temperature of gradients that were exchanged in the next step, torch in the exchange.
+    kept = target.gradients.retempered(state.evaluation, temperature)._asdict().items()
     fields = {f"evaluation.{key}": value for key, value in kept if isinstance(value, torch.Tensor)}
     going = ~state.aux["stopped"] if "stopped" in state.aux else slice(None)
     fields |= {f"aux.{key}": value[going] for key, value in state.aux.items()}

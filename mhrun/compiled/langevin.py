@@ -1,0 +1,282 @@
+"""The Metropolis-Hastings step of a proposal with gradients as one compiled loop over chains and steps."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from mhrun.compiled.loop_inputs import (
+    Arguments,
+    BlockLoop,
+    Exchanged,
+    Range,
+    Stream,
+    record_arrays,
+    record_of,
+)
+from mhrun.compiled.part_forms import GradientForms, decision_of, gradient_forms_of
+from mhrun.kernels import MetropolisHastings
+from mhrun.native import (
+    FULL,
+    SHARED,
+    STORED,
+    Draw,
+    NativeDecision,
+    NativeModel,
+    Piece,
+    StepControls,
+    piece,
+    piece_once,
+)
+from mhrun.native.indices import Workspaces, filler
+from mhrun.native.philox import MINIBATCH
+from mhrun.target import Target
+from mhrun.types import Controls, Evaluation, Record, State
+
+u64 = np.uint64
+
+
+class Settings(NamedTuple):
+    """The data that gradients and decisions are made on."""
+
+    mode: Any  # of the pairing: SHARED, STORED or FULL
+    m: Any
+    n: Any  # uint64
+    error_share: Any  # factor of S^2 / m in the variance of a minibatch mean; 0 for all data
+    begins: Any  # whether the first step computes the gradient of the starting point, which is kept then
+
+
+class LangevinChains(NamedTuple):
+    """The state of the chains, changed in place."""
+
+    theta: Any  # (C, D)
+    grad: Any  # (C, D): of the log posterior, unless the pairing rescores
+    # (C, 4): log prior, the mean and variance of the log-likelihood that the pairing keeps, and the factor of the
+    # log-prior in `grad`
+    kept: Any
+
+
+class LangevinControls(NamedTuple):
+    """The controls of a block, (K, C) each."""
+
+    step_size: Any
+    noise_temperature: Any
+    scale: Any  # n / T
+    prior_power: Any
+    prior_weight: Any  # T * prior_power: the factor of the log-prior's gradient
+
+
+class LangevinRecord(NamedTuple):
+    """The record of each step, (C, K, ...)."""
+
+    theta: Any
+    accepted: Any
+    log_ratio: Any
+    log_ratio_var: Any
+    diverging: Any
+
+
+class LangevinLoop(BlockLoop):
+    """See `MetropolisHastings`: the same step and the same random numbers, compiled, for proposals with gradients."""
+
+    def __init__(
+        self,
+        model: NativeModel,
+        forms: GradientForms,
+        decision: NativeDecision,
+        target: Target,
+        key: int,
+        threads: int,
+    ) -> None:
+        self._model = model
+        self._proposal = forms.proposal
+        self._decision = decision
+        self.mode = forms.pairing.mode
+        self._m = target.n if forms.pairing.m is None else forms.pairing.m
+        self.largest = 0 if self.mode == FULL else self._m  # minibatch
+        pieces = (
+            filler(target.n, replacement=target.replacement),
+            self._proposal.propose,
+            self._proposal.log_ratio,
+            decision.decide,
+            model.log_prior,
+            model.difference,
+            model.moments,
+            model.total,
+            gradient_piece(model.gradient, model.prior_gradient),
+            model.prior_gradient,
+        )
+        work = Workspaces(target.n, self.largest, replacement=target.replacement)
+        super().__init__(piece_once(_loop, *pieces), target, key, threads, work=work)
+
+    @classmethod
+    def of(cls, kernel: MetropolisHastings, target: Target, key: int, threads: int) -> LangevinLoop | None:
+        """Return the loop of a kernel, or None if one of its parts has no compiled form."""
+        forms, decision = gradient_forms_of(kernel), decision_of(kernel.rule)
+        if forms is None or decision is None:
+            return None
+        model = target.native(full=forms.pairing.mode == FULL)
+        return None if model is None else cls(model, forms, decision, target, key, threads)
+
+    def prepare(self, state: State, first_step: int, controls: Controls) -> Arguments:
+        """Return the arguments for the K steps from `first_step` on; every field of `controls` is (K, C)."""
+        target, point = self._target, state.evaluation
+        begins = self.mode != SHARED and point.grad is None and len(controls.temperature) > 0
+        if begins:
+            point = target.gradients.added_to(point, controls.temperature[0])
+        share = 0.0 if self.mode == FULL else target.batches.error_share(self._m)
+        power = target.prior_power(controls.temperature)
+        weight = (power * controls.temperature).numpy()
+        return Arguments(
+            stream=Stream.of(self._key, first_step),
+            settings=Settings(self.mode, self._m, u64(target.n), share, begins),
+            chains=self._chains(point),
+            schedule=LangevinControls(
+                controls.step_size.numpy(),
+                controls.noise_temperature.numpy(),
+                (target.n / controls.temperature).numpy(),
+                power.numpy(),
+                weight,
+            ),
+            args=(self._model.args, self._proposal.args, self._decision.args),
+            out=record_arrays(LangevinRecord, controls, point.theta.shape[1]),
+        )
+
+    def _chains(self, point: Evaluation) -> LangevinChains:
+        """Return copies of the points."""
+        theta = point.theta.double().numpy().copy()
+        grad = np.zeros_like(theta) if point.grad is None else point.grad.double().numpy().copy()
+        kept = np.ones((len(theta), 4))
+        fields = (point.log_prior, point.log_lik_mean, point.log_lik_var, point.grad_temperature)
+        for column, field in enumerate(fields):
+            if field is not None:
+                kept[:, column] = field.double().numpy()
+        return LangevinChains(theta, grad, kept)
+
+    def finish(self, arguments: Arguments) -> tuple[State, Record]:
+        """Return the state after the steps and their record, from the arguments of the finished loop."""
+        where: LangevinChains = arguments.chains
+        reads = 2 * self._m if self.mode == SHARED else self._m
+        record = record_of(arguments.out, batch_size=self._m, n_lik=reads, n_lik_overhead=0, n_grad=reads)
+        if arguments.settings.begins:
+            record["n_grad"] = record["n_grad"].copy()
+            record["n_grad"][:, 0] += self._m
+        prior, mean, var, weight = (torch.from_numpy(where.kept[:, k].copy()) for k in range(4))
+        evaluation = Evaluation(torch.from_numpy(where.theta), prior)
+        if self.mode != SHARED:
+            evaluation = evaluation._replace(
+                log_lik_mean=mean,
+                log_lik_var=var,
+                grad=torch.from_numpy(where.grad),
+                grad_temperature=self._target.gradients.kept_temperature(weight),
+            )
+        return State(evaluation, {}), record
+
+    def exchanged(self, arguments: Arguments) -> Exchanged:
+        """Return what rungs exchange, of the arguments."""
+        chains: LangevinChains = arguments.chains
+        return Exchanged(tuple(chains), np.zeros(len(chains.theta), np.bool_))
+
+
+def gradient_piece(gradient: Piece, prior_gradient: Piece) -> Piece:
+    """Return the piece that estimates the gradient of the log posterior of all n data on index[:m].
+
+    It is ``(args, index, m, n, prior_weight, theta (D,), prior (D,), out (D,))``; `prior` is overwritten with the
+    gradient of the log-prior.
+    """
+    return piece_once(_gradient, gradient, prior_gradient)
+
+
+def _gradient(gradient: Piece, prior_gradient: Piece) -> Piece:
+    @piece
+    def posterior_gradient(
+        args: Any, index: Any, m: Any, n: Any, prior_weight: Any, theta: Any, prior: Any, out: Any
+    ) -> None:
+        gradient(args, index, m, theta, out)
+        prior_gradient(args, theta, prior)
+        for d in range(len(theta)):
+            out[d] = out[d] * (np.float64(n) / m) + prior_weight * prior[d]
+
+    return posterior_gradient
+
+
+def _loop(
+    fill: Piece,
+    propose: Piece,
+    proposal_ratio: Piece,
+    decide: Piece,
+    log_prior: Piece,
+    difference: Piece,
+    moments: Piece,
+    total: Piece,
+    posterior_gradient: Piece,
+    prior_gradient: Piece,
+) -> Piece:
+    def loop(chains: Range, steps: Range, work: Any, arguments: Any) -> None:
+        # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
+        key, first_step = arguments.stream
+        mode, m, n, error_share, _ = arguments.settings
+        theta, gradients, kept = arguments.chains
+        step_size, noise_temperature, scale, prior_power, prior_weight = arguments.schedule
+        model, proposal, rule = arguments.args
+        out_theta, out_accepted, out_log_ratio, out_var, out_diverging = arguments.out
+        dim = theta.shape[1]
+        index = np.empty(m + 1, np.int64)
+        if mode == FULL:
+            for i in range(m):
+                index[i] = i
+        candidate, there, prior_grad = np.empty(dim), np.empty(dim), np.empty(dim)
+        for c in range(chains.first, chains.last):
+            current, here = theta[c], gradients[c]
+            chain = u64(c)
+            for k in range(steps.first, steps.last):
+                draw = Draw(key, first_step + u64(k), chain)
+                controls = StepControls(step_size[k, c], noise_temperature[k, c])
+                weight = prior_weight[k, c]
+                if mode == SHARED:  # both points are evaluated on this minibatch
+                    fill(index, m, n, draw, MINIBATCH, 0, work)
+                    posterior_gradient(model, index, m, n, weight, current, prior_grad, here)
+                elif kept[c, 3] != weight:  # the temperature has changed
+                    prior_gradient(model, current, prior_grad)
+                    for d in range(dim):
+                        here[d] += (weight - kept[c, 3]) * prior_grad[d]
+                kept[c, 3] = weight
+                propose(proposal, current, here, controls, draw, candidate)
+                if mode == STORED:  # each point has its own minibatch
+                    fill(index, m, n, draw, MINIBATCH, 0, work)
+                prior = log_prior(model, candidate)
+                posterior_gradient(model, index, m, n, weight, candidate, prior_grad, there)
+                mean, var = 0.0, 0.0
+                if mode == FULL:
+                    mean = total(model, candidate) / np.float64(n)
+                    gain, spread = mean - kept[c, 1], 0.0
+                elif mode == STORED:
+                    sum_1, sum_2 = moments(model, index, m, candidate)
+                    mean = sum_1 / m
+                    var = max(sum_2 - sum_1 * mean, 0.0) / (m - 1) if m > 1 else np.nan
+                    gain, spread = mean - kept[c, 1], var + kept[c, 2]
+                else:
+                    sum_1, sum_2 = difference(model, index, m, current, candidate)
+                    gain = sum_1 / m
+                    spread = max(sum_2 - sum_1 * gain, 0.0) / max(m - 1, 1)
+                offset = prior_power[k, c] * (prior - kept[c, 0])
+                offset += proposal_ratio(proposal, current, candidate, here, there, controls)
+                log_ratio = offset + scale[k, c] * gain
+                # All data have no error; a minibatch of one datum has no variance estimate.
+                error = spread / m * error_share if m > 1 else np.nan
+                noise = scale[k, c] ** 2 * error if error_share > 0 else 0.0
+                accept = decide(rule, log_ratio, noise, m, draw)
+                if accept:
+                    kept[c, 0], kept[c, 1], kept[c, 2] = prior, mean, var
+                    for d in range(dim):
+                        current[d], here[d] = candidate[d], there[d]
+                for d in range(dim):
+                    out_theta[c, k, d] = current[d]
+                out_accepted[c, k] = accept
+                out_log_ratio[c, k] = log_ratio
+                out_var[c, k] = noise
+                out_diverging[c, k] = log_ratio != log_ratio
+
+    return loop
