@@ -29,6 +29,7 @@ from mhrun.types import Model
 CHAINS, ROUNDS, CLASSES = 4, 3, 3
 SECONDS = 0.5  # of a round, at least
 MANY = 1 << 30  # steps
+MINT_LANGEVIN, MALA = "MINT, Langevin, m = 1,000", "MALA"
 
 
 def data_and_models(n: int, dim: int) -> dict[str, tuple[Model, Dataset]]:
@@ -59,10 +60,17 @@ def walk(pairing: Pairing, rule: Rule) -> Kernel:
     return mhrun.MetropolisHastings(mhrun.RandomWalk(), pairing, rule)
 
 
+def langevin(pairing: Pairing) -> Kernel:
+    """Return Langevin moves with a pairing and Metropolis's rule."""
+    return mhrun.MetropolisHastings(mhrun.LangevinProposal(), pairing, mhrun.Metropolis())
+
+
 # Of each: its kernel and its surrogate, and whether it is at T = n / 100, where minibatches suffice, or at T = 1.
 METHODS: dict[str, tuple[Callable[[], Kernel], str, bool]] = {
     "MINT, m = 1,000": (lambda: walk(mhrun.Shared(1000), mhrun.Metropolis()), "none", True),
     "MHminibatch": (lambda: walk(mhrun.Growing(), mhrun.MHMinibatch(100)), "none", True),
+    MINT_LANGEVIN: (lambda: langevin(mhrun.Shared(1000)), "none", True),
+    MALA: (lambda: langevin(mhrun.Full()), "none", False),
     "SMH-2": (lambda: walk(mhrun.Thinned(), mhrun.SMH()), "taylor2", False),
     "zig-zag": (mhrun.ZigZag, "taylor2", False),
     "FlyMC": (lambda: mhrun.Firefly(mhrun.RandomWalk()), "lower_bound", False),
@@ -76,7 +84,9 @@ def made(name: str, model: Model, data: Dataset) -> Method | None:
         return None
     target = Target(model, data, surrogate=surrogate)
     temperature = data.n / 100 if is_hot else 1.0
-    step_size = 1.0 if name == "zig-zag" else (temperature / data.n) ** 0.5
+    step_size = {"zig-zag": 1.0, MINT_LANGEVIN: 0.5 / data.n, MALA: 0.5 / data.n}.get(
+        name, (temperature / data.n) ** 0.5
+    )
     plan = Plan({"all": mhrun.Fixed(step_size=step_size, temperature=temperature)}, CHAINS, 0, MANY)
     mode = find_reference(model, data).theta
     return Method(

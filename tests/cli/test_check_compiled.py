@@ -12,7 +12,7 @@ from mhrun.check.suite import run_suite
 from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.errors import UserError
-from mhrun.native import NativeDynamics, NativeProposal, piece
+from mhrun.native import NativeDynamics, NativeGradientProposal, NativeProposal, piece
 from mhrun.native.philox import NOISE, PROPOSAL, fill_normals, normals
 from mhrun.target import Target
 
@@ -138,6 +138,41 @@ def test_the_ratio_of_a_compiled_proposal_is_compared_in_all_coordinates():
     found = verdict(lambda n, m: mhrun.MetropolisHastings(part(), mhrun.Full(), mhrun.Metropolis()))
     assert found.outcome == "fails"
     assert "accepted" in found.detail
+
+
+@piece
+def along_the_gradient(args, origin, grad, controls, draw, out):
+    fill_normals(out, PROPOSAL, draw)
+    spread = math.sqrt(2 * controls.step_size * controls.noise_temperature)
+    for d in range(len(origin)):
+        out[d] = origin[d] + controls.step_size * grad[d] + spread * out[d]
+
+
+@piece
+def ratio_along_the_gradient(args, origin, candidate, here, there, controls):
+    total, half = 0.0, 0.5 * controls.step_size
+    for d in range(len(origin)):
+        total += (here[d] + there[d]) * (candidate[d] - origin[d] + half * (there[d] - here[d]))
+    return -total / (2 * controls.noise_temperature)
+
+
+@piece
+def ratio_of_one_gradient(args, origin, candidate, here, there, controls):
+    total = 0.0
+    for d in range(len(origin)):
+        total += 2 * here[d] * (candidate[d] - origin[d])
+    return -total / (2 * controls.noise_temperature)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ratio", "outcome"), [(ratio_along_the_gradient, "holds"), (ratio_of_one_gradient, "fails")]
+)
+@pytest.mark.parametrize("pairing", [mhrun.Full, lambda: mhrun.Stored(20)])
+def test_the_ratio_of_a_compiled_proposal_with_gradients_is_compared(ratio, outcome, pairing):
+    part = with_pieces(mhrun.LangevinProposal, NativeGradientProposal((), along_the_gradient, ratio))
+    found = verdict(lambda n, m: mhrun.MetropolisHastings(part(), pairing(), mhrun.Metropolis()))
+    assert found.outcome == outcome
 
 
 @pytest.mark.slow
