@@ -448,7 +448,7 @@ def main() -> None:
     name = "-".join(["benchmarks", *(chosen if arguments.only else [])]) + ".json"
     place = ROOT / "outputs" / name
     place.parent.mkdir(exist_ok=True)
-    place.write_text(json.dumps(found, indent=2) + "\n")
+    place.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     console.print(f"written to {place.relative_to(ROOT)}")
 
 

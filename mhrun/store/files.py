@@ -76,7 +76,7 @@ def open_log(path: Path) -> IO[str]:
     Raises:
         OSError: it cannot be opened.
     """
-    return open(path, "a", errors="backslashreplace", opener=_as_it_is)
+    return open(path, "a", encoding="utf-8", errors="backslashreplace", opener=_as_it_is)
 
 
 def _as_it_is(path: str, flags: int) -> int:

@@ -314,7 +314,11 @@ def _dumped(config: Mapping[str, Any]) -> str:
 def _is_pointer(path: Path) -> bool:
     """Return whether a file holds the name of a run, as `point_latest` writes it on systems without links."""
     try:
-        return path.is_file() and path.stat().st_size < 100 and bool(_POINTER.fullmatch(path.read_text()))
+        return (
+            path.is_file()
+            and path.stat().st_size < 100
+            and bool(_POINTER.fullmatch(path.read_text(encoding="utf-8")))
+        )
     except (OSError, ValueError):
         return False
 
