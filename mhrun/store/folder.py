@@ -16,6 +16,7 @@ import yaml
 from mhrun import __version__, yaml_file
 from mhrun.errors import UserError
 from mhrun.names import checked_name
+from mhrun.paths import expanded
 from mhrun.store.checksums import read_sealed, write_sealed
 from mhrun.store.files import explain, read_json, unreadable, write_text
 from mhrun.store.identity import FORMAT, RESULTS_VERSION, digest
@@ -41,7 +42,7 @@ class RunFolder:
             UserError: the experiment's name is invalid and could lead elsewhere.
         """
         name = checked_name(config["experiment"], "the experiment")
-        return cls(Path(config["runtime"]["outputs"]).expanduser() / name / digest(config))
+        return cls(expanded(config["runtime"]["outputs"]) / name / digest(config))
 
     @property
     def digest(self) -> str:
