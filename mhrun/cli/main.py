@@ -20,6 +20,8 @@ def main() -> None:
     """Run the command line and exit."""
     warnings.showwarning = _warned
     prepare_streams()
+    if (encoding := sys.getfilesystemencoding()) != "utf-8" and not all(map(str.isascii, sys.argv[1:])):
+        say(f"the locale reads names of files as {encoding}; if they are UTF-8, set PYTHONUTF8=1.")
     sys.exit(flush_output(run([_as_utf8(argument) for argument in sys.argv[1:]])))
 
 

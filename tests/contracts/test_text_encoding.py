@@ -60,6 +60,23 @@ def test_every_text_file_is_opened_with_an_encoding(folder):
     assert found == []
 
 
+def in_ascii(*words):
+    """Return the end of a process of Python whose locale has ASCII."""
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    return subprocess.run(
+        [sys.executable, *words], env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_locale_that_cannot_name_a_file_is_reported():
+    """Arguments are UTF-8 in configurations; a file of such a name is not found then."""
+    ended = in_ascii("-m", "mhrun", "--project", "größe", "list")
+    first, second = ended.stderr.splitlines()
+    assert first == "mhrun: the locale reads names of files as ascii; if they are UTF-8, set PYTHONUTF8=1."
+    assert second.startswith(r"mhrun: --project gr\xf6\xdfe: there is no such folder")
+    assert in_ascii("-m", "mhrun", "--version").stderr == ""
+
+
 @pytest.mark.long
 def test_files_with_characters_beyond_ascii_are_read_in_a_locale_of_ascii():
     code = (
@@ -68,8 +85,5 @@ def test_files_with_characters_beyond_ascii_are_read_in_a_locale_of_ascii():
         "print(sum(character > '\\x7f' for character in source('mint.figure1')) > 0)\n"
         "print(bool(read_claims(claims_path('mint'))))"
     )
-    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    ended = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
+    ended = in_ascii("-c", code)
     assert (ended.stdout, ended.stderr) == ("True\nTrue\n", "")
