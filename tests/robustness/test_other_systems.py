@@ -39,3 +39,10 @@ def test_a_dry_run_leaves_out_the_memory_where_it_is_not_measured(monkeypatch):
 def test_the_makefile_has_no_escapes_that_only_gnu_sed_knows():
     """The sed of macOS writes \\t as a t."""
     assert not re.search(r"sed .*\\t", MAKEFILE.read_text(encoding="utf-8"))
+
+
+def test_cores_are_counted_in_one_place():
+    """macOS has no affinity of processes; what asks for it has another way there."""
+    files = [file for folder in ("mhrun", "benchmarks") for file in (PACKAGE.parent / folder).rglob("*.py")]
+    asking = [file.name for file in files if "sched_getaffinity" in file.read_text(encoding="utf-8")]
+    assert sorted(asking) == ["cores.py", "jobs.py", "worker.py"]
