@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import warnings
@@ -12,7 +13,7 @@ from mhrun.cli.crash import crash_of, printable, show_traceback
 from mhrun.cli.dispatch import dispatch
 from mhrun.cli.exit_status import BUG, FAILED, MISTAKE, STOPPED
 from mhrun.cli.streams import discard_output, flush_output, is_full, prepare_streams
-from mhrun.errors import Interrupted, UserError, is_out_of_memory
+from mhrun.errors import Interrupted, UserError, cut, is_out_of_memory
 from mhrun.messages import say
 
 
@@ -82,15 +83,24 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # the output was closed, as in `mhrun list | head`
         return discard_output()
     except OSError as error:
-        if not is_full(error):
-            return _crashed(error)
-        show_traceback(error)
-        say(f"{error.strerror}: free some space for the output or temporary files, and run the same command.")
-        return FAILED
+        return _failed(error)
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):
             return discard_output()  # rich makes an exit of it
         return _crashed(error)
+
+
+def _failed(error: OSError) -> int:
+    """Print the one line of an error of the operating system, and return the exit status."""
+    if error.errno == errno.ENAMETOOLONG:
+        show_traceback(error)
+        say(printable(f"{cut(repr(error.filename))}: {error.strerror}; choose a shorter name."))
+        return MISTAKE
+    if is_full(error):
+        show_traceback(error)
+        say(f"{error.strerror}: free some space for the output or temporary files, and run the same command.")
+        return FAILED
+    return _crashed(error)
 
 
 def _crashed(error: BaseException) -> int:

@@ -91,3 +91,23 @@ def test_home_folders_are_found(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert paths.expanded("~/runs") == tmp_path / "runs"
     assert paths.lasting_cache_dir() is not None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "init {}",
+        "init own --data {}",
+        "--project {} list",
+        "compare {}",
+        "report {}",
+        "report runtime.outputs={}",
+    ],
+)
+def test_a_name_that_is_too_long_is_a_mistake(capsys, line):
+    """Python's Path raises the error of the operating system even where it is asked whether there is such a file."""
+    assert main.run(line.format("y" * 300).split()) == main.MISTAKE
+    message = capsys.readouterr().err
+    assert "File name too long; choose a shorter name." in message
+    assert message.count("\n") == 1
+    assert len(message) < 400
