@@ -18,7 +18,7 @@ IMPORTED := h5netcdf, matplotlib.pyplot, mhrun.cli.running, mhrun.report.build, 
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 help:  ## Show this
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@awk -F ":.*## " '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "mhrun needs Python 3.11, 3.12 or 3.13; set PYTHON=/path/to/python."; exit 1; }

@@ -69,13 +69,13 @@ class Goal(NamedTuple):
 def make_peers() -> None:
     """Make the environment of the peers, unless it is there."""
     wanted, made = HERE / "peers.txt", PEERS / "peers.txt"
-    if made.exists() and made.read_text() == wanted.read_text():
+    if made.exists() and made.read_text(encoding="utf-8") == wanted.read_text(encoding="utf-8"):
         return
     print(f"making {PEERS.name} ...", flush=True)
     if not PEER.exists():
         subprocess.run([sys.executable, "-m", "venv", str(PEERS)], check=True)
     subprocess.run([str(PEER), "-m", "pip", "install", "--quiet", "-r", str(wanted)], check=True)
-    made.write_text(wanted.read_text())
+    made.write_text(wanted.read_text(encoding="utf-8"), encoding="utf-8")
 
 
 def in_turn(field: Field, chains: int, rounds: int, chain_steps: int, clock: str) -> dict[str, Any]:

@@ -322,9 +322,9 @@ def network(chains: int = 128, steps: int = 5_000, burn: int = 1_000) -> dict[st
 
 if __name__ == "__main__":
     place = Path(__file__).resolve().parent.parent / "tests" / "posteriors.json"
-    content = json.loads(place.read_text()) if place.exists() else {}
+    content = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
     makers = (normal, linear, robust, logistic, poisson, hierarchical, mixture, ordered, simplex, network)
     for maker in makers:
         if not sys.argv[1:] or maker.__name__ in sys.argv[1:]:
             content[maker.__name__] = maker()
-            place.write_text(json.dumps(content, indent=1) + "\n")
+            place.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

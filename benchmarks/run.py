@@ -46,7 +46,7 @@ from contenders import (
 from rich.console import Console
 from rich.table import Table
 
-from mhrun.cores import cpu_name
+from mhrun.cores import cpu_name, usable_cores
 from mhrun.engine.machine import matrix_products
 
 
@@ -83,7 +83,7 @@ def without_replacement(rounds: int, chain_steps: int, console: Console) -> list
 def against_jax(rounds: int, chain_steps: int, console: Console) -> list[dict[str, Any]]:
     """MINT, n = 10^6, m = 1000, independent uniform minibatches: microseconds per chain-step."""
     rows: list[dict[str, Any]] = []
-    for cores in sorted({1, min(2, len(os.sched_getaffinity(0)))}):
+    for cores in sorted({1, min(2, usable_cores())}):
         field = {
             "ours": (ours(cores, "mint", N), 1.0),
             "ours, plain torch": (ours(cores, "mint", N, executor="torch"), 0.02),
@@ -435,7 +435,7 @@ def main() -> None:
         make_peers()
     found = {
         "when": time.strftime("%Y-%m-%d %H:%M"),
-        "machine": f"{cpu_name()}, {len(os.sched_getaffinity(0))} cores",
+        "machine": f"{cpu_name()}, {usable_cores()} cores",
         "matrix products": matrix_products(),
         "python": platform.python_version(),
     }
@@ -448,7 +448,7 @@ def main() -> None:
     name = "-".join(["benchmarks", *(chosen if arguments.only else [])]) + ".json"
     place = ROOT / "outputs" / name
     place.parent.mkdir(exist_ok=True)
-    place.write_text(json.dumps(found, indent=2) + "\n")
+    place.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     console.print(f"written to {place.relative_to(ROOT)}")
 
 

@@ -44,7 +44,8 @@ def measured(name: str, words: list[str]) -> Row:
     if done.returncode:
         print(f"{name}: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Row(name, cpu, wall, after.ru_maxrss / 2**20, done.returncode)
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes
+    return Row(name, cpu, wall, after.ru_maxrss * unit / 2**30, done.returncode)
 
 
 def main() -> int:

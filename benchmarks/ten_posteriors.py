@@ -53,7 +53,7 @@ class Result(NamedTuple):
 
 def difference(name: str, names: list[str], draws: np.ndarray[Any, Any]) -> float:
     """Return the largest difference of means and sds of draws (C, S, P) from the reference, in Monte Carlo errors."""
-    known = json.loads(REFERENCE.read_text())[name]["names"]
+    known = json.loads(REFERENCE.read_text(encoding="utf-8"))[name]["names"]
     largest = 0.0
     for k, each in enumerate(names):
         mean, sd, mean_error, sd_error = known[each]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import importlib.util
 import os
+import shutil
 import sys
+import tempfile
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 from mhrun.errors import UserError, cut, nearest
+from mhrun.messages import say
 
 PACKAGE = Path(__file__).resolve().parent
 # A clone has conf/ and experiments/ beside the package; a wheel carries both inside it.
@@ -26,10 +31,40 @@ FOLDERS = "MHRUN_FOLDERS"
 _ALIAS = "mhrun_experiments"
 
 
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """Return a path with a leading ``~`` or ``~user`` replaced; as it is if there is no such user, as in a shell."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def cache_dir() -> Path:
-    """Return the folder for files that can be recreated: compiled code, downloads, generated data."""
+    """Return the folder for files that can be recreated: compiled code, downloads, generated data.
+
+    Without a home folder it is a temporary one of this process.
+    """
+    return lasting_cache_dir() or _temporary_cache_dir()
+
+
+def lasting_cache_dir() -> Path | None:
+    """Return the cache folder that later processes have too; None without a home folder, as in some containers."""
     base = os.environ.get("MHRUN_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache").expanduser() / "mhrun"
+    try:
+        return (expanded(base) if base else Path.home() / ".cache") / "mhrun"
+    except RuntimeError:  # HOME is not set, and the system does not know the user
+        return None
+
+
+@cache
+def _temporary_cache_dir() -> Path:
+    folder = tempfile.mkdtemp(prefix="mhrun-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    say(
+        "there is no home folder: compiled code and data are kept until this process ends; MHRUN_CACHE_DIR=FOLDER "
+        "keeps them."
+    )
+    return Path(folder)
 
 
 def user_folders() -> list[Path]:
@@ -57,11 +92,7 @@ def located(name: str) -> Path:
     Raises:
         UserError: there is no such file.
     """
-    excerpt = cut(name, 200)
-    try:
-        file = Path(name).expanduser()
-    except RuntimeError as error:  # an unknown user
-        raise UserError(f"There is no data file '{excerpt}': {error}") from error
+    excerpt, file = cut(name, 200), expanded(name)
     places = [file] if file.is_absolute() else [folder / file for folder in (*user_folders(), Path.cwd())]
     for place in places:
         with suppress(OSError, ValueError):  # the name is too long or invalid

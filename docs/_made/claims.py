@@ -56,7 +56,9 @@ def page_of(paper: str) -> str:
 @cache
 def book(paper: str) -> dict[str, Any]:
     """Return the claims of a paper."""
-    found: dict[str, Any] = yaml.safe_load((ROOT / "experiments" / paper / "claims.yaml").read_text())
+    found: dict[str, Any] = yaml.safe_load(
+        (ROOT / "experiments" / paper / "claims.yaml").read_text(encoding="utf-8")
+    )
     return found
 
 
@@ -64,7 +66,7 @@ def book(paper: str) -> dict[str, Any]:
 def results(paper: str) -> dict[str, Any]:
     """Return what paper-scale runs found of them; nothing where none was written down."""
     path = ROOT / "docs" / "results" / f"{paper}.json"
-    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return found
 
 
@@ -258,7 +260,7 @@ def _over(experiment: str) -> dict[str, Any]:
 
 def _title(experiment: str) -> str:
     path = ROOT / "conf" / "experiment" / f"{experiment}.yaml"
-    head = yaml.safe_load(path.read_text()) if path.exists() else {}
+    head = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
     return str((head or {}).get("title") or experiment)
 
 

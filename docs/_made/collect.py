@@ -57,7 +57,7 @@ def main(outputs: Path) -> None:
     found = {"experiments": _of_runs(outputs), "sweeps": _of_sweeps(outputs)}
     for book in sorted(EXPERIMENTS.glob("*/claims.yaml")):
         paper, path = book.parent.name, RESULTS / f"{book.parent.name}.json"
-        old: Mapping[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        old: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         new = {
             kind: dict(
                 sorted(
@@ -71,7 +71,9 @@ def main(outputs: Path) -> None:
         new["experiments"] = {
             name: _judged_again(paper, name, run) for name, run in new["experiments"].items()
         }
-        path.write_text(json.dumps(new, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        path.write_text(
+            json.dumps(new, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
+        )
         print(f"{path.relative_to(ROOT)}: {', '.join([*new['experiments'], *new['sweeps']]) or 'no run yet'}")
     last = {
         folder.experiment: folder for folder in sorted(runs(outputs), key=_finished) if _is_at_scale(folder)
@@ -79,9 +81,12 @@ def main(outputs: Path) -> None:
     for experiment, folder in last.items():
         path = RESULTS / "metrics" / f"{experiment}.json"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(_measured(folder), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        path.write_text(
+            json.dumps(_measured(folder), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+            encoding="utf-8",
+        )
     for path in sorted((RESULTS / "metrics").glob("*.json")):
-        if json.loads(path.read_text()).get("results_version") != RESULTS_VERSION:
+        if json.loads(path.read_text(encoding="utf-8")).get("results_version") != RESULTS_VERSION:
             path.unlink()
     write_durations(list(last))
     gallery.take({experiment: folder.path / "report" for experiment, folder in last.items()})
@@ -90,7 +95,7 @@ def main(outputs: Path) -> None:
 def _judged_again(paper: str, experiment: str, run: dict[str, Any]) -> dict[str, Any]:
     """Return what a run found, with those claims judged by its written metrics whose rule is not what it was."""
     path = RESULTS / "metrics" / f"{experiment}.json"
-    recorded = json.loads(path.read_text()) if path.exists() else {}
+    recorded = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if not recorded or recorded["run"] != run["run"]:
         return run
     config = {"experiment": experiment, "report": {"paper": paper}, "runtime": {"departures": []}}
@@ -119,15 +124,15 @@ def write_durations(collected: Sequence[str]) -> None:
     Those of other experiments than the collected ones stay: they may be of a quieter machine.
     """
     path = ROOT / "conf" / "durations.yaml"
-    seconds = {name: float(value) for name, value in yaml.safe_load(path.read_text()).items()}
+    seconds = {name: float(value) for name, value in yaml.safe_load(path.read_text(encoding="utf-8")).items()}
     for name in collected:
-        methods = json.loads((RESULTS / "metrics" / f"{name}.json").read_text())["methods"]
+        methods = json.loads((RESULTS / "metrics" / f"{name}.json").read_text(encoding="utf-8"))["methods"]
         total = sum(method.get("wall_s") or 0.0 for method in methods.values())
         if total and (ROOT / "conf" / "experiment" / f"{name}.yaml").exists():  # not of a report alone
             seconds[name] = total
     # Without an exponent, which YAML reads as text where there is no decimal point.
     lines = [f"{name}: {float(f'{value:.3g}'):g}" for name, value in sorted(seconds.items())]
-    path.write_text("\n".join([_DURATIONS, *lines]) + "\n")
+    path.write_text("\n".join([_DURATIONS, *lines]) + "\n", encoding="utf-8")
 
 
 def _of_runs(outputs: Path) -> dict[tuple[str, str], dict[str, Any]]:

@@ -25,7 +25,9 @@ THUMBNAIL = 480  # pixels across
 @cache
 def settings() -> dict[str, Any]:
     """Return gallery.yaml."""
-    found: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "gallery.yaml").read_text())
+    found: dict[str, Any] = yaml.safe_load(
+        (Path(__file__).parent / "gallery.yaml").read_text(encoding="utf-8")
+    )
     return found
 
 
@@ -114,6 +116,6 @@ def _paper(experiment: str) -> str:
 
 def _first(report: Path) -> str:
     """Return the name of the first figure of a report, in the order of the run's configuration."""
-    config = yaml.safe_load((report.parent / "config.yaml").read_text())
+    config = yaml.safe_load((report.parent / "config.yaml").read_text(encoding="utf-8"))
     named = list((config.get("report") or {}).get("figures") or {})
     return next((name for name in named if (report / f"{name}.png").exists()), "")

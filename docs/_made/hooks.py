@@ -83,7 +83,7 @@ def _pages() -> dict[str, str]:
     """Return the page that each method is on: its head names the method."""
     found, folder = {}, parts.ROOT / "docs"
     for path in sorted(folder.rglob("*.md")):
-        head = re.match(r"---\n(.*?)\n---\n", path.read_text(), re.DOTALL)
+        head = re.match(r"---\n(.*?)\n---\n", path.read_text(encoding="utf-8"), re.DOTALL)
         for method in (yaml.safe_load(head[1]) or {}).get("methods", []) if head else []:
             found[method] = path.relative_to(folder).as_posix()
     return found
@@ -135,7 +135,8 @@ def _methods(page: Any) -> str:
 def _yaml(page: Any, *names: str) -> str:
     """Return the files of some methods."""
     shown = [
-        (name, (parts.CONF / "method" / f"{name}.yaml").read_text()) for name in names or page.meta["methods"]
+        (name, (parts.CONF / "method" / f"{name}.yaml").read_text(encoding="utf-8"))
+        for name in names or page.meta["methods"]
     ]
     return "\n\n".join(f'```yaml title="conf/method/{name}.yaml"\n{text}```' for name, text in shown)
 
@@ -157,7 +158,7 @@ def _group(page: Any, group: str) -> str:
 def _experiments(page: Any) -> str:
     rows = ["| experiment | what it is | reproduces |", "|---|---|---|"]
     for name in parts.names("experiment"):
-        head = yaml.safe_load((parts.CONF / "experiment" / f"{name}.yaml").read_text()) or {}
+        head = yaml.safe_load((parts.CONF / "experiment" / f"{name}.yaml").read_text(encoding="utf-8")) or {}
         rows.append(f"| `{name}` | {_cell(head.get('title', ''))} | {_cell(head.get('reproduces', '–'))} |")
     return "\n".join(rows)
 
@@ -201,7 +202,7 @@ def _parts_of(page: Any, group: str) -> str:
 
 
 def _config(page: Any) -> str:
-    return f'```yaml title="conf/config.yaml"\n{(parts.CONF / "config.yaml").read_text()}```'
+    return f'```yaml title="conf/config.yaml"\n{(parts.CONF / "config.yaml").read_text(encoding="utf-8")}```'
 
 
 def _classes_of(group: str) -> list[str]:

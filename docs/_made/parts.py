@@ -47,7 +47,7 @@ def names(group: str) -> list[str]:
 def first_comment(group: str, name: str) -> str:
     """Return the description of a configuration file: the comment at its head."""
     lines = []
-    for line in (CONF / group / f"{name}.yaml").read_text().splitlines():
+    for line in (CONF / group / f"{name}.yaml").read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             break
         lines.append(line.removeprefix("#").strip())
@@ -217,7 +217,7 @@ def targets(group: str) -> list[str]:
 
 def floors() -> list[list[tuple[str, str]]]:
     """Return the packages by layer, the highest first, each with its description."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     layers = project["tool"]["importlinter"]["contracts"][0]["layers"]
     return [[(room.strip(), _first_line(room.strip())) for room in layer.split("|")] for layer in layers]
 
@@ -249,4 +249,4 @@ def _plain(text: str) -> str:
 @cache
 def experiment(name: str) -> dict[str, Any]:
     """Return the file of an experiment as it stands, without what it takes from others."""
-    return dict(yaml.safe_load((CONF / "experiment" / f"{name}.yaml").read_text()) or {})
+    return dict(yaml.safe_load((CONF / "experiment" / f"{name}.yaml").read_text(encoding="utf-8")) or {})

@@ -109,7 +109,7 @@ def current(path: Path) -> str:
     """Return the text of a file with all its generated parts up to date."""
     import hooks
 
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     head = re.match(r"---\n(.*?)\n---\n", text, re.DOTALL)
     page = SimpleNamespace(meta=(yaml.safe_load(head[1]) or {}) if head else {})
 
@@ -124,7 +124,7 @@ def current(path: Path) -> str:
 
 def outdated() -> list[Path]:
     """Return the files in which something is not up to date."""
-    return [path for path in pages() if current(path) != path.read_text()]
+    return [path for path in pages() if current(path) != path.read_text(encoding="utf-8")]
 
 
 def main(check: bool) -> int:
@@ -134,7 +134,7 @@ def main(check: bool) -> int:
             f"{path.relative_to(ROOT)}: {'not up to date; run `make docs-refresh`' if check else 'rewritten'}"
         )
         if not check:
-            path.write_text(current(path))
+            path.write_text(current(path), encoding="utf-8")
     return int(check and bool(found))
 
 

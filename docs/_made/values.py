@@ -92,7 +92,7 @@ def quoted(spec: str) -> str:
 def measured(experiment: str) -> dict[str, Any]:
     """Return the metrics and the methods' counts of an experiment's paper-scale run; nothing without a current one."""
     path = METRICS / f"{experiment}.json"
-    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return found if found.get("results_version") == RESULTS_VERSION else {}
 
 

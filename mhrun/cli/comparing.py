@@ -68,7 +68,7 @@ def compare_runs(arguments: Sequence[str]) -> int:
     if kind == "table":
         _print_table(comparison, explains=options.explains)
     else:
-        print((page.parent / f"compare.{kind}").read_text(), end="")
+        print((page.parent / f"compare.{kind}").read_text(encoding="utf-8"), end="")
     for note in comparison.notes:
         say(note)
     if kind == "table" and not options.explains:

@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 from mhrun.errors import Halt, halt_of, place_in, reason_of
 from mhrun.ownership import frames_of, is_own_file, user_frame
-from mhrun.paths import cache_dir
+from mhrun.paths import lasting_cache_dir
 
 DEBUG = "MHRUN_DEBUG"
 """The environment variable that shows tracebacks."""
 _KEPT = 20  # number of detail files kept
+_NOT_WRITTEN = f"The details could not be written; {DEBUG}=1 shows them."
 
 
 class Crash(NamedTuple):
@@ -90,7 +91,10 @@ def _details(error: BaseException) -> str:
 def _written(error: BaseException) -> str:
     """Write the traceback to a file in the cache folder, and return a sentence with its path."""
     try:
-        place = cache_dir() / "crashes"
+        cache = lasting_cache_dir()
+        if cache is None:
+            return _NOT_WRITTEN
+        place = cache / "crashes"
         place.mkdir(parents=True, exist_ok=True)
         path = _unused(place, f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
         path.write_text(
@@ -98,8 +102,8 @@ def _written(error: BaseException) -> str:
         )
         for old in sorted(place.glob("*.txt"))[:-_KEPT]:
             old.unlink(missing_ok=True)
-    except (OSError, RuntimeError):  # a read-only disk, or no home directory
-        return f"The details could not be written; {DEBUG}=1 shows them."
+    except OSError:  # a read-only disk
+        return _NOT_WRITTEN
     return f"The details are in {path}."
 
 

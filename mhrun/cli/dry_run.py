@@ -258,6 +258,8 @@ def _seconds(setups: Mapping[str, _SetUp], method: str) -> float:
 
 def _memory(config: Mapping[str, Any], costs: Sequence[Any]) -> list[str]:
     """Return lines on memory: the peak of the trial, and the draws that a run holds besides."""
+    if sys.platform == "win32":  # which has no such measurement
+        return []
     import resource
 
     import torch

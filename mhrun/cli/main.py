@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import errno
 import os
 import sys
 import warnings
@@ -11,18 +11,19 @@ from typing import TextIO
 
 from mhrun.cli.crash import crash_of, printable, show_traceback
 from mhrun.cli.dispatch import dispatch
-from mhrun.cli.exit_status import BUG, FAILED, MISTAKE, OK, STOPPED
-from mhrun.errors import Interrupted, UserError, is_out_of_memory
+from mhrun.cli.exit_status import BUG, FAILED, MISTAKE, STOPPED
+from mhrun.cli.streams import discard_output, flush_output, is_full, prepare_streams
+from mhrun.errors import Interrupted, UserError, cut, is_out_of_memory
 from mhrun.messages import say
 
 
 def main() -> None:
     """Run the command line and exit."""
     warnings.showwarning = _warned
-    for stream in (sys.stdout, sys.stderr):  # do not fail if the locale lacks a character
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    sys.exit(run([_as_utf8(argument) for argument in sys.argv[1:]]))
+    prepare_streams()
+    if (encoding := sys.getfilesystemencoding()) != "utf-8" and not all(map(str.isascii, sys.argv[1:])):
+        say(f"the locale reads names of files as {encoding}; if they are UTF-8, set PYTHONUTF8=1.")
+    sys.exit(flush_output(run([_as_utf8(argument) for argument in sys.argv[1:]])))
 
 
 _plain_warning, _shown = warnings.showwarning, set[str]()
@@ -80,17 +81,26 @@ def run(arguments: Sequence[str]) -> int:
         )
         return STOPPED
     except BrokenPipeError:  # the output was closed, as in `mhrun list | head`
-        return _output_closed()
+        return discard_output()
+    except OSError as error:
+        return _failed(error)
     except (Exception, SystemExit) as error:
         if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):
-            return _output_closed()  # rich makes an exit of it
+            return discard_output()  # rich makes an exit of it
         return _crashed(error)
 
 
-def _output_closed() -> int:
-    """Discard what is still to be printed, and return the exit status."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return OK
+def _failed(error: OSError) -> int:
+    """Print the one line of an error of the operating system, and return the exit status."""
+    if error.errno == errno.ENAMETOOLONG:
+        show_traceback(error)
+        say(printable(f"{cut(repr(error.filename))}: {error.strerror}; choose a shorter name."))
+        return MISTAKE
+    if is_full(error):
+        show_traceback(error)
+        say(f"{error.strerror}: free some space for the output or temporary files, and run the same command.")
+        return FAILED
+    return _crashed(error)
 
 
 def _crashed(error: BaseException) -> int:

@@ -10,7 +10,7 @@ import yaml
 from mhrun import yaml_file
 from mhrun.errors import UserError
 from mhrun.names import is_name
-from mhrun.paths import CONF
+from mhrun.paths import CONF, expanded
 
 
 def experiments(folders: Sequence[Path] = ()) -> dict[str, Path]:
@@ -70,7 +70,7 @@ def outputs_of(arguments: Sequence[str]) -> tuple[Path, list[str]]:
     """
     outputs, rest = folder_and_names("runtime.outputs", arguments)
     default = yaml_file.load(CONF / "config.yaml")["runtime"]["outputs"]
-    return Path(str(default if outputs is None else outputs)).expanduser(), rest
+    return expanded(str(default if outputs is None else outputs)), rest
 
 
 def folder_and_names(key: str, arguments: Sequence[str]) -> tuple[str | None, list[str]]:

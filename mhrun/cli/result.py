@@ -22,6 +22,7 @@ _ROWS = 30  # of a sweep's table that are shown
 _WARNINGS = 6  # that are shown before the rest are counted; the report has all
 _PIPE = 120  # characters of a line of text where there is no terminal
 _WHOLE = 10_000  # of a row of a table there, which is never cut
+_LABEL, _GAP = 12, 2  # characters of a method's name at least, and between two columns
 _MIN_WIDTH_FOR_ALL = 110  # columns of a terminal below which `_WIDE_ONLY` is left out
 _WIDE_ONLY = ("acceptance", "set-up", "ESS per 10^6", "ESS per s")
 
@@ -54,8 +55,8 @@ def show_result(folder: RunFolder, width: int | None = None) -> None:
     if len(methods) and len(methods.columns):
         print()
         piped = width is None and not sys.stdout.isatty()
-        wide_console = Console(file=sys.stdout, width=_WHOLE) if piped else console
-        wide_console.print(_table(methods, wide_console.width))
+        table, least = _table(methods, _WHOLE if piped else console.width)
+        Console(file=sys.stdout, width=_WHOLE if piped else max(console.width, least)).print(table)
         for line in summary.footnotes:
             # Users copy its commands: a terminal folds them, without line breaks.
             if line == summary.declared:
@@ -133,15 +134,24 @@ def _with_acceptance(run: Run, methods: pd.DataFrame) -> pd.DataFrame:
     return methods
 
 
-def _table(methods: pd.DataFrame, width: int) -> Table:
+def _table(methods: pd.DataFrame, width: int) -> tuple[Table, int]:
+    """Return the table of the methods, and how many characters its lines take at least.
+
+    Labels are cut to leave room for the numbers, which never are: a terminal that is too narrow folds the lines.
+    """
     from mhrun.report.tables import shown_frame
 
     narrow = width < _MIN_WIDTH_FOR_ALL
     headings = [name for name in methods.columns if not narrow or name not in _WIDE_ONLY]
+    titles = [heading.replace(" ", "\n") if narrow else heading for heading in headings]
+    rows = shown_frame(methods[headings]).to_numpy().tolist()
+    columns = [[*title.split("\n"), *(row[k] for row in rows)] for k, title in enumerate(titles)]
+    numbers = sum(_GAP + max(map(len, column)) for column in columns)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("method", no_wrap=True, overflow="ellipsis", min_width=12)
-    for heading in headings:
-        table.add_column(heading.replace(" ", "\n") if narrow else heading, justify="right", no_wrap=True)
-    for label, row in zip(methods.index, shown_frame(methods[headings]).to_numpy(), strict=True):
+    room = max(_LABEL, width - numbers)
+    table.add_column("method", no_wrap=True, overflow="ellipsis", min_width=_LABEL, max_width=room)
+    for title in titles:
+        table.add_column(title, justify="right", no_wrap=True)
+    for label, row in zip(methods.index, rows, strict=True):
         table.add_row(str(label), *row)
-    return table
+    return table, _LABEL + numbers

@@ -19,7 +19,7 @@ from typing import IO, NamedTuple
 import filelock
 
 from mhrun.errors import UserError, nearest
-from mhrun.paths import cache_dir
+from mhrun.paths import cache_dir, expanded
 
 
 class RemoteFile(NamedTuple):
@@ -148,7 +148,7 @@ def look_in(folder: str | None) -> None:
 def data_dir(setting: str | None = None) -> Path:
     """Return the data folder: the setting, or that of `look_in`, or $MHRUN_DATA_DIR, or one in the cache folder."""
     chosen = setting or _chosen or os.environ.get("MHRUN_DATA_DIR")
-    return Path(chosen).expanduser() if chosen else cache_dir() / "data"
+    return expanded(chosen) if chosen else cache_dir() / "data"
 
 
 def state(name: str, folder: Path) -> str:

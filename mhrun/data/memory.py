@@ -72,7 +72,7 @@ def _free() -> Iterator[float]:
 def _meminfo() -> dict[str, int]:
     """Return Linux's memory statistics, in kB."""
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         return {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
     except (OSError, ValueError, IndexError):
         return {}
@@ -81,6 +81,6 @@ def _meminfo() -> dict[str, int]:
 def _number(file: str) -> int | None:
     """Return the first number in a system file, or None."""
     try:
-        return int(Path(file).read_text().split()[0])
+        return int(Path(file).read_text(encoding="utf-8").split()[0])
     except (OSError, ValueError, IndexError):
         return None

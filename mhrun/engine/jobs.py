@@ -83,7 +83,7 @@ def _ticks() -> dict[int, tuple[int, int]]:
     usable = os.sched_getaffinity(0)
     cores = {}
     try:
-        for line in Path("/proc/stat").read_text().splitlines():
+        for line in Path("/proc/stat").read_text(encoding="utf-8").splitlines():
             name, *counts = line.split()
             if name.startswith("cpu") and name[3:].isdecimal() and int(name[3:]) in usable:
                 ticks = [int(count) for count in counts[:8]]

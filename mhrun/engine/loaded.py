@@ -19,7 +19,7 @@ from mhrun.engine.predictive.log_score import log_score
 from mhrun.engine.predictive.predict import predict
 from mhrun.errors import UserError, nearest
 from mhrun.models.function import FunctionModel
-from mhrun.paths import FOLDERS
+from mhrun.paths import FOLDERS, expanded
 from mhrun.store.blocks import damage
 from mhrun.store.folder import RunFolder
 from mhrun.store.netcdf import open_trace
@@ -268,7 +268,7 @@ def load(run: str | os.PathLike[str], *, project: str | os.PathLike[str] | None 
     Raises:
         UserError: there is no such run, it is not complete, or the project does not exist or is not the run's.
     """
-    path = Path(run).expanduser()
+    path = expanded(run)
     folder = RunFolder(path.resolve())
     if not (folder.path / "config.yaml").is_file():
         raise UserError(

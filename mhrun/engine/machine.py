@@ -9,6 +9,7 @@ import platform
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from threadpoolctl import threadpool_info
 
@@ -58,13 +59,18 @@ def matrix_products() -> str:
     """Return the libraries of NumPy's and SciPy's matrix products, each with the processors its kernels are for.
 
     OpenBLAS chooses kernels by the processor, unless `OPENBLAS_CORETYPE` is set; products take up to twice as long with
-    others, and round differently.
+    others, and round differently. A library that threadpoolctl does not know, such as Accelerate of macOS, has the name
+    that NumPy was built with.
     """
     libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
     words = ("internal_api", "version", "architecture")
-    return ", ".join(
-        sorted({" ".join(str(library[w]) for w in words if library.get(w)) for library in libraries})
-    )
+    names = {" ".join(str(library[w]) for w in words if library.get(w)) for library in libraries}
+    return ", ".join(sorted(names)) or _built_with()
+
+
+def _built_with() -> str:
+    dependencies = np.show_config(mode="dicts").get("Build Dependencies", {})
+    return str(dependencies.get("blas", {}).get("name", ""))
 
 
 def machine(device: str) -> dict[str, Any]:

@@ -225,7 +225,7 @@ def _declarations(module: str) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        declared = yaml_file.loads_trusted(path.read_text())
+        declared = yaml_file.loads_trusted(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"the tables of {module} cannot be read: {reason(error)}; fix {path}.") from error
     if not isinstance(declared, dict) or set(declared) - _GROUPS:

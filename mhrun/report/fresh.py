@@ -28,7 +28,9 @@ def page_digest(folder: RunFolder) -> str:
         "reproduces": config.get("reproduces"),
         "labels": labels(config, summary.get("methods", {})),
         "departures": (config.get("runtime") or {}).get("departures"),
-        "claims": claims.read_text() if claims and claims.is_file() else None,
+        "claims": claims.read_text(encoding="utf-8", errors="replace")
+        if claims and claims.is_file()
+        else None,
         "sources": {module: source(module) for module in sorted(set(_modules(spec)))},
         "finished": summary.get("finished"),
     }
@@ -53,7 +55,7 @@ def source(module: str) -> str:
         paths = sorted(path for kind in kinds for path in kind if path.name != "claims.yaml")
     else:
         paths = []
-    return "\n".join(path.read_text() for path in paths if path.is_file())
+    return "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in paths if path.is_file())
 
 
 def _modules(spec: Mapping[str, Any]) -> Iterator[str]:

@@ -17,7 +17,8 @@ from mhrun.errors import UserError
 if sys.platform != "win32":
     import fcntl
 
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems on a network
+# Of file systems on a network; the last two are one number on Linux, and two on macOS.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
 _MOST_JSON = 1 << 28  # largest JSON file, in bytes: a summary has some numbers per chain
 
 
@@ -76,7 +77,7 @@ def open_log(path: Path) -> IO[str]:
     Raises:
         OSError: it cannot be opened.
     """
-    return open(path, "a", errors="backslashreplace", opener=_as_it_is)
+    return open(path, "a", encoding="utf-8", errors="backslashreplace", opener=_as_it_is)
 
 
 def _as_it_is(path: str, flags: int) -> int:

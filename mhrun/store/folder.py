@@ -16,6 +16,7 @@ import yaml
 from mhrun import __version__, yaml_file
 from mhrun.errors import UserError
 from mhrun.names import checked_name
+from mhrun.paths import expanded
 from mhrun.store.checksums import read_sealed, write_sealed
 from mhrun.store.files import explain, read_json, unreadable, write_text
 from mhrun.store.identity import FORMAT, RESULTS_VERSION, digest
@@ -41,7 +42,7 @@ class RunFolder:
             UserError: the experiment's name is invalid and could lead elsewhere.
         """
         name = checked_name(config["experiment"], "the experiment")
-        return cls(Path(config["runtime"]["outputs"]).expanduser() / name / digest(config))
+        return cls(expanded(config["runtime"]["outputs"]) / name / digest(config))
 
     @property
     def digest(self) -> str:
@@ -314,7 +315,11 @@ def _dumped(config: Mapping[str, Any]) -> str:
 def _is_pointer(path: Path) -> bool:
     """Return whether a file holds the name of a run, as `point_latest` writes it on systems without links."""
     try:
-        return path.is_file() and path.stat().st_size < 100 and bool(_POINTER.fullmatch(path.read_text()))
+        return (
+            path.is_file()
+            and path.stat().st_size < 100
+            and bool(_POINTER.fullmatch(path.read_text(encoding="utf-8")))
+        )
     except (OSError, ValueError):
         return False
 

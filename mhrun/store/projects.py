@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mhrun.errors import UserError
-from mhrun.paths import CONF
+from mhrun.paths import CONF, expanded
 
 
 class Project(NamedTuple):
@@ -29,11 +29,10 @@ def project(where: str) -> Project:
     Raises:
         UserError: it does not exist, or one of its files would hide a library or a configuration of mhrun.
     """
-    folder = Path(where).expanduser()
+    folder = expanded(where)
     if folder.is_dir():
         folder = folder.resolve()
-        if os.pathsep in str(folder):  # which separates folders in the environment
-            raise UserError(f"--project {where}: its path has a {os.pathsep!r}; rename the folder.")
+        check_separator(folder, f"--project {where}")
         conf = folder / "conf" if (folder / "conf").is_dir() else folder
         files = [*folder.glob("*.py"), *(init.parent for init in folder.glob("*/__init__.py"))]
         modules = sorted(path.stem for path in files if path.stem.isidentifier() and path.stem[0] != "_")
@@ -53,6 +52,12 @@ def project(where: str) -> Project:
         if (CONF / path.parent.name / path.name).is_file():
             raise UserError(f"{path} has the name of one of mhrun's own configurations; rename it.")
     return found
+
+
+def check_separator(folder: Path, what: str) -> None:
+    """Refuse a project whose path has the character that separates folders in the environment."""
+    if os.pathsep in str(folder.absolute()):
+        raise UserError(f"{what}: its path has a {os.pathsep!r}; rename the folder.")
 
 
 def configurations(folder: Path) -> dict[str, bytes]:

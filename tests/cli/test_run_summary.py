@@ -549,6 +549,20 @@ def test_a_run_ends_with_its_result(reported, capsys):
     assert "set-up" in capsys.readouterr().out
 
 
+def test_a_narrow_terminal_cuts_no_number(reported, capsys):
+    """It folds the lines of the table; a cut number would be another number."""
+    show_result(reported, width=80)
+    wide = capsys.readouterr().out
+    show_result(reported, width=40)
+    narrow = capsys.readouterr().out
+    rows = [
+        [line.split("approximate")[1].split() for line in out.splitlines() if " approximate " in line]
+        for out in (wide, narrow)
+    ]
+    assert rows[0]
+    assert rows[0] == rows[1]
+
+
 def test_costs_do_not_depend_on_which_statistics_are_kept(tmp_path):
     """Evaluations after burn-in, with statistics of each step, of each tenth, and of fewer than burn-in has steps."""
     words = (

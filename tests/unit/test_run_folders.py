@@ -285,6 +285,7 @@ def test_two_that_write_a_file_at_once_both_do(tmp_path):
             OSError(errno.ENOLCK, "No locks available"),
             r"cannot be locked \(No locks available\); choose a folder on",
         ),
+        (OSError(errno.ENOTSUP, "Operation not supported"), "cannot be locked"),
         (NotImplementedError("no flock"), "cannot be locked"),
     ],
 )

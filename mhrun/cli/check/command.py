@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -65,16 +66,17 @@ def check(overrides: Sequence[str], folders: Sequence[Path], *, as_json: bool = 
     checks = (
         None if names is None else [str(name) for name in (names if OmegaConf.is_list(names) else [names])]
     )
+    shows_progress = not as_json and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     began, results = time.perf_counter(), []
     try:
         for result in run_suite(subject, checks):
             results.append(result)
-            if not as_json and sys.stderr.isatty():
+            if shows_progress:
                 print(f"\r\x1b[K{result.check}: {result.outcome}", end="", file=sys.stderr, flush=True)
     except Refusal as error:
         raise UserError(f"{' '.join(overrides)}: {error}") from error
     finally:
-        if not as_json and sys.stderr.isatty():
+        if shows_progress:
             print("\r\x1b[K", end="", file=sys.stderr)
     seconds = time.perf_counter() - began
     (show_json if as_json else show_table)(results, subject, seconds)

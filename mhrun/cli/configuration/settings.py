@@ -123,17 +123,18 @@ def _check_kinds(config: Mapping[str, Any], is_resolved: bool) -> None:
 
 def _check_names(config: Mapping[str, Any]) -> None:
     """Refuse names that cannot be those of folders and files, and two that differ in capitals alone."""
-    names: dict[str, str] = {}
-    for name in config["methods"]:
-        twin = names.setdefault(checked_name(name, "the method").lower(), name)
-        if twin != name:
-            raise UserError(
-                f"the methods {twin} and {name} are one folder where capitals make no difference; rename one."
-            )
+    groups = {"the method": config["methods"]}
     for group in _NAMED:
         if isinstance(config["report"].get(group), dict):
-            for name in config["report"][group]:
-                checked_name(name, f"report.{group}:")
+            groups[f"report.{group}:"] = config["report"][group]
+    for what, group in groups.items():
+        names: dict[str, str] = {}
+        for name in group:
+            twin = names.setdefault(checked_name(name, what).lower(), name)
+            if twin != name:
+                raise UserError(
+                    f"{what} {name} has the files of {twin} where capitals make no difference; rename one."
+                )
 
 
 def _check_colours(colours: Any, is_resolved: bool) -> None:

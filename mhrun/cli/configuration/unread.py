@@ -155,7 +155,7 @@ def _code_of(unresolved: Any) -> Iterator[str]:
         for path in sorted(folder.glob("*")) if folder.is_dir() else ():
             if path.suffix in _CODE and path.is_file():
                 with suppress(OSError, UnicodeError):
-                    yield path.read_text()
+                    yield path.read_text(encoding="utf-8")
 
 
 def _packages(unresolved: Any) -> Iterator[Path]:
@@ -184,7 +184,9 @@ def _texts(node: Any) -> Iterator[str]:
 @cache
 def _settings() -> frozenset[str]:
     """Return the settings that every experiment has, with what a run's configuration has besides."""
-    return frozenset({*yaml.safe_load((CONF / "config.yaml").read_text()), "reproduces", "sources"})
+    return frozenset(
+        {*yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8")), "reproduces", "sources"}
+    )
 
 
 def references_of(node: Any) -> set[str]:

@@ -129,4 +129,4 @@ def _refers(node: Any, key: str) -> bool:
 
 def _others() -> set[str]:
     """Return the settings at the top that parts may refer to."""
-    return set(yaml.safe_load((CONF / "check.yaml").read_text())) - {"defaults"}
+    return set(yaml.safe_load((CONF / "check.yaml").read_text(encoding="utf-8"))) - {"defaults"}

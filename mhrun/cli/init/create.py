@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mhrun.cli.exit_status import OK
-from mhrun.errors import UserError
+from mhrun.errors import UserError, cut
 from mhrun.paths import STARTERS
+from mhrun.store.projects import check_separator
 
 
 def start_project(arguments: Sequence[str]) -> int:
@@ -30,8 +31,10 @@ def start_project(arguments: Sequence[str]) -> int:
     if len(rest) != 1 or "=" in rest[0]:
         raise UserError(
             "mhrun init needs one folder: mhrun init DIR [--network | --data FILE --outcome COLUMN]."
+            + _no_folder(rest)
         )
     folder = Path(rest[0])
+    check_separator(folder, f"mhrun init {rest[0]}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"'{folder}' is not empty; choose another folder.")
     template = STARTERS / ("network" if network else "regression")
@@ -45,6 +48,14 @@ def start_project(arguments: Sequence[str]) -> int:
         print(f"wrote   {path}")
     print(f"run it  mhrun --project {shlex.quote(str(folder))} {'digits' if network else 'robust'}")
     return OK
+
+
+def _no_folder(arguments: Sequence[str]) -> str:
+    """Return what may have been meant for the folder: a name with a =, which is read as a setting."""
+    named = next((argument for argument in arguments if "=" in argument), None)
+    if named is None or any("=" not in argument for argument in arguments):
+        return ""
+    return f" '{cut(named)}' has a = and is read as a setting, not as a folder."
 
 
 def _write_digits(folder: Path) -> None:
@@ -81,8 +92,12 @@ def _start_from_table(arguments: Sequence[str], options: Mapping[str, str]) -> i
 
     folders = [argument for argument in arguments if "=" not in argument]
     if len(folders) != 1 or "--data" not in options:
-        raise UserError("mhrun init needs a folder and a table: mhrun init DIR --data FILE --outcome COLUMN.")
+        raise UserError(
+            "mhrun init needs a folder and a table: mhrun init DIR --data FILE --outcome COLUMN."
+            + _no_folder(arguments)
+        )
     folder, table = Path(folders[0]), Path(options["--data"])
+    check_separator(folder, f"mhrun init {folder}")
     if table.is_dir():
         raise UserError(f"--data {table}: this is a folder; give the file of a table.")
     if not table.is_file():

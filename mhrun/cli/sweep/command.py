@@ -25,6 +25,7 @@ from mhrun.cli.sweep.planned import checked, planned
 from mhrun.cli.sweep.records import clear, failure, file_of, record
 from mhrun.errors import UserError, writable
 from mhrun.messages import say
+from mhrun.paths import expanded
 from mhrun.store.files import explain, write_json
 from mhrun.store.locks import held
 from mhrun.store.sweep import jobs_of_sweep
@@ -68,7 +69,7 @@ def _place(overrides: Sequence[str], swept: Sequence[str], config: dict[str, Any
     # Settings of where and how jobs are computed do not change the digest.
     where = tuple(f"runtime.{name}=" for name in config["runtime"] if f"runtime.{name}" not in swept)
     digest = digest_of([override for override in overrides if not override.lstrip("+~").startswith(where)])
-    place = Path(config["runtime"]["outputs"]).expanduser() / str(config["experiment"]) / "sweeps" / digest
+    place = expanded(config["runtime"]["outputs"]) / str(config["experiment"]) / "sweeps" / digest
     for folder in (place.parent.parent, place.parent, place, place / "jobs"):
         if folder.is_symlink():
             raise UserError(

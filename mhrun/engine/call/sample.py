@@ -30,6 +30,7 @@ from mhrun.messages import say
 from mhrun.monitors import Monitor
 from mhrun.numbers import whole_number
 from mhrun.parts import AUTO, Kernel
+from mhrun.paths import expanded
 from mhrun.schedules import Schedule
 from mhrun.store.netcdf import open_trace
 from mhrun.target import Target
@@ -142,7 +143,7 @@ def sample(
             trace of another call.
     """
     check_device(device, dtype)
-    folder = Path(folder).expanduser() if folder else folder
+    folder = expanded(folder) if folder else folder
     threads = None if threads is None else whole_number("threads", threads, least=1, other="None")
     inputs = user_model(model, data, start=start, log_prior=log_prior, parameters=parameters)
     with_surrogate = partial(

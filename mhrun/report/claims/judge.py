@@ -169,7 +169,7 @@ def read_claims(path: Path) -> dict[str, Any]:
         UserError: it cannot be read, a group is missing or unknown, or there is no experiment of a name.
     """
     try:
-        declared = yaml_file.loads_trusted(path.read_text())
+        declared = yaml_file.loads_trusted(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(
             f"the claims of {path.parent.name} cannot be read: {reason(error)}; fix {path}."

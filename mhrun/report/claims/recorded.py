@@ -32,7 +32,7 @@ def recorded_results(paper: str) -> dict[tuple[str, str], RecordedResult]:
     There are none where mhrun was installed without them, nor of another `RESULTS_VERSION`.
     """
     try:
-        groups = json.loads((RESULTS / f"{paper}.json").read_text())
+        groups = json.loads((RESULTS / f"{paper}.json").read_text(encoding="utf-8"))
         return {
             (kind, experiment): _recorded(entry)
             for kind, entries in groups.items()
