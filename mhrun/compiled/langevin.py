@@ -65,7 +65,7 @@ class LangevinControls(NamedTuple):
     noise_temperature: Any
     scale: Any  # n / T
     prior_power: Any
-    prior_weight: Any  # T * prior_power: the factor of the log-prior's gradient
+    prior_weight: Any  # T prior_power: the factor of the log-prior's gradient
 
 
 class LangevinRecord(NamedTuple):
@@ -127,8 +127,10 @@ class LangevinLoop(BlockLoop):
         if begins:
             point = target.gradients.added_to(point, controls.temperature[0])
         share = 0.0 if self.mode == FULL else target.batches.error_share(self._m)
-        power = target.prior_power(controls.temperature)
-        weight = (power * controls.temperature).numpy()
+        # Exactly 1 if the prior is tempered: T / T is not, and a gradient that is kept would be changed by rounding.
+        weight = target.gradients.kept_temperature(controls.temperature)
+        if weight is None:
+            weight = torch.ones_like(controls.temperature)
         return Arguments(
             stream=Stream.of(self._key, first_step),
             settings=Settings(self.mode, self._m, u64(target.n), share, begins),
@@ -137,8 +139,8 @@ class LangevinLoop(BlockLoop):
                 controls.step_size.numpy(),
                 controls.noise_temperature.numpy(),
                 (target.n / controls.temperature).numpy(),
-                power.numpy(),
-                weight,
+                target.prior_power(controls.temperature).numpy(),
+                weight.numpy(),
             ),
             args=(self._model.args, self._proposal.args, self._decision.args),
             out=record_arrays(LangevinRecord, controls, point.theta.shape[1]),

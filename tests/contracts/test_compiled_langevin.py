@@ -95,7 +95,26 @@ def test_a_kept_gradient_follows_the_temperature(temper, pairing, proposal, inte
     assert 0 < np.mean(records[0]["accepted"]) < 1
 
 
-DRAW = Draw(split_key(11), np.uint64(4), np.uint64(0))
+@pytest.mark.parametrize("temper", ["posterior", "likelihood"])
+@pytest.mark.parametrize("pairing", [mhrun.Stored(7), mhrun.Full(), mhrun.Shared(7)])
+def test_where_blocks_end_changes_no_bit_at_a_temperature_whose_inverse_is_rounded(
+    temper, pairing, interpreted
+):
+    chains, temperature = 3, 49.0
+    assert temperature * (1 / temperature) != 1
+    shape = Shape(chains, target().model.names, 0, STEPS, 1, 1)
+    plan = Plan({"all": mhrun.Fixed(step_size=0.5, temperature=temperature)}, chains, 0, STEPS)
+    method = Method("one", kernel(pairing=pairing), target(temper), plan, shape, 3, torch.float64)
+    executor, found = choose_executor(method, "compiled", None, 1), []
+    for blocks in ((STEPS,), (5, 1, STEPS - 6)):
+        state, done, parts = method.first_state(), 0, []
+        for count in blocks:
+            controls = method.plan.controls(method.plan.start(), done + 1, count)
+            state, record = executor.advance(state, done + 1, controls)
+            parts.append(np.array(record["theta"]))
+            done += count
+        found.append(np.concatenate(parts, 1))
+    assert np.array_equal(*found)
 
 
 def test_the_ratio_of_langevin_moves_is_that_of_their_normal_densities():
