@@ -393,7 +393,7 @@ def test_names_of_experiments_are_names(capsys, name):
 
 def test_methods_that_differ_in_capitals(capsys):
     write("experiment/evil", SMALL + "methods: {MCMC: {label: x}}\n")
-    assert "are one folder" in refused(capsys, *SHOWN)
+    assert "has the files of mcmc where capitals make no difference" in refused(capsys, *SHOWN)
 
 
 # --- Where results go ----------------------------------------------------------------------------------------
