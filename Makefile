@@ -47,7 +47,7 @@ quick: $(READY)  ## Lint, check types and layers, and run the unit and contract 
 	$(MAKE) --no-print-directory types
 	$(PYTEST) -m 'not slow and not long' tests/unit tests/contracts
 
-test-slow: $(READY)  ## Run the tests that take minutes
+test-slow: $(READY)  ## Run the tests that take longer
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt 'ray>=2.40'
 	$(BIN)/python -m pytest -m slow
 

@@ -115,6 +115,7 @@ class Riemannian(SGLD):
 ALL = [1.0] * 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("corrected", "outcome", "moment"),
     [
@@ -207,6 +208,7 @@ class UnitsOfTemperature(SGLD):
         return super().move(theta, grad, aux, controls._replace(step_size=step), draws)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dynamics",
     [

@@ -30,6 +30,7 @@ def test_exact_rules_hold(rule):
     assert not [verdict for verdict in found.values() if verdict.outcome == "fails"]
 
 
+@pytest.mark.slow
 def test_moves_along_gradients_and_tests_that_grow_hold():
     assert failing(of_parts(LangevinMove), "invariance", "costs", "absurd", chains=1000) == set()
 
@@ -48,6 +49,7 @@ def test_firefly_monte_carlo_holds_on_targets_with_lower_bounds():
     assert set(found) >= EXACT
 
 
+@pytest.mark.slow
 def test_firefly_without_the_odds_of_bright_data_fails(monkeypatch):
     monkeypatch.setattr("mhrun.kernels.firefly._log_odds", lambda gaps, temperature: 0.9 * gaps)
     found = failing(

@@ -33,6 +33,7 @@ def thinned(rule):
     return lambda n, m: MetropolisHastings(RandomWalk(), Thinned(), rule())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule", [SMH, *(pytest.param(r, marks=pytest.mark.slow) for r in (PoissonMH, TunaMH))]
 )

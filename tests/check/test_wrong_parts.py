@@ -227,6 +227,7 @@ def test_a_variance_that_is_a_tenth_too_small_fails_at_the_default_number_of_cha
     assert 0.05 < found.unseen < 0.09  # as it says itself
 
 
+@pytest.mark.slow
 def test_an_error_just_beyond_what_passes_unseen_fails():
     """A target to the power r has a variance 1/r times as large."""
     limit = judged(of_parts(), "invariance", chains=8000)["invariance: Gaussian mean, n = 30"].unseen
@@ -291,6 +292,7 @@ def test_a_coordinate_that_never_moves_leaves_no_power():
     }
 
 
+@pytest.mark.slow
 def test_no_distribution_of_the_target_applies_to_a_fit():
     found = judged(lambda n, m: PlanarFlow(40, m=None if n == m else m), step_size=None)
     applied = [check for check, verdict in found.items() if verdict.outcome != "does not apply"]
@@ -344,6 +346,7 @@ class Multiplicative(NoDensity):
         return -to.log().sum(-1)
 
 
+@pytest.mark.slow
 def test_a_proposal_for_positive_parameters_is_checked_on_positive_ones():
     found = judged(of_parts(Multiplicative), "invariance", chains=2000)
     refused = found.pop("invariance: correlated Gaussian, D = 6")

@@ -105,6 +105,7 @@ warmup: 50
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("m", [10, 20])
 def test_a_dynamics_is_run_on_all_data_sets_at_once(project, capsys, m):
     """With one chain for each; noise of gradients and biases of means are those of one data set."""
@@ -212,6 +213,7 @@ def test_draws_under_the_density_of_the_rate_in_place_of_its_logarithm_fail(rng,
     assert found.result.outcome == outcome, found.result
 
 
+@pytest.mark.slow
 def test_a_right_model_holds(project, capsys):
     status, (found,) = checked(capsys)
     assert status == 0, found["detail"]

@@ -174,6 +174,7 @@ def test_an_error_of_several_checks_is_printed_once_and_no_chance_event(own_rule
     ]
 
 
+@pytest.mark.slow
 def test_a_rule_that_accepts_nothing_has_no_power_and_no_bias(own_rules, capsys):
     checks = "checks=[invariance,balance,geweke,minibatches]"
     assert run([*own_rules, "wrongrules.Never", checks, "chains=400"]) == 1

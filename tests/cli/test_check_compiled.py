@@ -192,6 +192,7 @@ def test_a_piece_that_does_not_compile_is_named_with_its_line():
         )
 
 
+@pytest.mark.slow
 def test_a_plain_function_in_a_piece_is_named():
     found = verdict(dynamics(with_a_plain_function))
     assert "Untyped global name 'helper'" in found.detail

@@ -50,6 +50,7 @@ def project(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
+@pytest.mark.slow
 def test_they_are_judged_and_listed(project, tmp_path, capsys):
     assert run(["--project", project, "thing", "scale=paper"]) == 0
     assert "1 of 2 claims reproduced" in capsys.readouterr().out
@@ -79,6 +80,7 @@ def test_the_command_for_verdicts_names_the_project(project, tmp_path, capsys):
     assert "1 of 2 claims reproduced" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_page_of_a_sweep_shows_its_command_with_the_project(project, tmp_path):
     words = ["experiment=thing", "scale=smoke", "seed=1,2", "runtime.report=false"]
     assert run(["--project", project, "-m", *words]) == 0

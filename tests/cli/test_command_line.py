@@ -540,6 +540,7 @@ class Location:
 """
 
 
+@pytest.mark.slow
 def test_a_model_of_ones_own(tmp_path, capsys, monkeypatch, unrendered):
     monkeypatch.setenv("MHRUN_TRUST", "")  # put back afterwards
     for name, text in {
@@ -624,6 +625,7 @@ def test_an_experiment_may_be_a_computation_without_methods(tmp_path, capsys, mo
     assert len(list((tmp_path / "outputs").glob("*/*/summary.json"))) == 2  # and latest
 
 
+@pytest.mark.slow
 def test_a_folder_of_user_configurations(tmp_path, capsys, unrendered):
     (tmp_path / "mine" / "experiment").mkdir(parents=True)
     (tmp_path / "mine" / "experiment" / "own.yaml").write_text(

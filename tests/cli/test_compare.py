@@ -84,6 +84,7 @@ def test_runs_are_compared_by_what_their_traces_say(there, capsys):
     assert "page    outputs/compare/" in captured.err
 
 
+@pytest.mark.slow
 def test_the_page_has_a_table_a_figure_and_what_to_know(there, capsys):
     one, two, other = there
     arguments = ["compare", *(f.digest for f in there), "--reference", f"{one.digest}:mint"]

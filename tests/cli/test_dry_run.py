@@ -270,6 +270,7 @@ def test_rungs_that_begin_later_are_counted_from_then_on(tmp_path):
     assert sum(summary["totals"]["n_lik"]) == wanted
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_names_the_methods_that_are_finished(tmp_path, capsys):
     folder = compute(tmp_path / "outputs", *FEW)
     (folder.path / "summary.json").unlink()  # as if it had been killed between its methods

@@ -52,6 +52,7 @@ def test_the_method_with_the_least_evaluations_sets_the_cost(folder, capsys):
     assert f"All draws of {least}, which cost no more." in err
 
 
+@pytest.mark.slow
 def test_a_cost_may_be_given_and_the_reference_keeps_its_draws(folder, capsys):
     name, reference = "mint", "sghmc"
     total = costs(Run(folder), name)["evaluations"]

@@ -154,6 +154,7 @@ def test_the_tables_own_rows_are_prepared_as_they_were(tmp_path):
         assert torch.equal(data.prepared(str(tmp_path / "t.csv")).fields["x"][kept], data.load().fields["x"])
 
 
+@pytest.mark.slow
 def test_projects_from_tables_of_one_name_are_distinguished(clean, capsys):
     rng = np.random.default_rng(2)
     frame = pd.DataFrame({"x": rng.normal(size=60), "y": rng.integers(0, 2, 60)})

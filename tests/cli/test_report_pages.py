@@ -264,6 +264,7 @@ def test_unusual_runs_have_their_reports(outputs, overrides, figures):
     assert "nan" not in "".join((folder.report / f"{name}.md").read_text() for name in ("distances", "modes"))
 
 
+@pytest.mark.slow
 def test_text_from_a_configuration_is_escaped(outputs):
     folder = compute(outputs, *SHORT, *FEW, *SLOW[1:], "title='<script>alert(1)</script>'")
     page = build_report(folder).page.read_text()
@@ -271,6 +272,7 @@ def test_text_from_a_configuration_is_escaped(outputs):
     assert page.count("&lt;script&gt;alert") == 2  # the window's title and the page's
 
 
+@pytest.mark.slow
 def test_diagnostics_that_need_several_chains_are_a_dash_for_one(outputs):
     folder = compute(outputs, *SHORT, "chains=1", *FEW, *SLOW[1:])
     build_report(folder)
@@ -433,6 +435,7 @@ def test_names_of_parts_are_names_of_files(outputs):
 # --- Fresh pages --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_page_is_made_again_when_what_it_depends_on_changes(author, tmp_path, capsys, monkeypatch):
     overrides = [*SMALLEST, *of(author)]
     assert run(overrides) == 0
@@ -582,6 +585,7 @@ def test_statistics_that_were_not_kept_are_missed_in_one_line(name, thin, often,
         Known(0, thin, often).at_draws("a", name)
 
 
+@pytest.mark.slow
 def test_a_page_without_a_figure_of_the_experiment_begins_with_the_marginals(outputs):
     folder = compute(outputs, *FEW, "~report.figures", "steps=60", "warmup=50")
     build_report(folder)

@@ -102,6 +102,7 @@ def test_a_method_with_a_fault_has_no_efficiency():
     assert table["ESS per 10^6"].notna().tolist() == [False, True]
 
 
+@pytest.mark.slow
 def test_a_run_marks_a_method_whose_draws_are_too_wide(tmp_path, monkeypatch, capsys):
     """From what the engine finds to the tables of a run and of a sweep."""
     monkeypatch.chdir(tmp_path)
@@ -508,6 +509,7 @@ def test_the_page_and_the_summary_say_the_same(reported):
     assert page.count("scale = smoke") == 1  # departures are stated once
 
 
+@pytest.mark.slow
 def test_diagnostics_are_kept_with_the_run(reported, unrendered, monkeypatch):
     """Effective sample sizes of millions of draws take a while: another report of the same draws has them."""
     monkeypatch.setattr(summary, "diagnosed", lambda run: pytest.fail("computed again"))

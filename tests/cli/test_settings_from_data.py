@@ -37,6 +37,7 @@ def model_of(*overrides: str) -> dict[str, Any]:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extra", [[], ["model=poisson"]])
 def test_weights_are_those_of_the_columns(extra: Sequence[str]) -> None:
     """Another choice of features is one setting."""

@@ -177,6 +177,7 @@ def test_advice_can_be_pasted(capsys):
     assert """put a name with a colon in quotes: 'exclude=["Unnamed: 0"]'""" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_codes_of_missing_values_are_named(capsys):
     """They make the standard deviation; a rare category and a heavy tail are no such columns."""
     table(
@@ -271,6 +272,7 @@ def test_fewer_rows_than_weights_are_named(capsys):
     assert "17 features and only 12 rows: the prior decides on some weights" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [None, pytest.param(0.7, marks=pytest.mark.slow)])
 def test_counts_with_more_variance_than_mean_are_named(capsys, size):
     """Poisson counts, with rates that depend on a feature, and negative binomial ones; before a run and after it."""

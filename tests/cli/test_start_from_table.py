@@ -178,6 +178,7 @@ def test_rare_events_among_many_are_not_overdispersed(model, capsys):
     assert "times" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "lines"), [(False, 0), (True, 1)])
 @pytest.mark.parametrize("groups", [[], ["groups=school"]])
 def test_successes_that_vary_too_much_are_named(noise, lines, groups, capsys):
@@ -203,6 +204,7 @@ def test_successes_that_vary_too_much_are_named(noise, lines, groups, capsys):
     assert run(["--project", "mine", "my_rows", "scale=smoke", *few]) == 0
 
 
+@pytest.mark.slow
 def test_counts_with_an_exposure(capsys):
     """The rate is 0.5 a day, whatever the days; a fit without exposure would find 0.5 times their mean."""
     days = np.random.default_rng(4).uniform(1, 30, 400).round(1)

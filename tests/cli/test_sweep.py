@@ -108,6 +108,7 @@ def test_jobs_that_would_be_the_same_are_refused(arguments, line):
     assert str(caught.value) == line
 
 
+@pytest.mark.slow
 def test_a_sweep_of_data_and_a_model_without_an_experiment(tmp_path, capsys):
     """Each job has its default method, and is the run that the same settings make without a sweep."""
     settings = ["data=gaussian_sample", "model=gaussian_location", "data.n=50", *BARE]
@@ -321,6 +322,7 @@ def test_a_sweep_ends_with_its_table(tmp_path, capsys):
     assert NOTES[SHORT] not in lines  # runs without a report have no diagnostics
 
 
+@pytest.mark.slow
 def test_a_sweep_with_a_run_that_was_deleted(tmp_path, capsys):
     assert run([*OVERRIDES, *BARE, "lam=0.3,0.2"]) == 0
     folders = runs(tmp_path / "outputs")
@@ -363,6 +365,7 @@ def test_the_table_of_a_sweep(tmp_path, capsys):
     assert matplotlib.image.imread(sweep / "sweep.png").shape[0] > 200
 
 
+@pytest.mark.slow
 def test_a_swept_setting_with_the_name_of_a_metric_keeps_its_column(tmp_path, capsys):
     arguments = [argument for argument in OVERRIDES if argument not in FEW]
     assert run([*arguments, *BARE, "chains=2,3", "report.sweep=[chains,accept_rate]"]) == 0
@@ -386,6 +389,7 @@ def test_a_job_whose_report_has_a_part_that_fails_is_reported(tmp_path, capsys, 
     assert (sweep / "sweep.csv").exists()  # what was computed is shown
 
 
+@pytest.mark.slow
 def test_a_sweep_over_seeds_has_their_means_ess_and_rhat(tmp_path, capsys, monkeypatch):
     """Also of an experiment that names no numbers for sweeps."""
     drawn = []

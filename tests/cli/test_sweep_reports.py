@@ -189,6 +189,7 @@ def test_a_function_of_a_sweep_that_has_gone_leaves_a_line(tmp_path, capsys, of_
     assert page.count("<figure>") == 1  # the figure of every sweep is there
 
 
+@pytest.mark.slow
 def test_a_sweep_whose_jobs_have_no_methods_says_so(tmp_path, capsys):
     """Here a sweep of a computation without chains: the terminal and the page point to the reports of the jobs."""
     assert (

@@ -404,6 +404,7 @@ CONSTRAINED = {
 }
 
 
+@pytest.mark.slow
 def test_runs_are_reported_and_compared_in_the_users_coordinates(tmp_path, capsys, unrendered):
     """A simplex has more numbers than the chains have coordinates."""
     write(tmp_path / "mine", FILES | CONSTRAINED)
@@ -465,6 +466,7 @@ def test_init_leaves_what_is_there(tmp_path, capsys):
         assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_data_and_a_model_are_enough(tmp_path, capsys):
     """No experiment, no method and no step size are named: a default method takes their place, and says so."""
     rows = "\n".join(f"{x:.3f}" for x in torch.linspace(-1.0, 3.0, 40).tolist())

@@ -127,6 +127,7 @@ def test_the_stationary_variance_is_that_of_the_transition_density(e, rough, kno
     assert_mean(sampled(SGBD(known), e, rough), stationary_variance(e, rough, known > 0), "variance")
 
 
+@pytest.mark.slow
 def test_the_bias_falls_with_the_step_and_the_correction_removes_that_of_small_noise():
     bias = [stationary_variance(e) * CURVATURE - 1 for e in (0.2, 0.05, 0.0125)]
     assert bias[0] > 3 * bias[1] > 9 * bias[2] > 0

@@ -111,6 +111,7 @@ def assert_posterior(theta):
     assert differs_in_mean(((theta - MEAN) ** 2).mean(1), 1.1 / PRECISION)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "step"),
     [

@@ -45,6 +45,7 @@ def test_the_references_have_every_parameter(benchmark):
             assert np.isfinite(mean)
 
 
+@pytest.mark.slow
 def test_defaults_are_right(benchmark):
     """With a tenth of the default steps, so that 4 errors are wide: of gross errors in transforms and proposals."""
     found = benchmark.sampled("simplex", benchmark.POSTERIORS["simplex"](), None, steps=200, warmup=50)

@@ -126,6 +126,7 @@ STATIONARY = {  # rule, c, variance of its stationary distribution, and what is 
 SLOW = ("mh_minibatch, sequential", "per_step", "mhsublhd", "conservative")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in STATIONARY]
 )

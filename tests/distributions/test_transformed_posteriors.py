@@ -50,6 +50,7 @@ def on_grid(log_density, *axes):
     return [(m, float((p * (place - m) ** 2).sum())) for m, place in zip(means, places, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_normal_mean_and_scale(rng):
     y = rng.normal(0.7, 1.3, 15)
@@ -99,6 +100,7 @@ def test_a_probability_with_a_beta_prior(kernel, rng):
     assert found.std() == pytest.approx(exact.std(), rel=0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_shares_with_a_dirichlet_prior(rng):
     y = rng.choice(3, size=20, p=[0.5, 0.3, 0.2])
@@ -114,6 +116,7 @@ def test_shares_with_a_dirichlet_prior(rng):
         assert_moments(draws[..., k], exact.mean()[k], exact.var()[k], f"w[{k}]")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_ordered_means_of_a_mixture(rng):
     y = np.where(rng.random(15) < 0.4, rng.normal(-1.0, 1.0, 15), rng.normal(1.5, 1.0, 15))
@@ -142,6 +145,7 @@ def test_ordered_means_of_a_mixture(rng):
         assert_moments(draws[..., k], mean, variance, f"mu[{k}]")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_log_prior_adds_to_the_declared_priors(rng):
     """A hierarchy: groups have a prior that depends on other parameters."""

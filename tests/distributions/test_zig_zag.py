@@ -117,6 +117,7 @@ def test_rungs_of_a_ladder_keep_their_targets():
         assert found.pvalue > ALPHA, temperatures[k]
 
 
+@pytest.mark.slow
 def test_two_correlated_weights_have_the_posterior_of_a_grid():
     rng = np.random.default_rng(5)
     x = rng.normal(size=(20, 2)) @ np.array([[1.0, 0.8], [0.0, 0.6]])

@@ -31,6 +31,7 @@ def exact_truth(means):
     return truth.Truth(np.array(means), np.full(len(means), 2.0), 0.0, zero, zero + 1, False, 0, 1.0)
 
 
+@pytest.mark.slow
 def test_importance_sampling_agrees_with_quadrature_within_its_stated_error(monkeypatch):
     """20 seeds on a skewed posterior in one dimension; squares over stated ones are 1 on average, 0.3 about it."""
     monkeypatch.setattr(truth, "LEAST", 40_000)
@@ -86,6 +87,7 @@ def test_exponents_of_growth_are_those_of_powers():
     assert np.isnan(growth.exponent({10: 3.0}).value)
 
 
+@pytest.mark.slow
 def test_costs_are_those_of_one_chain_and_the_set_up_is_shared(outputs):
     others = (
         "mint",

@@ -138,6 +138,7 @@ def test_bounds_of_schedules_are_compared_at_one_length():
         assert found[name] == pytest.approx(plain([size * d for d in decay]) / plain(cyclical))
 
 
+@pytest.mark.slow
 def test_the_second_case_goes_one_way_for_a_third_and_the_other_for_a_half():
     assert schedules.square_ratio(4, 1 / 3, 40_000) == pytest.approx(8 / 9, abs=0.03)
     turn = schedules.squares_from(4, 0.5)

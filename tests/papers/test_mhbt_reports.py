@@ -39,6 +39,7 @@ KEY = derive_key(11, "mhbt")
 # --- The model ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [1, 2, 5, 9])
 @pytest.mark.parametrize("pairing", [Stored(300), Shared(301), Full()])
 def test_the_compiled_gaussian_gives_the_same(dim, pairing):
@@ -63,6 +64,7 @@ def test_the_compiled_gaussian_gives_the_same(dim, pairing):
     assert np.abs(record["log_ratio"] - torch.stack(ratios, 1).numpy()).max() < 1e-3
 
 
+@pytest.mark.slow
 def test_the_distribution_of_figure_2a():
     """The variance over that of the tempered posterior, 1 + (c/m) (1 - m/n) to first order in c/m.
 

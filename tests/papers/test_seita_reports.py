@@ -17,6 +17,7 @@ measures = experiment_module("shared.measures")
 mixture = experiment_module("mhminibatch.mixture")
 
 
+@pytest.mark.slow
 def test_the_error_of_the_acceptance_is_that_of_simulated_decisions():
     """Decisions of Algorithm 1 on fixed minibatches, drawn one by one; two-sided, 1e-5 a number."""
     b, gap, many = 50, -0.25, 200_000

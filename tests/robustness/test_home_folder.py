@@ -52,6 +52,7 @@ def test_details_of_a_crash_are_not_written_where_they_would_be_removed():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "status", "message"),
     [

@@ -38,6 +38,7 @@ def test_a_density_needs_no_data():
     assert abs(theta.var() - 0.25) < 0.1
 
 
+@pytest.mark.slow
 @short_run
 def test_what_came_out_is_reported():
     with pytest.warns(UserWarning, match="4 of 4 chains became non-finite"):

@@ -64,6 +64,7 @@ def assert_is(folder, expected):
     assert not folder.damage()
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_the_longest_shorter_one(whole, outputs):
     executor, expected = whole
     shorter, _ = ran(outputs, SHORT, executor)
@@ -86,6 +87,7 @@ def test_a_long_run_does_not_go_on_in_torch_where_compilation_pays(outputs, monk
     assert watcher.begun["mint"] == begins
 
 
+@pytest.mark.slow
 def test_it_goes_on_twice_and_after_a_stop(whole, outputs):
     executor, expected = whole
     ran(outputs, "steps=60", executor)
@@ -97,6 +99,7 @@ def test_it_goes_on_twice_and_after_a_stop(whole, outputs):
     assert_is(folder, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kept",
     ["thin=7", *(pytest.param(x, marks=pytest.mark.slow) for x in ("thin=null", "thin_stats=3", "thin=[9,80]"))],
@@ -125,6 +128,7 @@ def test_the_digest_without_steps_covers_all_else(tmp_path, changed, same):
     assert (one == other) is same
 
 
+@pytest.mark.slow
 def test_a_run_that_is_forced_or_shorter_begins_anew(tmp_path):
     ran(tmp_path, SHORT)
     for settings in ((LONG, "runtime.force=true"), ("steps=100",)):

@@ -58,6 +58,7 @@ def started(monkeypatch):
     assert all(process.poll() is not None for process in found)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_neither_a_killed_worker_nor_an_error_costs_the_other_methods_a_bit(
     whole, outputs, started, monkeypatch
@@ -204,6 +205,7 @@ def test_other_numbers_of_jobs_are_refused(outputs, value):
         config(outputs, f"runtime.jobs={value}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_ctrl_c_stops_a_pilot_at_once(tmp_path, monkeypatch, jobs):
     """Nothing of a pilot is kept, so that there is nothing to wait for."""

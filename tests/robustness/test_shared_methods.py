@@ -105,6 +105,7 @@ def test_a_method_is_assembled_from_what_its_digest_covers(tmp_path):
 # --- Sharing ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_sweep_computes_methods_that_do_not_change_once(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     overrides = [
@@ -144,6 +145,7 @@ def test_a_record_is_read_once_until_it_changes(tmp_path, monkeypatch):
     assert finished(tmp_path) == Finished()
 
 
+@pytest.mark.slow
 def test_another_run_is_not_changed_by_what_happens_to_a_shared_method(tmp_path):
     one = compute(tmp_path, *FEW)
     before = trace(one, "mcmc").read_bytes()

@@ -144,6 +144,7 @@ def test_nor_by_a_package_or_a_group(capsys, key):
     assert key.replace(".launcher", "/launcher") in refused(capsys, *SHOWN).replace("'mine'", "")
 
 
+@pytest.mark.slow
 def test_a_default_that_the_sweep_replaces_is_composed_and_checked_too(capsys):
     """The sweep as a whole has the experiment's own choice, which none of its jobs has."""
     read = "title: '${oc.select:other.name,none}'\n"
@@ -468,6 +469,7 @@ def test_reports_of_sweeps_are_not_written_through_links(tmp_path, part):
     assert sweeps(tmp_path / "outputs") == []
 
 
+@pytest.mark.slow
 def test_a_sweep_removes_nothing_elsewhere(tmp_path, capsys):
     words = [
         "-m",

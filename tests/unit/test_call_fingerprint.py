@@ -101,6 +101,7 @@ print(printed)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_another_process_has_the_same_fingerprint():
     there = {}

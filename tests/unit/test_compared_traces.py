@@ -45,6 +45,7 @@ def tree(**variables):
     )
 
 
+@pytest.mark.slow
 def test_draws_of_the_posterior_agree_and_shifted_or_wider_ones_differ():
     trace = trace_of(metropolis(), step_size=0.12, steps=8_000, warmup=500)
     found = mhrun.compare({"walk": trace}, exact())
@@ -130,6 +131,7 @@ def test_a_ladder_is_compared_by_its_coldest_rung_at_the_cost_of_all():
     assert found["evaluations"] >= 8 * 8_000 * 400
 
 
+@pytest.mark.slow
 @short_run
 def test_draws_that_are_not_valid_are_left_out():
     kernel = mhrun.Unadjusted(mhrun.TACTHMC(), m=100)
@@ -197,6 +199,7 @@ def test_evaluations_are_those_of_the_draws_or_unknown():
     assert np.isnan(mhrun.compare(coarse).loc["draws", "evaluations"])
 
 
+@pytest.mark.slow
 @short_run
 def test_hot_rungs_and_hot_references_are_other_distributions():
     kernel = mhrun.ReplicaExchange(metropolis(), mhrun.Full(), mhrun.Metropolis(), rungs=2)

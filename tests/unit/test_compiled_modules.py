@@ -237,6 +237,7 @@ def test_a_gpu_is_refused():
         Method._check_evaluation(SimpleNamespace(target=target))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_long_run_measures_and_keeps_the_loop(tmp_path, monkeypatch):
     """The loop is chosen where it is fastest, and a run that began with it goes on with it."""
@@ -251,6 +252,7 @@ def test_a_long_run_measures_and_keeps_the_loop(tmp_path, monkeypatch):
     assert trace["posterior"].equals(_sampled(chosen)["posterior"])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_short_and_long_runs_are_measured_apart(monkeypatch):
     """The evaluations to choose from depend on the length of a run."""

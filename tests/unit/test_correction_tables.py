@@ -187,6 +187,7 @@ def test_a_table_that_is_too_inaccurate_is_refused(density, variance, wrong):
     table("nnls", 2.8)
 
 
+@pytest.mark.slow
 def test_a_series_that_is_too_short_is_refused():
     """Of one term it is the logistic distribution: its largest error is that of N(0, 0.5) + logistic, by quadrature."""
     x = np.linspace(0, 10, 201)

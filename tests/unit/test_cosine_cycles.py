@@ -134,6 +134,7 @@ OVERRIDES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("executor", [pytest.param("compiled", marks=pytest.mark.slow), "torch"])
 def test_a_trace_holds_what_is_collected_through_a_stop(tmp_path, executor):

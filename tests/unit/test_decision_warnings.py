@@ -71,6 +71,7 @@ def test_a_bound_that_biases_is_warned_of(monkeypatch):
     assert ran(monkeypatch, Austere(m=N, epsilon=0.05), steps=50)[0] == []
 
 
+@pytest.mark.slow
 def test_a_small_error_is_not_warned_of(monkeypatch):
     assert ran(monkeypatch, Austere(m=100, epsilon=0.001))[0] == []
     assert ran(monkeypatch, Austere(design="conservative", bound=0.2), temperature=1000.0)[0] == []

@@ -141,6 +141,7 @@ def test_the_family_of_a_function_is_checked():
         _model(family="poisson", mean=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mean", "words"),
     [

@@ -24,6 +24,7 @@ def exact_energy(shift):
     return 2 * folded - 4 / np.sqrt(np.pi)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("shift", [0.0, 0.5])
 def test_the_energy_distance_has_no_bias_though_chains_are_correlated(rng, shift):

@@ -338,6 +338,7 @@ def exact(spacing, temperatures=HEATS):
     return x, h, densities, free
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("keep", [pytest.param("sample", marks=pytest.mark.slow), "latest"])
 def test_each_rung_has_its_distribution(keep):

@@ -219,6 +219,7 @@ def test_the_warning_has_the_size_that_draws_have(dynamics, step_size):
     assert size == pytest.approx(1 + 0.5 * dynamics.bias.noise * step_size * n**2 / m * (1 - m / n), rel=0.15)
 
 
+@pytest.mark.slow
 def test_with_control_variates_it_is_the_mean_over_draws_and_of_all_data(tmp_path):
     """25 of 30,000 rows decide on the coefficient: the noise is 0 at the mode, and a part of the data may have none."""
     n, m, step_size = 30_000, 300, 0.02

@@ -73,6 +73,7 @@ def test_exchanges_without_noise_or_with_a_rule_for_it_have_no_warning(pairing, 
     assert sampled(pairing, rule)[1] == []
 
 
+@pytest.mark.slow
 def test_the_noise_is_that_at_the_temperatures_of_the_rungs_not_of_the_injected_noise():
     """With one noise temperature for all rungs these are apart all the same."""
     rung = mhrun.Unadjusted(mhrun.SGLD(), None)

@@ -44,6 +44,7 @@ def run(model, proposal, step_size, *, steps=600, **settings):
     return lines, np.stack([draws[k :: len(T)].ravel() for k in range(len(T))])
 
 
+@pytest.mark.slow
 def test_rungs_that_long_langevin_steps_keep_in_the_flat_region_are_named():
     """The steps that burn-in arrives at are as long. Those of a random walk and short ones leave it."""
     h, levels = 0.5 * N * (GRID - X.mean()) ** 2, np.array([0.0, 10.0, 30.0])
@@ -59,6 +60,7 @@ def test_rungs_that_long_langevin_steps_keep_in_the_flat_region_are_named():
         assert found == pytest.approx(expected[1:], rel=0.4)  # about 400 effective draws, 30 of them outside
 
 
+@pytest.mark.slow
 def test_an_anchor_at_a_lower_mode_is_named_with_a_better_point():
     """Mixture of modes at -1 and 1; the second has three times the density."""
 

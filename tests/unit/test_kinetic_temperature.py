@@ -67,6 +67,7 @@ def test_small_steps_on_all_data_have_a_temperature_of_one_and_no_warning(recwar
     assert not [one for one in recwarn if "kinetic" in str(one.message)]
 
 
+@pytest.mark.slow
 @short_run
 def test_noise_of_small_minibatches_is_warned_of():
     with pytest.warns(

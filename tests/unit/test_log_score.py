@@ -101,6 +101,7 @@ def test_named_parameters_and_functions_agree(rng):
         assert mhrun.log_score(trace, given, new).to_numpy() == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_predictive_density_of_a_normal_mean(rng):
     """With a flat prior y_new is N(mean of y, 1 + 1/n); the Monte Carlo error of 4,000 draws is below 0.01."""
     y = rng.normal(size=(20, 1))

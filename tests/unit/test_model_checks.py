@@ -372,6 +372,7 @@ class Centred(nn.Module):
         return self.last(torch.tanh(x - self.mean))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_module_with_a_training_mode_of_its_own_passes():
     model = ModuleModel(Centred(), prior_variance=1.0)

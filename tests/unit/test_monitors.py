@@ -124,6 +124,7 @@ def test_every_metric_is_that_of_the_draws(data, tmp_path, every, average, colle
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_monitoring_changes_no_draw(data, tmp_path):
     train, test = data
@@ -161,6 +162,7 @@ def test_a_chain_that_stopped_enters_no_ensemble(data, tmp_path):
     assert np.isfinite(metrics["nll_of_ensemble"][[0, 2]]).all()
 
 
+@pytest.mark.slow
 def test_burn_in_enters_no_ensemble_and_the_last_step_has_a_row(data, tmp_path):
     train, test = data
     total = WARMUP + STEPS

@@ -87,6 +87,7 @@ def test_a_penalty_is_warned_of_where_its_series_fails():
     assert not warned(Penalty(estimated=False), Shared(5), step=0.03)
 
 
+@pytest.mark.slow
 def test_the_warning_is_for_tests_that_take_no_account_of_the_noise():
     assert not warned(Compensated(variance=1.0), Shared(20))
     assert not [line for line in warned(MHMinibatch(50), Growing()) if "noise has sd" in line]

@@ -113,6 +113,7 @@ def test_modes_are_found_among_many_parameters(apart):
     assert count >= (6 if apart == 10.0 else 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("apart", "crosses"), [(4.5, True), (9.0, False)])
 def test_a_run_that_goes_there_does_not_warn(apart, crosses):
     """The narrower of two modes, in one of two parameters: hmc crosses between them where they are near."""

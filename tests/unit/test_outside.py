@@ -71,6 +71,7 @@ def test_chains_that_diverge_are_not_beyond_an_edge():
         assert not any("density is 0" in line for line in said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log_prior", [None, box])
 def test_draws_inside_and_draws_of_tests_are_not(log_prior):
     x = torch.linspace(-1.0, 1.0, 400, dtype=torch.float64)  # sd 0.05 about 0, inside of the box
@@ -87,6 +88,7 @@ def test_the_cube_of_the_mixture_is_such_an_edge():
     assert any("of draws are where the density is 0" in line for line in said)
 
 
+@pytest.mark.slow
 def test_noise_is_not_blamed_for_what_chains_that_hardly_moved_show():
     """Steps of 1e-9 from starts two standard deviations apart: the step size is too small."""
     x = torch.randn(2000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

@@ -77,6 +77,7 @@ def test_the_default_method_follows_from_the_sizes(n, columns, dim, gradients, n
     assert default_method(target, gradients)[0] == name
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_the_default_on_many_data_is_nearly_the_posterior(capsys):
     """Means within five standard errors; sds up to 5 % too wide by the pilot's aim, and five standard errors."""
@@ -151,6 +152,7 @@ def test_a_search_that_fails_is_named_and_a_step_size_is_found_without_a_scale(m
     assert "scale" not in about
 
 
+@pytest.mark.slow
 def test_a_kernel_that_derives_from_another_is_tuned_as_that_one():
     class Counting(mhrun.MetropolisHastings):
         steps = 0

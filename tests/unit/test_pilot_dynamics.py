@@ -212,6 +212,7 @@ def test_the_line_of_a_pilot_names_the_largest_step_of_a_schedule(capsys):
         assert words in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("degrees", "steps"), [(30.0, 2_000), (30.0, 20_000), (2.0, 2_000)])
 def test_effective_draws_that_will_be_few_are_expected(degrees, steps, capsys):
     """Gradients with heavy tails make the step size tiny, which neither R-hat nor ESS explain.
@@ -327,6 +328,7 @@ def test_the_step_on_the_steep_side_of_a_constrained_parameter_is_shorter(capsys
     assert "if the posterior is normal" in plain
 
 
+@pytest.mark.slow
 def test_a_steep_side_is_that_of_the_largest_curvature(capsys):
     """In a diagonal scale correlated parameters are curved more than 1: the steep side of another is no more for it."""
     prior = torch.distributions.MultivariateNormal(torch.zeros(2), torch.tensor([[1.0, 0.95], [0.95, 1.0]]))

@@ -16,6 +16,7 @@ from mhrun.rules.penalty import Penalty
 pytestmark = pytest.mark.long
 
 
+@pytest.mark.slow
 def test_the_minibatch_size_follows_from_the_noise():
     trace = run(mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared("auto"), mhrun.Metropolis()))
     m = found(trace)["m"]
@@ -57,6 +58,7 @@ def test_a_minibatch_that_a_pilot_chooses_is_no_cause_of_a_warning(seed):
     assert (ratio < 1.14).all()  # 1.21 where the noise has a standard deviation of 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("proposal", "pairing"),
     [

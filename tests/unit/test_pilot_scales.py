@@ -54,6 +54,7 @@ def test_a_direction_that_nothing_determines_is_named(flat, data, capsys, monkey
     assert "from draws (" not in err  # no scale fits draws of an improper density
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["random walk", "dynamics"])
 def test_features_in_very_different_units_keep_the_scale_of_the_mode(kernel):
     """The posterior is normal: sds are those of least squares, though the condition number is 1e9."""
@@ -219,6 +220,7 @@ def test_for_many_data_the_pilot_warns_that_the_scale_may_be_far_off(capsys, mon
     assert "The posterior is far from normal about the mode that was found" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_hmc_is_not_advised_to_use_hmc(capsys):
     trace = non_centred(None)
     assert found(trace)["doubt"] is None

@@ -41,6 +41,7 @@ def of_density(log_density, dim, leapfrog_steps="auto"):
     return pilot(assembled("a", kernel, target, schedules, counts, **settings))
 
 
+@pytest.mark.slow
 def test_a_trajectory_is_a_quarter_of_a_period():
     """On a normal target: L = round(pi / 2 / e) for a step size e of acceptance 0.8 or somewhat more."""
     sd = torch.tensor([0.1, 1.0, 7.0])

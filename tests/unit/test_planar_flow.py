@@ -91,6 +91,7 @@ def test_gradient_noise_of_four_times_the_variance_is_twice_as_large():
     assert moment(4.0) - exact == pytest.approx(2 * (moment(1.0) - exact))
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_it_fits_what_it_can_fit_and_its_draws_are_the_flow_s():
     """A wide Gaussian away from the origin, from noisy gradients: mean and variance of draws are near its own."""

@@ -121,6 +121,7 @@ def test_shapes_of_rows_are_enough():
     )
 
 
+@pytest.mark.slow
 @short_run
 def test_chains_start_at_draws_from_the_prior_and_run():
     model = PyroModel(hierarchical, MODELS["hierarchical"][1])

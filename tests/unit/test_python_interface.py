@@ -404,6 +404,7 @@ def test_offline_the_message_names_the_file_and_the_folder(tiny, tmp_path):
         ensure("tiny", tmp_path)
 
 
+@pytest.mark.slow
 @short_run
 def test_a_long_call_reports_progress(monkeypatch, capsys, tmp_path):
     def call(**more):

@@ -77,6 +77,7 @@ SIZES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize(("n", "m"), SIZES)
 def test_both_paths_draw_the_same_minibatches(n, m):

@@ -358,6 +358,7 @@ def test_the_digest_is_of_what_decides_numbers(tmp_path):
         assert digest(base) != digest(config(tmp_path, word))
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_run_is_found_again_and_not_done_twice(outputs):
     folder = compute(outputs, *FEW)
@@ -431,6 +432,7 @@ def test_seeds_differ(outputs):
     assert not np.array_equal(one["/posterior/theta"], two["/posterior/theta"])
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_one_chain_more_changes_no_other(outputs):
     four = contents(compute(outputs, *FEW), "mint")

@@ -47,6 +47,7 @@ def warned(step_size, *, dim=2, moves=None, **settings):
     return [str(one.message) for one in found]
 
 
+@pytest.mark.slow
 def test_a_good_run_has_no_warnings():
     assert warned(0.8) == []
     assert warned(0.8, acceptance=0.3, warmup=1_000) == []
@@ -65,6 +66,7 @@ def test_a_posterior_between_numbers_of_float32_is_warned_of(where, coarse):
     assert bool(lines) == coarse
 
 
+@pytest.mark.slow
 def test_a_single_chain_is_warned_of():
     (line,) = warned(0.8, chains=1, steps=6_000)
     assert line.startswith("R-hat compares the two halves of a single chain")
@@ -155,6 +157,7 @@ def test_a_coordinate_that_never_moves_does_not_hide_the_others(monkeypatch):
     assert re.match(r"ESS is \d\.\d+ \(theta2\), below 400", lines[2])
 
 
+@pytest.mark.slow
 def test_an_ess_just_below_400_is_not_shown_as_400(monkeypatch):
     monkeypatch.setattr("mhrun.engine.diagnosis.judged_draws.flat_draws", lambda _: np.zeros((4, 12, 1)))
     good = Diagnosis(1.0, 399.8, 500.0, 0.1, (0.0, 0.0, 0.0))
@@ -256,6 +259,7 @@ def test_decisions_on_minibatches_may_enter_where_data_are_impossible(rule, pair
     assert line.endswith("Draws may lack that region" + (end if enters else "."))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule",
     [
@@ -311,6 +315,7 @@ def test_what_a_test_of_single_data_rejects_is_no_divergence():
     assert not any("diverged" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_a_step_too_large_for_any_trajectory_is_named():
     trace, lines = of_trajectories(mhrun.Metropolis(), 5.0, mhrun.Full())
     assert trace["sample_stats"]["diverging"].to_numpy().all()
@@ -600,6 +605,7 @@ def test_the_tails_of_predicted_probabilities_are_not_judged():
     assert not any("heavy" in line for line in precision_warnings("m", draws, ["p"], judges_tails=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("warmup", "is_far"), [(0, True), (300, False)])
 def test_first_draws_that_are_far_from_the_others_are_named(warmup, is_far):
     """All chains begin 63 standard deviations off, and take some 50 steps; ranks hide these from R-hat and ESS."""
@@ -622,6 +628,7 @@ def test_first_draws_that_are_far_from_the_others_are_named(warmup, is_far):
     assert not any("heavy" in line for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "standardised", "warns"), [
     (torch.float32, False, True), (torch.float32, True, False), (torch.float64, False, False)
 ])  # fmt: skip

@@ -71,6 +71,7 @@ def by_minibatches(x, step, variance):
     return (squares / weights) ** 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variance", [0.2, 1.0])
 def test_the_shift_is_that_of_minibatches_that_are_kept(monkeypatch, variance):
     """By the formula, and by drawing minibatches; 100 and 60 moves of random size make it uncertain by a fifth."""
@@ -84,6 +85,7 @@ def test_the_shift_is_that_of_minibatches_that_are_kept(monkeypatch, variance):
     assert line.endswith("Raise m, or take pairing growing with rule noise_corrected.")
 
 
+@pytest.mark.slow
 def test_symmetric_terms_and_rare_rejections_are_not_warned_of(monkeypatch):
     """With normal data, with short steps, and with a rule that selects nothing."""
     torch.manual_seed(3)
@@ -108,6 +110,7 @@ def test_exchanges_are_judged_too(monkeypatch):
     assert sampled(log_lik, x, every, monkeypatch, **settings) == ([], None)
 
 
+@pytest.mark.slow
 def test_moves_of_the_coldest_rungs_are_judged_as_those_of_chains(monkeypatch):
     """Of a ladder whose exchanges are on all data."""
     x, settings = exponential(), {"executor": "torch"}
@@ -119,6 +122,7 @@ def test_moves_of_the_coldest_rungs_are_judged_as_those_of_chains(monkeypatch):
     assert found.exchanges is None
 
 
+@pytest.mark.slow
 def test_a_tuned_step_size_is_the_one_that_chains_had(monkeypatch):
     """Not that with which tuning began, at which nearly no candidate could be accepted."""
     settings = {"warmup": 2_000, "step_size": mhrun.Tuned(100 / N**0.5, 0.3), "executor": "torch"}

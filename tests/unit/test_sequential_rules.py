@@ -494,6 +494,7 @@ def pairs():
         yield pytest.param(name, problem, marks=[] if quick else pytest.mark.slow)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "problem"), list(pairs()))
 def test_the_compiled_loop_reads_and_decides_the_same(name, problem):

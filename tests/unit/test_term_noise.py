@@ -54,6 +54,7 @@ def lines(rows, **settings):
     return [str(one.message) for one in raised if "than their minibatches show" in str(one.message)]
 
 
+@pytest.mark.slow
 def test_the_noise_is_that_of_the_terms_of_all_data(found):
     rows = data(4_000, rare=0)
     assert lines(rows) == []
@@ -69,6 +70,7 @@ def test_the_noise_is_that_of_the_terms_of_all_data(found):
     assert 0.7 < found["noise"].on_all_data / found["noise"].by_minibatches < 1.3
 
 
+@pytest.mark.slow
 def test_rare_data_that_no_minibatch_shows_are_warned_of(found):
     """40 of 10,000 rows have a category, and two in three minibatches of 100 rows none of them."""
     (line,) = lines(data(10_000, rare=40), step_size=0.7)

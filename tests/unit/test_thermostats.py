@@ -246,6 +246,7 @@ MANY = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("dynamics", MANY)
 def test_compiled_steps_are_the_plain_ones(dynamics):

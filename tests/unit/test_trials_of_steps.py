@@ -48,6 +48,7 @@ def trials(log_density, step_size, temperature=1.0):
     return tried(method, kernel, Scale(0 * one, one), step_size, 0 * hot[:, None], hot)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 4.0])
 def test_a_step_that_throws_chains_far_is_shortened(temperature):
     found = trials(of_a_rate, 1.5, temperature)
@@ -58,6 +59,7 @@ def test_a_step_that_throws_chains_far_is_shortened(temperature):
     assert found.n_grad == trial_steps * (2 + round(math.log2(1.5 / found.step_size)))
 
 
+@pytest.mark.slow
 def test_a_step_at_which_chains_diverge_is_shortened():
     found = trials(of_a_wall, 1.5)
     assert found.wider == math.inf

@@ -41,6 +41,7 @@ def draws(trace):
     return trace["posterior"]["theta"].to_numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["auto", pytest.param("torch", marks=pytest.mark.slow)])
 def test_a_call_has_the_draws_of_one_with_as_many_steps(executor, capsys):
     trace, lines = call(ess=200, executor=executor)
@@ -70,6 +71,7 @@ def test_a_compiled_loop_goes_on():
     )
 
 
+@pytest.mark.slow
 def test_the_folder_of_a_call_goes_on_with_another_size(tmp_path):
     """The first call's steps are kept: the same call returns them, and one that wants more goes on from them."""
     first = draws(call(ess=100, folder=tmp_path)[0]).copy()

@@ -82,6 +82,7 @@ def test_chains_that_are_apart_are_not_too_narrow(rng):
     assert least_variance_ratio(found) is None
 
 
+@pytest.mark.slow
 def test_cycles_that_begin_at_a_mode_and_are_short_are_warned_of(rng):
     """The eight steps of a sampling stage are a third of the time in which a chain forgets the mode."""
     x = rng.normal(size=(500, 2))
@@ -183,6 +184,7 @@ def of_sgld(step_size, kernel=None, **settings):
     return [str(one.message) for one in found]
 
 
+@pytest.mark.slow
 def test_steps_that_are_too_long_are_warned_of():
     """At half of the bound of stability, 2 / 1,000, variances are doubled; no R-hat shows it."""
     (line,) = of_sgld(1e-3)
@@ -193,6 +195,7 @@ def test_steps_that_are_too_long_are_warned_of():
     assert not any("too wide" in line for line in of_sgld(1e-4))
 
 
+@pytest.mark.slow
 def test_the_coldest_rung_of_a_ladder_is_judged():
     moves = mhrun.Unadjusted(mhrun.SGLD(), m=1000)
     ladder = mhrun.ReplicaExchange(moves, mhrun.Full(), mhrun.Metropolis(), rungs=2, every=50)

@@ -31,6 +31,7 @@ def of_a_rate(step_size, folder, **settings):
     return draws, width, [str(one.message) for one in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 4.0])
 def test_the_width_is_the_largest_standard_deviation(tmp_path, temperature):
     """At the mode, x = 0, both curvatures are 1."""
@@ -48,6 +49,7 @@ def test_draws_that_the_steep_side_throws_far_out_are_warned_of(tmp_path):
     assert not any("R-hat" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_what_has_no_scale_has_no_width(tmp_path):
     assert of_a_rate(0.1, tmp_path / "none", precondition="none", steps=200)[1] is None
     assert of_a_rate(0.1, tmp_path / "few", steps=20)[1] is None
