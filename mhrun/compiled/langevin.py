@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from mhrun.compiled.comparison import DecisionRecord, PairedBatch, comparison, noise_of
 from mhrun.compiled.loop_inputs import (
     Arguments,
     BlockLoop,
@@ -38,13 +39,10 @@ from mhrun.types import Controls, Evaluation, Record, State
 u64 = np.uint64
 
 
-class Settings(NamedTuple):
-    """The data that gradients and decisions are made on."""
+class LangevinSettings(NamedTuple):
+    """The data of the steps, and whether they begin a chain."""
 
-    mode: Any  # of the pairing: SHARED, STORED or FULL
-    m: Any
-    n: Any  # uint64
-    error_share: Any  # factor of S^2 / m in the variance of a minibatch mean; 0 for all data
+    batch: PairedBatch
     begins: Any  # whether the first step computes the gradient of the starting point, which is kept then
 
 
@@ -66,16 +64,6 @@ class LangevinControls(NamedTuple):
     scale: Any  # n / T
     prior_power: Any
     prior_weight: Any  # T prior_power: the factor of the log-prior's gradient
-
-
-class LangevinRecord(NamedTuple):
-    """The record of each step, (C, K, ...)."""
-
-    theta: Any
-    accepted: Any
-    log_ratio: Any
-    log_ratio_var: Any
-    diverging: Any
 
 
 class LangevinLoop(BlockLoop):
@@ -102,9 +90,7 @@ class LangevinLoop(BlockLoop):
             self._proposal.log_ratio,
             decision.decide,
             model.log_prior,
-            model.difference,
-            model.moments,
-            model.total,
+            piece_once(comparison, model.difference, model.moments, model.total),
             gradient_piece(model.gradient, model.prior_gradient),
             model.prior_gradient,
         )
@@ -133,7 +119,7 @@ class LangevinLoop(BlockLoop):
             weight = torch.ones_like(controls.temperature)
         return Arguments(
             stream=Stream.of(self._key, first_step),
-            settings=Settings(self.mode, self._m, u64(target.n), share, begins),
+            settings=LangevinSettings(PairedBatch(self.mode, self._m, u64(target.n), share), begins),
             chains=self._chains(point),
             schedule=LangevinControls(
                 controls.step_size.numpy(),
@@ -143,7 +129,7 @@ class LangevinLoop(BlockLoop):
                 weight.numpy(),
             ),
             args=(self._model.args, self._proposal.args, self._decision.args),
-            out=record_arrays(LangevinRecord, controls, point.theta.shape[1]),
+            out=record_arrays(DecisionRecord, controls, point.theta.shape[1]),
         )
 
     def _chains(self, point: Evaluation) -> LangevinChains:
@@ -210,16 +196,15 @@ def _loop(
     proposal_ratio: Piece,
     decide: Piece,
     log_prior: Piece,
-    difference: Piece,
-    moments: Piece,
-    total: Piece,
+    compare: Piece,
     posterior_gradient: Piece,
     prior_gradient: Piece,
 ) -> Piece:
     def loop(chains: Range, steps: Range, work: Any, arguments: Any) -> None:
         # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
         key, first_step = arguments.stream
-        mode, m, n, error_share, _ = arguments.settings
+        batch = arguments.settings.batch
+        mode, m, n, _ = batch
         theta, gradients, kept = arguments.chains
         step_size, noise_temperature, scale, prior_power, prior_weight = arguments.schedule
         model, proposal, rule = arguments.args
@@ -250,25 +235,13 @@ def _loop(
                     fill(index, m, n, draw, MINIBATCH, 0, work)
                 prior = log_prior(model, candidate)
                 posterior_gradient(model, index, m, n, weight, candidate, prior_grad, there)
-                mean, var = 0.0, 0.0
-                if mode == FULL:
-                    mean = total(model, candidate) / np.float64(n)
-                    gain, spread = mean - kept[c, 1], 0.0
-                elif mode == STORED:
-                    sum_1, sum_2 = moments(model, index, m, candidate)
-                    mean = sum_1 / m
-                    var = max(sum_2 - sum_1 * mean, 0.0) / (m - 1) if m > 1 else np.nan
-                    gain, spread = mean - kept[c, 1], var + kept[c, 2]
-                else:
-                    sum_1, sum_2 = difference(model, index, m, current, candidate)
-                    gain = sum_1 / m
-                    spread = max(sum_2 - sum_1 * gain, 0.0) / max(m - 1, 1)
+                gain, spread, mean, var = compare(
+                    model, batch, index, current, candidate, kept[c, 1], kept[c, 2]
+                )
                 offset = prior_power[k, c] * (prior - kept[c, 0])
                 offset += proposal_ratio(proposal, current, candidate, here, there, controls)
                 log_ratio = offset + scale[k, c] * gain
-                # All data have no error; a minibatch of one datum has no variance estimate.
-                error = spread / m * error_share if m > 1 else np.nan
-                noise = scale[k, c] ** 2 * error if error_share > 0 else 0.0
+                noise = noise_of(spread, batch, scale[k, c])
                 accept = decide(rule, log_ratio, noise, m, draw)
                 if accept:
                     kept[c, 0], kept[c, 1], kept[c, 2] = prior, mean, var

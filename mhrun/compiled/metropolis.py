@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from mhrun.compiled.comparison import DecisionRecord, PairedBatch, comparison, noise_of
 from mhrun.compiled.growing import GrowingLoop
 from mhrun.compiled.langevin import LangevinLoop
 from mhrun.compiled.loop import Loop, register
@@ -26,7 +27,6 @@ from mhrun.kernels import MetropolisHastings
 from mhrun.native import (
     FULL,
     SHARED,
-    STORED,
     Draw,
     NativeDecision,
     NativeModel,
@@ -45,30 +45,11 @@ from mhrun.types import Controls, Evaluation, Record, State
 u64 = np.uint64
 
 
-class PairedBatch(NamedTuple):
-    """The data that a decision is made on."""
-
-    mode: Any  # of the pairing: SHARED, STORED or FULL
-    m: Any
-    n: Any  # uint64
-    error_share: Any  # factor of S^2 / m in the variance of a minibatch mean; 0 for all data
-
-
 class MetropolisChains(NamedTuple):
     """The state of the chains, changed in place."""
 
     theta: Any  # (C, D)
     kept: Any  # (C, 3): log prior, and the mean and variance of the log-likelihood that the pairing keeps
-
-
-class MetropolisRecord(NamedTuple):
-    """The record of each step, (C, K, ...)."""
-
-    theta: Any
-    accepted: Any
-    log_ratio: Any
-    log_ratio_var: Any
-    diverging: Any
 
 
 class MetropolisLoop(BlockLoop):
@@ -96,9 +77,7 @@ class MetropolisLoop(BlockLoop):
             proposal.log_ratio,
             decision.decide,
             model.log_prior,
-            model.difference,
-            model.moments,
-            model.total,
+            piece_once(comparison, model.difference, model.moments, model.total),
         )
         work = Workspaces(target.n, self.largest, replacement=target.replacement)
         super().__init__(piece_once(_loop, *pieces), target, key, threads, work=work)
@@ -127,7 +106,7 @@ class MetropolisLoop(BlockLoop):
             chains=MetropolisChains(theta, kept),
             schedule=ControlArrays.of(controls, self._target),
             args=(self._model.args, self._proposal.args, self._decision.args),
-            out=record_arrays(MetropolisRecord, controls, theta.shape[1]),
+            out=record_arrays(DecisionRecord, controls, theta.shape[1]),
         )
 
     def finish(self, arguments: Arguments) -> tuple[State, Record]:
@@ -148,19 +127,13 @@ class MetropolisLoop(BlockLoop):
 
 
 def _loop(
-    fill: Piece,
-    propose: Piece,
-    proposal_ratio: Piece,
-    decide: Piece,
-    log_prior: Piece,
-    difference: Piece,
-    moments: Piece,
-    total: Piece,
+    fill: Piece, propose: Piece, proposal_ratio: Piece, decide: Piece, log_prior: Piece, compare: Piece
 ) -> Piece:
     def loop(chains: Range, steps: Range, work: Any, arguments: Any) -> None:
         # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
         key, first_step = arguments.stream
-        mode, m, n, error_share = arguments.settings
+        batch = arguments.settings
+        mode, m, n, _ = batch
         theta, kept = arguments.chains
         step_size, noise_temperature, scale, prior_power = arguments.schedule
         model, proposal, rule = arguments.args
@@ -177,27 +150,15 @@ def _loop(
                 controls = StepControls(step_size[k, c], noise_temperature[k, c])
                 propose(proposal, current, controls, draw, candidate)
                 prior = log_prior(model, candidate)
-                mean, var = 0.0, 0.0
-                if mode == FULL:  # full: the current point's mean is kept
-                    mean = total(model, candidate) / np.float64(n)
-                    gain, spread = mean - kept[c, 1], 0.0
-                else:
+                if mode != FULL:
                     fill(index, m, n, draw, MINIBATCH, 0, work)
-                    if mode == STORED:  # stored: each point has its own minibatch
-                        sum_1, sum_2 = moments(model, index, m, candidate)
-                        mean = sum_1 / m
-                        var = max(sum_2 - sum_1 * mean, 0.0) / (m - 1) if m > 1 else np.nan
-                        gain, spread = mean - kept[c, 1], var + kept[c, 2]
-                    else:  # shared: both points use this one
-                        sum_1, sum_2 = difference(model, index, m, current, candidate)
-                        gain = sum_1 / m
-                        spread = max(sum_2 - sum_1 * gain, 0.0) / max(m - 1, 1)
+                gain, spread, mean, var = compare(
+                    model, batch, index, current, candidate, kept[c, 1], kept[c, 2]
+                )
                 offset = prior_power[k, c] * (prior - kept[c, 0])
                 offset += proposal_ratio(proposal, current, candidate)
                 log_ratio = offset + scale[k, c] * gain
-                # All data have no error; a minibatch of one datum has no variance estimate.
-                error = spread / m * error_share if m > 1 else np.nan
-                noise = scale[k, c] ** 2 * error if error_share > 0 else 0.0
+                noise = noise_of(spread, batch, scale[k, c])
                 accept = decide(rule, log_ratio, noise, m, draw)
                 if accept:
                     kept[c, 0], kept[c, 1], kept[c, 2] = prior, mean, var

@@ -106,7 +106,7 @@ def test_home_folders_are_found(monkeypatch, tmp_path):
     ],
 )
 def test_a_name_that_is_too_long_is_a_mistake(capsys, line):
-    """Python's Path raises the error of the operating system even where it is asked whether there is such a file."""
+    """`Path.is_file` raises an error for such a name, where other names that do not exist give False."""
     assert main.run(line.format("y" * 300).split()) == main.MISTAKE
     message = capsys.readouterr().err
     assert "File name too long; choose a shorter name." in message

@@ -1,0 +1,68 @@
+"""What the compiled loops of Metropolis-Hastings share: the data of a decision, its record, and its log-ratio."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mhrun.native import FULL, STORED, Piece, piece
+
+
+class PairedBatch(NamedTuple):
+    """The data that a decision is made on."""
+
+    mode: Any  # of the pairing: SHARED, STORED or FULL
+    m: Any
+    n: Any  # uint64
+    error_share: Any  # factor of S^2 / m in the variance of a minibatch mean; 0 for all data
+
+
+class DecisionRecord(NamedTuple):
+    """The record of each step, (C, K, ...)."""
+
+    theta: Any
+    accepted: Any
+    log_ratio: Any
+    log_ratio_var: Any
+    diverging: Any
+
+
+def comparison(difference: Piece, moments: Piece, total: Piece) -> Piece:
+    """Return the piece that compares the log-likelihoods of two points, made of the pieces of a model.
+
+    It is ``(args, batch: PairedBatch, index, current, candidate, mean_kept, var_kept) -> gain, spread, mean, var``: the
+    mean difference, its variance over data, and the mean and variance of the candidate, which pairings other than the
+    shared one keep.
+    """
+
+    @piece
+    def compare(
+        args: Any, batch: Any, index: Any, current: Any, candidate: Any, mean_kept: Any, var_kept: Any
+    ) -> Any:
+        mode, m = batch.mode, batch.m
+        gain, spread, mean, var = 0.0, 0.0, 0.0, 0.0
+        if mode == FULL:  # the current point's mean is kept
+            mean = total(args, candidate) / np.float64(batch.n)
+            gain = mean - mean_kept
+        elif mode == STORED:  # each point has its own minibatch
+            sum_1, sum_2 = moments(args, index, m, candidate)
+            mean = sum_1 / m
+            var = max(sum_2 - sum_1 * mean, 0.0) / (m - 1) if m > 1 else np.nan
+            gain, spread = mean - mean_kept, var + var_kept
+        else:  # both points use this one
+            sum_1, sum_2 = difference(args, index, m, current, candidate)
+            gain = sum_1 / m
+            spread = max(sum_2 - sum_1 * gain, 0.0) / max(m - 1, 1)
+        return gain, spread, mean, var
+
+    return compare
+
+
+@piece
+def noise_of(spread: Any, batch: Any, scale: Any) -> Any:
+    """Return the variance of a log-ratio over minibatches; `scale` is n / T."""
+    # All data have no error; a minibatch of one datum has no variance estimate.
+    if batch.error_share <= 0:
+        return 0.0
+    return scale * scale * (spread / batch.m * batch.error_share) if batch.m > 1 else np.nan
