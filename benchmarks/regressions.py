@@ -30,6 +30,8 @@ CHAINS, ROUNDS, CLASSES = 4, 3, 3
 SECONDS = 0.5  # of a round, at least
 MANY = 1 << 30  # steps
 MINT_LANGEVIN, MALA = "MINT, Langevin, m = 1,000", "MALA"
+LEAPFROG_STEPS = 10
+HMC = f"HMC, {LEAPFROG_STEPS} leapfrog steps"
 
 
 def data_and_models(n: int, dim: int) -> dict[str, tuple[Model, Dataset]]:
@@ -65,12 +67,20 @@ def langevin(pairing: Pairing) -> Kernel:
     return mhrun.MetropolisHastings(mhrun.LangevinProposal(), pairing, mhrun.Metropolis())
 
 
+def trajectories() -> Kernel:
+    """Return Hamiltonian Monte Carlo on all data."""
+    return mhrun.MetropolisHastings(
+        mhrun.HamiltonianProposal(LEAPFROG_STEPS), mhrun.Full(), mhrun.Metropolis()
+    )
+
+
 # Of each: its kernel and its surrogate, and whether it is at T = n / 100, where minibatches suffice, or at T = 1.
 METHODS: dict[str, tuple[Callable[[], Kernel], str, bool]] = {
     "MINT, m = 1,000": (lambda: walk(mhrun.Shared(1000), mhrun.Metropolis()), "none", True),
     "MHminibatch": (lambda: walk(mhrun.Growing(), mhrun.MHMinibatch(100)), "none", True),
     MINT_LANGEVIN: (lambda: langevin(mhrun.Shared(1000)), "none", True),
     MALA: (lambda: langevin(mhrun.Full()), "none", False),
+    HMC: (trajectories, "none", False),
     "SMH-2": (lambda: walk(mhrun.Thinned(), mhrun.SMH()), "taylor2", False),
     "zig-zag": (mhrun.ZigZag, "taylor2", False),
     "FlyMC": (lambda: mhrun.Firefly(mhrun.RandomWalk()), "lower_bound", False),

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from mhrun.compiled.comparison import DecisionRecord, PairedBatch, comparison, noise_of
+from mhrun.compiled.gradient_moves import GradientLoop
 from mhrun.compiled.growing import GrowingLoop
-from mhrun.compiled.langevin import LangevinLoop
 from mhrun.compiled.loop import Loop, register
 from mhrun.compiled.loop_inputs import (
     Arguments,
@@ -180,7 +180,7 @@ def metropolis_loop(kernel: MetropolisHastings, target: Target, key: int, thread
         return ThinnedLoop.of(kernel, target, key, threads)
     if kernel.rule.wants_terms:
         return GrowingLoop.of(kernel, target, key, threads)
-    loop = LangevinLoop if kernel.proposal.gradients else MetropolisLoop
+    loop = GradientLoop if kernel.proposal.gradients else MetropolisLoop
     return loop.of(kernel, target, key, threads)
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
 from mhrun.kernels import MetropolisHastings
+from mhrun.kernels.metropolis_hastings import DIVERGED
 from mhrun.native import (
     NativeDecision,
     NativeGradientProposal,
     NativePairing,
     NativeProposal,
+    NativeTrajectory,
     Piece,
     native_form,
     piece,
@@ -26,10 +30,22 @@ class Forms(NamedTuple):
     pairing: NativePairing
 
 
+class GradientMove(NamedTuple):
+    """A move along gradients: of a trajectory, or of one gradient, which needs no momenta."""
+
+    args: tuple[Any, ...]
+    # See `mhrun.native.forms.NativeTrajectory`
+    follower: Callable[[Piece], Piece]
+    # (args, origin, candidate, grad, grad at the candidate, first, last, step size, controls) -> log-ratio
+    log_ratio: Piece
+    between: int = 0
+    lost: float = -math.inf  # log-ratio below which it diverges
+
+
 class GradientForms(NamedTuple):
     """What moves the chains along gradients, and scores them."""
 
-    proposal: NativeGradientProposal
+    move: GradientMove
     pairing: NativePairing
 
 
@@ -44,13 +60,78 @@ def forms_of(kernel: MetropolisHastings) -> Forms | None:
 def gradient_forms_of(kernel: MetropolisHastings) -> GradientForms | None:
     """Return those of a kernel whose proposal has gradients; None if one of them has none."""
     proposal, pairing = _proposal(kernel), _pairing(kernel)
-    if pairing is None or not isinstance(proposal, NativeGradientProposal):
+    if pairing is None or proposal is None or isinstance(proposal, NativeProposal):
         return None
-    return GradientForms(proposal, pairing)
+    if isinstance(proposal, NativeTrajectory):
+        args, follower, log_ratio, between = proposal
+        return GradientForms(GradientMove(args, follower, _end_only(log_ratio), between, -DIVERGED), pairing)
+    args, propose, log_ratio = proposal
+    return GradientForms(GradientMove(args, _without_trajectory(propose), _ends_only(log_ratio)), pairing)
 
 
-def _proposal(kernel: MetropolisHastings) -> NativeProposal | NativeGradientProposal | None:
-    form = native_form(kernel.proposal, "native", "sample", "log_density", "log_density_ratio")
+@cache
+def _without_trajectory(propose: Piece) -> Callable[[Piece], Piece]:
+    @piece
+    def follow(
+        args: Any,
+        data: Any,
+        origin: Any,
+        grad: Any,
+        controls: Any,
+        draw: Any,
+        out: Any,
+        first: Any,
+        last: Any,
+    ) -> Any:
+        propose(args, origin, grad, controls, draw, out)
+        return controls.step_size
+
+    return lambda gradient: follow
+
+
+@cache
+def _ends_only(log_ratio: Piece) -> Piece:
+    @piece
+    def ratio(
+        args: Any,
+        origin: Any,
+        candidate: Any,
+        here: Any,
+        there: Any,
+        first: Any,
+        last: Any,
+        size: Any,
+        controls: Any,
+    ) -> Any:
+        return log_ratio(args, origin, candidate, here, there, controls)
+
+    return ratio
+
+
+@cache
+def _end_only(log_ratio: Piece) -> Piece:
+    @piece
+    def ratio(
+        args: Any,
+        origin: Any,
+        candidate: Any,
+        here: Any,
+        there: Any,
+        first: Any,
+        last: Any,
+        size: Any,
+        controls: Any,
+    ) -> Any:
+        return log_ratio(args, first, last, there, size, controls)
+
+    return ratio
+
+
+def _proposal(
+    kernel: MetropolisHastings,
+) -> NativeProposal | NativeGradientProposal | NativeTrajectory | None:
+    plain = ("sample", "log_density", "log_density_ratio", "follow", "log_ratio")
+    form = native_form(kernel.proposal, "native", *plain)
     return None if form is None else form()
 
 

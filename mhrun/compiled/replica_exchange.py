@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from mhrun.compiled.langevin import LangevinLoop
+from mhrun.compiled.gradient_moves import GradientLoop
 from mhrun.compiled.loop import Loop, built_loop, register
 from mhrun.compiled.loop_inputs import Arguments, BlockLoop, Range, Stream
 from mhrun.compiled.metropolis import MetropolisLoop
@@ -47,7 +47,7 @@ def exchange_loop(kernel: ReplicaExchange, target: Target, key: int, threads: in
     scoring: NativePairing | None = form() if form is not None else None
     decision = decision_of(kernel.rule)
     if (
-        isinstance(inner, MetropolisLoop | LangevinLoop | UnadjustedLoop)
+        isinstance(inner, MetropolisLoop | GradientLoop | UnadjustedLoop)
         and scoring is not None
         and decision is not None
     ):
@@ -104,7 +104,7 @@ class ExchangeLoop(BlockLoop):
     def __init__(
         self,
         kernel: ReplicaExchange,
-        inner: MetropolisLoop | LangevinLoop | UnadjustedLoop,
+        inner: MetropolisLoop | GradientLoop | UnadjustedLoop,
         model: NativeModel,
         scoring: NativePairing,
         decision: NativeDecision,

@@ -30,7 +30,7 @@ from mhrun.target import Target
 from mhrun.types import Contest, Controls, Evaluation, Info, State, Trajectory, Verdict, choose
 from mhrun.types.scale import Scale
 
-_DIVERGED = 1000.0  # loss of a trajectory's log-ratio above which it is said to diverge, as in Stan
+DIVERGED = 1000.0  # loss of a trajectory's log-ratio above which it is said to diverge, as in Stan
 
 
 def decision(rule: Rule, contest: Contest, draws: Draws) -> Verdict:
@@ -218,8 +218,8 @@ class MetropolisHastings(Kernel):
         return between / (between + ends)
 
     def rounds(self, target: Target) -> int:
-        """Return those of the pairing."""
-        return self.pairing.rounds
+        """Return those of the pairing, and one for each gradient between the ends of a trajectory."""
+        return self.pairing.rounds + self.proposal.leapfrog_steps - 1
 
     def reads(self, target: Target) -> int:
         """Return the data of the pairing, and those of the gradients along a trajectory."""
@@ -263,7 +263,7 @@ class MetropolisHastings(Kernel):
         # Diverging if a NaN caused the rejection; a log-ratio of -infinity is a valid rejection.
         diverging = verdict.log_ratio.isnan()
         if path is not None:  # a trajectory that is unstable where it leads
-            lost = verdict.log_ratio < -_DIVERGED
+            lost = verdict.log_ratio < -DIVERGED
             # A test that reads data one by one rejects with -infinity, whatever is lost.
             if difference is None:
                 lost &= verdict.log_ratio.isfinite()

@@ -7,14 +7,22 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from mhrun.native import NativeDynamics, NativeGradientProposal, NativeProposal, native_form
+from mhrun.native import (
+    NativeDynamics,
+    NativeGradientProposal,
+    NativeProposal,
+    NativeTrajectory,
+    native_form,
+)
 from mhrun.native.forms import symmetric
 from mhrun.native.scaling import (
+    scaled_follower,
     scaled_gradient_proposal,
     scaled_gradient_ratio,
     scaled_move,
     scaled_proposal,
     scaled_ratio,
+    scaled_trajectory_ratio,
 )
 from mhrun.parts import Dynamics, Proposal, TrajectoryProposal
 from mhrun.proposals.reversible_langevin import ReversibleLangevinProposal
@@ -76,7 +84,7 @@ class PreconditionedProposal(Proposal):
         """Return the log-ratio (C,) of the densities in scaled coordinates, or None for a symmetric q."""
         return self.proposal.log_density_ratio(self._scaled(origin), self._scaled(candidate), controls)
 
-    def native(self) -> NativeProposal | NativeGradientProposal | None:
+    def native(self) -> NativeProposal | NativeGradientProposal | NativeTrajectory | None:
         """Return the pieces of a compiled loop, or None if the proposal has none."""
         form = native_form(self.proposal, "native", "sample", "log_density", "log_density_ratio")
         base: NativeProposal | NativeGradientProposal | None = form() if form is not None else None
@@ -139,6 +147,19 @@ class PreconditionedTrajectory(PreconditionedProposal, TrajectoryProposal):
     def log_ratio(self, trajectory: Trajectory, candidate: Evaluation, controls: Controls) -> Tensor:
         """Return the log-ratio (C,) of the momenta's densities."""
         return self.proposal.log_ratio(trajectory, self._scaled(candidate), controls)
+
+    def native(self) -> NativeTrajectory | None:
+        """Return the pieces of a compiled loop, or None if the proposal has none."""
+        form = native_form(self.proposal, "native", "follow", "log_ratio")
+        base: NativeTrajectory | None = form() if form is not None else None
+        if base is None:
+            return None
+        dense = self.scale.dense
+        return base._replace(
+            args=self.scale.native(base.args),
+            follower=scaled_follower(base.follower, dense),
+            log_ratio=scaled_trajectory_ratio(base.log_ratio, dense),
+        )
 
 
 def class_name(dynamics: Dynamics) -> str:

@@ -50,8 +50,8 @@ def prior_gradient(args: Any, theta: Any, out: Any) -> None:
         out[d] = -args[4] * theta[d]
 
 
-# Four rows at a time, so that each weight is loaded once for four rows. There are separate loops for one point and for
-# two, written out so that the compiler keeps the sums in registers.
+# Four rows at a time, so that each weight is loaded, and each sum stored, once for four rows. There are separate loops
+# for one point and for two, written out so that the compiler keeps the sums in registers.
 
 
 @piece
@@ -101,6 +101,21 @@ def product_pairs(x: Any, index: Any, m: Any, v: Any, w: Any, zero: Any, out: An
             a += v[k] * p[k]
             e += w[k] * p[k]
         out[j], other[j] = a, e
+
+
+@piece
+def add_rows(x: Any, index: Any, m: Any, factors: Any, out: Any) -> None:
+    """Add factors[j] x[index[j]] to out (D,), for j < m."""
+    fours = m // 4 * 4
+    for j in range(0, fours, 4):
+        p, q, r, s = x[index[j]], x[index[j + 1]], x[index[j + 2]], x[index[j + 3]]
+        a, b, c, d = factors[j], factors[j + 1], factors[j + 2], factors[j + 3]
+        for k in range(len(out)):
+            out[k] += (a * p[k] + b * q[k]) + (c * r[k] + d * s[k])
+    for j in range(fours, m):
+        p, a = x[index[j]], factors[j]
+        for k in range(len(out)):
+            out[k] += a * p[k]
 
 
 def difference_of(terms: Piece) -> Piece:

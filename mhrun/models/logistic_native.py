@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mhrun.models.linear_native import (
+    add_rows,
     difference_of,
     full_pass_stats_of,
     log_prior,
@@ -21,7 +22,6 @@ from mhrun.native.compiler import piece_once
 from mhrun.native.maths import exp_negative_64, log1p_unit_64
 
 _TILE = 256  # rows at a time
-_FLUSH = 256  # gradients summed in the precision of the data before being added to the float64 sum
 
 
 def pieces(x: npt.NDArray[Any], y: npt.NDArray[Any], scale: float, precision: float) -> NativeModel:
@@ -68,20 +68,6 @@ def rounded(theta: Any, scale: Any, zero: Any) -> Any:
 
 
 @piece
-def _read(x: Any, i: Any, row: Any) -> None:
-    for d in range(len(row)):
-        row[d] = x[i, d]
-
-
-@piece
-def _product(weights: Any, row: Any, zero: Any) -> Any:
-    total = zero[0]
-    for d in range(len(row)):
-        total += weights[d] * row[d]
-    return np.float64(total)
-
-
-@piece
 def _terms(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any) -> None:
     x, y, zero, scale = args[0], args[1], args[2], args[3]
     origin_weights, candidate_weights = rounded(origin, scale, zero), rounded(candidate, scale, zero)
@@ -118,19 +104,20 @@ log_lik_of_all = piece_once(total_of, _moments)
 def _gradient(args: Any, index: Any, m: Any, theta: Any, out: Any) -> None:
     x, y, zero, scale = args[0], args[1], args[2], args[3]
     weights = rounded(theta, scale, zero)
-    row, part, grad = np.empty_like(weights), np.zeros_like(weights), np.zeros_like(zero)
+    values, factors, part = np.empty(_TILE), np.empty(_TILE, zero.dtype), np.empty_like(weights)
     for d in range(len(out)):
         out[d] = 0.0
-    for j in range(m):
-        _read(x, index[j], row)
-        sign = np.float64(y[index[j]])
-        z = sign * _product(weights, row, zero)
-        e = exp_negative_64(-abs(z))
-        grad[0] = sign * scale * (e if z > 0 else 1.0) / (1.0 + e)  # of log-sigmoid: sigmoid(-z)
-        factor = grad[0]
+    for start in range(0, m, _TILE):
+        size = min(_TILE, m - start)
+        rows = index[start:]
+        products(x, rows, size, weights, zero, values)
+        for j in range(size):
+            sign = np.float64(y[rows[j]])
+            z = sign * values[j]
+            e = exp_negative_64(-abs(z))
+            factors[j] = sign * scale * (e if z > 0 else 1.0) / (1.0 + e)  # of log-sigmoid: sigmoid(-z)
         for d in range(len(out)):
-            part[d] += factor * row[d]
-        if j % _FLUSH == _FLUSH - 1 or j == m - 1:
-            for d in range(len(out)):
-                out[d] += part[d]
-                part[d] = zero[0]
+            part[d] = zero[0]
+        add_rows(x, rows, size, factors, part)
+        for d in range(len(out)):  # in float64; those of a tile are in the precision of the data
+            out[d] += part[d]

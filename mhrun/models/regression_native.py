@@ -14,6 +14,7 @@ import numpy as np
 
 from mhrun.array_types import Array
 from mhrun.models.linear_native import (
+    add_rows,
     bound_slope,
     bound_width,
     difference_of,
@@ -176,12 +177,11 @@ def _gradient(derivatives: Piece) -> Piece:
             out[d] = 0.0
         for start in range(0, m, _TILE):
             size = min(_TILE, m - start)
-            products(x, index[start:], size, theta, zero, eta)
+            rows = index[start:]
+            products(x, rows, size, theta, zero, eta)
             for j in range(size):
-                i = index[start + j]
-                first, _ = derivatives(known, settings, i, eta[j])
-                for d in range(len(out)):
-                    out[d] += first * x[i, d]
+                eta[j], _ = derivatives(known, settings, rows[j], eta[j])
+            add_rows(x, rows, size, eta, out)
 
     return gradient
 

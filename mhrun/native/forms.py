@@ -200,6 +200,22 @@ class NativeGradientProposal(NamedTuple):
     log_ratio: Piece
 
 
+class NativeTrajectory(NamedTuple):
+    """The pieces of a proposal that follows a trajectory.
+
+    `follower` makes the piece that follows it from the piece ``gradient(data, theta (D,), out (D,))`` of the log
+    posterior, whose `data` it passes on: ``(args, data, origin (D,), grad, controls: StepControls, draw: Draw, out,
+    first, last) -> step size of this trajectory``. It fills `out` with the end, `first` with the first momentum and
+    `last` with the last one, which the gradient at the end has not moved yet, all (D,).
+    """
+
+    args: tuple[Any, ...]
+    follower: Callable[[Piece], Piece]
+    # (args, first, last, grad at the candidate, step size, controls) -> log-ratio of the momenta's densities
+    log_ratio: Piece
+    between: int  # gradients between the ends
+
+
 class NativeDynamics(NamedTuple):
     """A dynamics' piece, which moves a chain in place.
 

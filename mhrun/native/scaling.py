@@ -6,12 +6,13 @@ wrapped part, once for each.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from mhrun.native.compiler import Piece, piece
+from mhrun.native.compiler import Piece, piece, piece_once
 
 
 @piece
@@ -117,6 +118,64 @@ def scaled_gradient_ratio(inner: Piece, dense: bool) -> Piece:
         pull(args, here, grad_1)
         pull(args, there, grad_2)
         return inner(args[3], first, second, grad_1, grad_2, controls)
+
+    return piece(log_ratio)
+
+
+@cache
+def scaled_follower(inner: Callable[[Piece], Piece], dense: bool) -> Callable[[Piece], Piece]:
+    """Return the `follower` of a trajectory, whose momenta are those of phi."""
+
+    def follower(gradient: Piece) -> Piece:
+        return piece_once(scaled, gradient)
+
+    def scaled(gradient: Piece) -> Piece:
+        to_phi, to_theta = (_to_phi_dense, _to_theta_dense) if dense else (_to_phi, _to_theta)
+        pull = _pull_dense if dense else _pull
+
+        @piece
+        def pulled(data: Any, phi: Any, out: Any) -> None:
+            args, theta, grad, of_theta = data
+            to_theta(args, phi, theta)
+            gradient(of_theta, theta, grad)
+            pull(args, grad, out)
+
+        inner_follow = inner(pulled)
+
+        def follow(
+            args: Any,
+            data: Any,
+            origin: Any,
+            grad: Any,
+            controls: Any,
+            draw: Any,
+            out: Any,
+            first: Any,
+            last: Any,
+        ) -> Any:
+            phi, here, end = np.empty_like(origin), np.empty_like(origin), np.empty_like(origin)
+            theta, there = np.empty_like(origin), np.empty_like(origin)
+            to_phi(args, origin, phi)
+            pull(args, grad, here)
+            around = (args, theta, there, data)
+            size = inner_follow(args[3], around, phi, here, controls, draw, end, first, last)
+            to_theta(args, end, out)
+            return size
+
+        return follow
+
+    return follower
+
+
+@cache
+def scaled_trajectory_ratio(inner: Piece, dense: bool) -> Piece:
+    """Return the piece ``log_ratio`` of a trajectory, whose momenta are those of phi."""
+    pull = _pull_dense if dense else _pull
+
+    def log_ratio(args: Any, first: Any, last: Any, grad: Any, size: Any, controls: Any) -> Any:
+        pulled = np.empty_like(grad)
+        pull(args, grad, pulled)
+        return inner(args[3], first, last, pulled, size, controls)
 
     return piece(log_ratio)
 

@@ -10,7 +10,7 @@ from typing import Self
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.native import NativeGradientProposal, NativeProposal
+from mhrun.native import NativeGradientProposal, NativeProposal, NativeTrajectory
 from mhrun.random import Draws
 from mhrun.types import Controls, Evaluation, Trajectory
 
@@ -64,8 +64,11 @@ class Proposal(ABC):
         assert backward is not None
         return backward - forward
 
-    def native(self) -> NativeProposal | NativeGradientProposal | None:
-        """Return the pieces of a compiled loop, or None. Those of a proposal with gradients are of the latter kind."""
+    def native(self) -> NativeProposal | NativeGradientProposal | NativeTrajectory | None:
+        """Return the pieces of a compiled loop, or None.
+
+        Those of a proposal with gradients are of the second kind, and those of a trajectory of the third.
+        """
         return None
 
 

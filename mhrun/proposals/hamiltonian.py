@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.native import NativeTrajectory, Piece, piece, piece_once
+from mhrun.native.philox import PROPOSAL, USE, fill_normals, uniform
 from mhrun.numbers import whole_number
 from mhrun.parts import AUTO, TrajectoryProposal
 from mhrun.random import Draws, Purpose
@@ -88,3 +93,64 @@ class HamiltonianProposal(TrajectoryProposal):
         last = trajectory.last + half * candidate.grad
         gain = trajectory.first.double().square().sum(-1) - last.double().square().sum(-1)
         return gain / (2 * controls.noise_temperature.double())
+
+    def native(self) -> NativeTrajectory:
+        """Return the pieces of a compiled loop."""
+        args = (self.leapfrog_steps, self.jitter)
+        return NativeTrajectory(args, _follower, _log_ratio, self.leapfrog_steps - 1)
+
+
+def _follower(gradient: Piece) -> Piece:
+    return piece_once(_following, gradient)
+
+
+def _following(gradient: Piece) -> Piece:
+    def follow(
+        args: Any,
+        data: Any,
+        origin: Any,
+        grad: Any,
+        controls: Any,
+        draw: Any,
+        out: Any,
+        first: Any,
+        last: Any,
+    ) -> Any:
+        leapfrog_steps, jitter = args
+        dim, size = len(origin), controls.step_size
+        if jitter > 0:
+            size *= 1 + jitter * (2 * uniform(PROPOSAL + USE, draw) - 1)
+        fill_normals(first, PROPOSAL, draw)
+        spread = np.sqrt(controls.noise_temperature)
+        for d in range(dim):
+            first[d] *= spread
+            last[d] = first[d] + 0.5 * size * grad[d]
+            out[d] = origin[d]
+        there = np.empty_like(origin)  # the next point, then the gradient at it
+        for k in range(leapfrog_steps):
+            finite = True
+            for d in range(dim):
+                there[d] = out[d] + size * last[d]
+                finite = finite and math.isfinite(there[d])
+            if not finite:
+                for d in range(dim):
+                    last[d] = np.nan
+                break
+            for d in range(dim):
+                out[d] = there[d]
+            if k < leapfrog_steps - 1:
+                gradient(data, out, there)
+                for d in range(dim):
+                    last[d] += size * there[d]
+        return size
+
+    return follow
+
+
+@piece
+def _log_ratio(args: Any, first: Any, last: Any, grad: Any, size: Any, controls: Any) -> Any:
+    gain = 0.0
+    for d in range(len(first)):
+        end = last[d] + 0.5 * size * grad[d]
+        gain += first[d] * first[d] - end * end
+    return gain / (2 * controls.noise_temperature)

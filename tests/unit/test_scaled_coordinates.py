@@ -52,6 +52,11 @@ def test_a_scaled_part_forwards_all_that_a_part_may_override(wrapper, base):
 
 
 CORRELATED = GaussianMixture([[0.0, 0.0]], 1.0)
+GRADIENT_MOVES = {
+    "Langevin": mhrun.LangevinProposal(),
+    "reversible Langevin": mhrun.ReversibleLangevinProposal(beta=1.5),
+    "trajectories": mhrun.HamiltonianProposal(3),
+}
 
 
 @pytest.mark.parametrize(
@@ -62,14 +67,21 @@ CORRELATED = GaussianMixture([[0.0, 0.0]], 1.0)
         pytest.param(
             full(CrankNicolson()), False, False, id="Crank-Nicolson, diagonal", marks=pytest.mark.slow
         ),
-        pytest.param(full(CrankNicolson()), True, True, id="Crank-Nicolson, dense"),
+        pytest.param(full(CrankNicolson()), True, True, id="Crank-Nicolson, dense", marks=pytest.mark.slow),
         pytest.param(
             mhrun.Unadjusted(mhrun.SGHMC(), m=1), False, True, id="SGHMC, diagonal", marks=pytest.mark.slow
         ),
         pytest.param(mhrun.Unadjusted(mhrun.SGHMC(), m=1), True, False, id="SGHMC, dense"),
+        *(
+            pytest.param(full(proposal), dense, False, id=f"{name}, {'dense' if dense else 'diagonal'}")
+            for name, proposal in GRADIENT_MOVES.items()
+            for dense in (False, True)
+        ),
+        pytest.param(
+            full(mhrun.HamiltonianProposal(3)), True, True, id="machine code", marks=pytest.mark.slow
+        ),
     ],
 )
-@pytest.mark.slow
 def test_compiled_and_torch_steps_agree_in_scaled_coordinates(request, kernel, dense, in_machine_code):
     """Each scale and each kind of kernel once in machine code, and all pairs as plain Python."""
     if not in_machine_code:

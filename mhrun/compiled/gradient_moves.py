@@ -1,4 +1,4 @@
-"""The Metropolis-Hastings step of a proposal with gradients as one compiled loop over chains and steps."""
+"""The Metropolis-Hastings step of a proposal with gradients, or of a trajectory, as one compiled loop."""
 
 from __future__ import annotations
 
@@ -39,14 +39,15 @@ from mhrun.types import Controls, Evaluation, Record, State
 u64 = np.uint64
 
 
-class LangevinSettings(NamedTuple):
+class GradientSettings(NamedTuple):
     """The data of the steps, and whether they begin a chain."""
 
     batch: PairedBatch
     begins: Any  # whether the first step computes the gradient of the starting point, which is kept then
+    lost: Any  # log-ratio below which a move diverges
 
 
-class LangevinChains(NamedTuple):
+class GradientChains(NamedTuple):
     """The state of the chains, changed in place."""
 
     theta: Any  # (C, D)
@@ -56,7 +57,7 @@ class LangevinChains(NamedTuple):
     kept: Any
 
 
-class LangevinControls(NamedTuple):
+class GradientControls(NamedTuple):
     """The controls of a block, (K, C) each."""
 
     step_size: Any
@@ -66,7 +67,18 @@ class LangevinControls(NamedTuple):
     prior_weight: Any  # T prior_power: the factor of the log-prior's gradient
 
 
-class LangevinLoop(BlockLoop):
+class GradientData(NamedTuple):
+    """What the gradients of a trajectory are computed of."""
+
+    args: Any  # of the model
+    index: Any
+    m: Any
+    n: Any
+    prior_weight: Any
+    prior: Any  # (D,), overwritten
+
+
+class GradientLoop(BlockLoop):
     """See `MetropolisHastings`: the same step and the same random numbers, compiled, for proposals with gradients."""
 
     def __init__(
@@ -79,26 +91,27 @@ class LangevinLoop(BlockLoop):
         threads: int,
     ) -> None:
         self._model = model
-        self._proposal = forms.proposal
+        self._move = forms.move
         self._decision = decision
         self.mode = forms.pairing.mode
         self._m = target.n if forms.pairing.m is None else forms.pairing.m
         self.largest = 0 if self.mode == FULL else self._m  # minibatch
+        gradient = gradient_piece(model.gradient, model.prior_gradient)
         pieces = (
             filler(target.n, replacement=target.replacement),
-            self._proposal.propose,
-            self._proposal.log_ratio,
+            forms.move.follower(piece_once(_on_data, gradient)),
+            forms.move.log_ratio,
             decision.decide,
             model.log_prior,
             piece_once(comparison, model.difference, model.moments, model.total),
-            gradient_piece(model.gradient, model.prior_gradient),
+            gradient,
             model.prior_gradient,
         )
         work = Workspaces(target.n, self.largest, replacement=target.replacement)
         super().__init__(piece_once(_loop, *pieces), target, key, threads, work=work)
 
     @classmethod
-    def of(cls, kernel: MetropolisHastings, target: Target, key: int, threads: int) -> LangevinLoop | None:
+    def of(cls, kernel: MetropolisHastings, target: Target, key: int, threads: int) -> GradientLoop | None:
         """Return the loop of a kernel, or None if one of its parts has no compiled form."""
         forms, decision = gradient_forms_of(kernel), decision_of(kernel.rule)
         if forms is None or decision is None:
@@ -119,20 +132,22 @@ class LangevinLoop(BlockLoop):
             weight = torch.ones_like(controls.temperature)
         return Arguments(
             stream=Stream.of(self._key, first_step),
-            settings=LangevinSettings(PairedBatch(self.mode, self._m, u64(target.n), share), begins),
+            settings=GradientSettings(
+                PairedBatch(self.mode, self._m, u64(target.n), share), begins, self._move.lost
+            ),
             chains=self._chains(point),
-            schedule=LangevinControls(
+            schedule=GradientControls(
                 controls.step_size.numpy(),
                 controls.noise_temperature.numpy(),
                 (target.n / controls.temperature).numpy(),
                 target.prior_power(controls.temperature).numpy(),
                 weight.numpy(),
             ),
-            args=(self._model.args, self._proposal.args, self._decision.args),
+            args=(self._model.args, self._move.args, self._decision.args),
             out=record_arrays(DecisionRecord, controls, point.theta.shape[1]),
         )
 
-    def _chains(self, point: Evaluation) -> LangevinChains:
+    def _chains(self, point: Evaluation) -> GradientChains:
         """Return copies of the points."""
         theta = point.theta.double().numpy().copy()
         grad = np.zeros_like(theta) if point.grad is None else point.grad.double().numpy().copy()
@@ -141,13 +156,14 @@ class LangevinLoop(BlockLoop):
         for column, field in enumerate(fields):
             if field is not None:
                 kept[:, column] = field.double().numpy()
-        return LangevinChains(theta, grad, kept)
+        return GradientChains(theta, grad, kept)
 
     def finish(self, arguments: Arguments) -> tuple[State, Record]:
         """Return the state after the steps and their record, from the arguments of the finished loop."""
-        where: LangevinChains = arguments.chains
+        where: GradientChains = arguments.chains
         reads = 2 * self._m if self.mode == SHARED else self._m
-        record = record_of(arguments.out, batch_size=self._m, n_lik=reads, n_lik_overhead=0, n_grad=reads)
+        n_grad = reads + self._move.between * self._m
+        record = record_of(arguments.out, batch_size=self._m, n_lik=reads, n_lik_overhead=0, n_grad=n_grad)
         if arguments.settings.begins:
             record["n_grad"] = record["n_grad"].copy()
             record["n_grad"][:, 0] += self._m
@@ -164,7 +180,7 @@ class LangevinLoop(BlockLoop):
 
     def exchanged(self, arguments: Arguments) -> Exchanged:
         """Return what rungs exchange, of the arguments."""
-        chains: LangevinChains = arguments.chains
+        chains: GradientChains = arguments.chains
         return Exchanged(tuple(chains), np.zeros(len(chains.theta), np.bool_))
 
 
@@ -190,10 +206,17 @@ def _gradient(gradient: Piece, prior_gradient: Piece) -> Piece:
     return posterior_gradient
 
 
+def _on_data(gradient: Piece) -> Piece:
+    def on_data(data: Any, theta: Any, out: Any) -> None:
+        gradient(data.args, data.index, data.m, data.n, data.prior_weight, theta, data.prior, out)
+
+    return on_data
+
+
 def _loop(
     fill: Piece,
-    propose: Piece,
-    proposal_ratio: Piece,
+    follow: Piece,
+    move_ratio: Piece,
     decide: Piece,
     log_prior: Piece,
     compare: Piece,
@@ -203,11 +226,11 @@ def _loop(
     def loop(chains: Range, steps: Range, work: Any, arguments: Any) -> None:
         # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
         key, first_step = arguments.stream
-        batch = arguments.settings.batch
+        batch, _, lost = arguments.settings
         mode, m, n, _ = batch
         theta, gradients, kept = arguments.chains
         step_size, noise_temperature, scale, prior_power, prior_weight = arguments.schedule
-        model, proposal, rule = arguments.args
+        model, move, rule = arguments.args
         out_theta, out_accepted, out_log_ratio, out_var, out_diverging = arguments.out
         dim = theta.shape[1]
         index = np.empty(m + 1, np.int64)
@@ -215,6 +238,7 @@ def _loop(
             for i in range(m):
                 index[i] = i
         candidate, there, prior_grad = np.empty(dim), np.empty(dim), np.empty(dim)
+        first_momentum, last_momentum = np.empty(dim), np.empty(dim)
         for c in range(chains.first, chains.last):
             current, here = theta[c], gradients[c]
             chain = u64(c)
@@ -230,7 +254,10 @@ def _loop(
                     for d in range(dim):
                         here[d] += (weight - kept[c, 3]) * prior_grad[d]
                 kept[c, 3] = weight
-                propose(proposal, current, here, controls, draw, candidate)
+                data = GradientData(model, index, m, n, weight, prior_grad)
+                size = follow(
+                    move, data, current, here, controls, draw, candidate, first_momentum, last_momentum
+                )
                 if mode == STORED:  # each point has its own minibatch
                     fill(index, m, n, draw, MINIBATCH, 0, work)
                 prior = log_prior(model, candidate)
@@ -239,7 +266,9 @@ def _loop(
                     model, batch, index, current, candidate, kept[c, 1], kept[c, 2]
                 )
                 offset = prior_power[k, c] * (prior - kept[c, 0])
-                offset += proposal_ratio(proposal, current, candidate, here, there, controls)
+                offset += move_ratio(
+                    move, current, candidate, here, there, first_momentum, last_momentum, size, controls
+                )
                 log_ratio = offset + scale[k, c] * gain
                 noise = noise_of(spread, batch, scale[k, c])
                 accept = decide(rule, log_ratio, noise, m, draw)
@@ -252,6 +281,6 @@ def _loop(
                 out_accepted[c, k] = accept
                 out_log_ratio[c, k] = log_ratio
                 out_var[c, k] = noise
-                out_diverging[c, k] = log_ratio != log_ratio
+                out_diverging[c, k] = log_ratio != log_ratio or log_ratio < lost
 
     return loop

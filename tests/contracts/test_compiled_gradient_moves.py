@@ -1,0 +1,305 @@
+"""Moves along gradients in the compiled loop: which parts have one, their algebra, and gradients that are kept.
+
+`test_parity.py` compares all methods with the step in torch, field by field.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from kit import KEY, advance_compiled, begin, controls
+from significance import assert_mean
+
+import mhrun
+from mhrun.compiled import compile_loop
+from mhrun.compiled.gradient_moves import GradientLoop
+from mhrun.data import Dataset
+from mhrun.engine.execution.executors import choose_executor
+from mhrun.engine.method import Method
+from mhrun.models.gaussian_mean import GaussianMean
+from mhrun.native.forms import Draw, StepControls
+from mhrun.native.philox import split_key
+from mhrun.proposals import langevin, reversible_langevin
+from mhrun.schedules import Plan
+from mhrun.store.netcdf import Shape
+from mhrun.target import Target
+from mhrun.types import Controls
+from mhrun.types.scale import Scale
+
+N, STEPS = 30, 12
+
+
+def target(temper="posterior", surrogate="none"):
+    rng = np.random.default_rng(5)
+    fields = {
+        "x": torch.from_numpy(rng.normal(size=(N, 2))),
+        "y": torch.from_numpy(rng.choice([-1.0, 1.0], N)),
+    }
+    return Target(mhrun.Logistic(2, 0.5), Dataset(fields), temper=temper, surrogate=surrogate)
+
+
+def kernel(proposal=None, pairing=None):
+    return mhrun.MetropolisHastings(
+        proposal or mhrun.LangevinProposal(), pairing or mhrun.Full(), mhrun.Metropolis()
+    )
+
+
+class OtherRatio(mhrun.LangevinProposal):
+    def log_density_ratio(self, origin, candidate, controls):
+        return 0 * super().log_density_ratio(origin, candidate, controls)
+
+
+class OtherPath(mhrun.HamiltonianProposal):
+    def follow(self, origin, gradient, controls, draws):
+        return super().follow(origin, lambda theta: -gradient(theta), controls, draws)
+
+
+class OtherEnergy(mhrun.HamiltonianProposal):
+    def log_ratio(self, trajectory, candidate, controls):
+        return 2 * super().log_ratio(trajectory, candidate, controls)
+
+
+class OtherMove(mhrun.ReversibleLangevinProposal):
+    def sample(self, origin, controls, draws):
+        return super().sample(origin, controls, draws) + 1
+
+
+@pytest.mark.parametrize(
+    ("proposal", "is_compiled"),
+    [
+        (mhrun.LangevinProposal(), True),
+        (mhrun.ReversibleLangevinProposal(beta=2.0), True),
+        (mhrun.LangevinProposal(ratio=False), False),
+        (OtherRatio(), False),
+        (OtherMove(), False),
+        (mhrun.HamiltonianProposal(3), True),
+        (OtherPath(3), False),
+        (OtherEnergy(3), False),
+    ],
+)
+def test_a_subclass_that_changes_a_method_runs_in_torch(proposal, is_compiled):
+    scale = Scale(torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64))
+    for moves in (kernel(proposal), kernel(proposal).with_scale(scale)):
+        assert (compile_loop(moves, target(), 1, 1) is not None) == is_compiled
+
+
+def test_a_minibatch_with_a_surrogate_runs_in_torch():
+    shared = kernel(pairing=mhrun.Shared(5))
+    assert isinstance(compile_loop(shared, target(), 1, 1), GradientLoop)
+    assert compile_loop(shared, target(surrogate="taylor1"), 1, 1) is None
+
+
+@pytest.mark.parametrize("temper", ["posterior", "likelihood"])
+@pytest.mark.parametrize(
+    ("proposal", "pairing"),
+    [
+        *(
+            (proposal, pairing)
+            for proposal in (mhrun.LangevinProposal(), mhrun.ReversibleLangevinProposal(beta=1.5))
+            for pairing in (mhrun.Stored(7), mhrun.Full(), mhrun.Shared(7))
+        ),
+        (mhrun.HamiltonianProposal(3), mhrun.Full()),
+        (mhrun.HamiltonianProposal(3), mhrun.Shared(7)),
+    ],
+)
+def test_a_kept_gradient_follows_the_temperature(temper, pairing, proposal, interpreted):
+    """With a prior that matters, temperatures that change in each step, and noise at another one."""
+    chains = 3
+    shape = Shape(chains, target().model.names, 0, STEPS, 1, 1)
+    fixed = mhrun.Fixed(step_size=0.02, temperature=1.0)
+    plan = Plan({"all": fixed}, chains, 0, STEPS)
+    method = Method("one", kernel(proposal, pairing), target(temper), plan, shape, 3, torch.float64)
+    temperature = 1 + torch.rand(STEPS, chains, generator=torch.Generator().manual_seed(1)).double()
+    controls = Controls(torch.full_like(temperature, 0.02), temperature, 0.7 * temperature)
+    records = [
+        choose_executor(method, wish, None, 1).advance(method.first_state(), 1, controls)[1]
+        for wish in ("torch", "compiled")
+    ]
+    for field in ("theta", "log_ratio", "accepted", "n_grad", "n_lik"):
+        plain, fast = (np.asarray(record[field]) for record in records)
+        assert np.allclose(plain, fast, rtol=1e-6, atol=1e-9), field
+    assert 0 < np.mean(records[0]["accepted"]) < 1
+
+
+@pytest.mark.parametrize("temper", ["posterior", "likelihood"])
+@pytest.mark.parametrize("pairing", [mhrun.Stored(7), mhrun.Full(), mhrun.Shared(7)])
+def test_where_blocks_end_changes_no_bit_at_a_temperature_whose_inverse_is_rounded(
+    temper, pairing, interpreted
+):
+    chains, temperature = 3, 49.0
+    assert temperature * (1 / temperature) != 1
+    shape = Shape(chains, target().model.names, 0, STEPS, 1, 1)
+    plan = Plan({"all": mhrun.Fixed(step_size=0.5, temperature=temperature)}, chains, 0, STEPS)
+    method = Method("one", kernel(pairing=pairing), target(temper), plan, shape, 3, torch.float64)
+    executor, found = choose_executor(method, "compiled", None, 1), []
+    for blocks in ((STEPS,), (5, 1, STEPS - 6)):
+        state, done, parts = method.first_state(), 0, []
+        for count in blocks:
+            controls = method.plan.controls(method.plan.start(), done + 1, count)
+            state, record = executor.advance(state, done + 1, controls)
+            parts.append(np.array(record["theta"]))
+            done += count
+        found.append(np.concatenate(parts, 1))
+    assert np.array_equal(*found)
+
+
+def test_the_ratio_of_langevin_moves_is_that_of_their_normal_densities():
+    """log N(x; y + e g(y), 2 e tau) - log N(y; x + e g(x), 2 e tau)."""
+    rng = np.random.default_rng(0)
+    x, y, here, there = rng.normal(size=(4, 3))
+    e, tau = 0.3, 1.7
+
+    def log_density(to, origin, grad):
+        return -np.sum((to - origin - e * grad) ** 2) / (4 * e * tau)
+
+    found = langevin._log_ratio((), x, y, here, there, StepControls(e, tau))
+    assert found == pytest.approx(log_density(x, y, there) - log_density(y, x, here), rel=1e-12)
+
+
+def energy(theta):
+    """U of the trajectories, whose gradient g = -U' is not linear."""
+    return np.sum(theta**4) / 4 + theta[0] * theta[1]
+
+
+def posterior_gradient(data, theta, out):
+    out[:] = -(theta**3)
+    out[0] -= theta[1]
+    out[1] -= theta[0]
+
+
+FACTOR = np.array([[0.7, 0.0], [0.4, 1.5]])
+
+
+@pytest.mark.parametrize("factor", [None, np.diag([0.7, 1.5]), FACTOR], ids=["unscaled", "diagonal", "dense"])
+@pytest.mark.parametrize("jitter", [0.0, 0.3])
+def test_a_trajectory_is_the_leapfrog_of_a_plain_loop(factor, jitter):
+    """Neal (2011), equations 2.28 to 2.30; in scaled coordinates phi, with momenta of phi."""
+    step, tau, count = 0.2, 1.7, 5
+    proposal = mhrun.HamiltonianProposal(count, jitter)
+    center, whole = (np.zeros(2), np.eye(2)) if factor is None else (np.array([0.3, -0.2]), factor)
+    if factor is not None:
+        is_dense = factor[1, 0] != 0
+        scale = Scale(
+            torch.from_numpy(center), torch.from_numpy(factor if is_dense else factor.diagonal().copy())
+        )
+        proposal = kernel(proposal).with_scale(scale).proposal
+    form, control = proposal.native(), StepControls(step, tau)
+    origin, grad, grad_at_end = np.array([0.4, -0.9]), np.empty(2), np.empty(2)
+    posterior_gradient((), origin, grad)
+    out, first, last = np.empty((3, 2))
+    sizes = []
+    for k in range(20):
+        draw = Draw(split_key(3), np.uint64(k), np.uint64(1))
+        follow = form.follower(posterior_gradient)
+        size = follow(form.args, (), origin, grad, control, draw, out, first, last)
+        posterior_gradient((), out, grad_at_end)
+        found = form.log_ratio(form.args, first, last, grad_at_end, size, control)
+        phi, p = np.linalg.solve(whole, origin - center), first.copy()
+        for _ in range(count):
+            for half in (True, False):
+                at = np.empty(2)
+                posterior_gradient((), center + whole @ phi, at)
+                p = p + size / 2 * whole.T @ at
+                if half:
+                    phi = phi + size * p
+        assert out == pytest.approx(center + whole @ phi, rel=1e-12)
+        assert found == pytest.approx((first @ first - p @ p) / (2 * tau), rel=1e-9)
+        assert abs(size / step - 1) <= jitter
+        sizes.append(size)
+    assert (np.ptp(sizes) > 0.2 * step) == (jitter > 0)
+    loss = energy(origin) - energy(out) + tau * found  # of H: small, as a leapfrog almost keeps it
+    assert abs(loss) < 0.05
+
+
+def test_the_momenta_of_trajectories_have_the_variance_of_the_noise_temperature():
+    """Of 4,000 in two dimensions: within 6 standard errors. False alarms: 1e-8."""
+    form, tau, origin = mhrun.HamiltonianProposal(1).native(), 2.5, np.zeros(2)
+    out, first, last = np.empty((3, 2))
+    momenta = []
+    for k in range(4000):
+        draw = Draw(split_key(7), np.uint64(k), np.uint64(0))
+        follow = form.follower(posterior_gradient)
+        follow(form.args, (), origin, np.zeros(2), StepControls(0.1, tau), draw, out, first, last)
+        momenta.append(first.copy())
+    square = np.square(momenta) / tau
+    assert abs(square.mean() - 1) < 6 * math.sqrt(2 / square.size)
+    assert abs(np.mean(momenta)) < 6 * math.sqrt(tau / square.size)
+
+
+def test_a_trajectory_that_leaves_the_finite_numbers_ends_at_its_last_finite_point():
+    form, origin, huge = (
+        mhrun.HamiltonianProposal(4, 0.0).native(),
+        np.array([1e200, 0.0]),
+        np.array([-1e300, 0.0]),
+    )
+    out, first, last = np.empty((3, 2))
+    draw = Draw(split_key(7), np.uint64(1), np.uint64(0))
+    with np.errstate(all="ignore"):
+        follow = form.follower(posterior_gradient)
+        size = follow(form.args, (), origin, huge, StepControls(1e10, 1.0), draw, out, first, last)
+        found = form.log_ratio(form.args, first, last, huge, size, StepControls(1e10, 1.0))
+    assert np.isfinite(out).all()
+    assert np.isnan(last).all()
+    assert math.isnan(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("proposal", "step"),
+    [(mhrun.HamiltonianProposal(4), 0.25), (mhrun.LangevinProposal(), 0.02)],
+    ids=["trajectories", "Langevin"],
+)
+@pytest.mark.parametrize("is_scaled", [False, True])
+def test_a_posterior_is_kept_in_machine_code(proposal, step, is_scaled):
+    """Means and variances of chains that begin at draws of a normal posterior, tempered. See `significance`."""
+    chains, steps, temperature, n = 4000, 25, 3.0, 24
+    x = np.random.default_rng(2).normal(0.4, 1.5, n)
+    posterior = Target(GaussianMean(3.0), Dataset.of(x))
+    precision = 1 / 3 + n
+    mean, sd = x.sum() / precision, math.sqrt(temperature / precision)
+    moves = kernel(proposal)
+    if is_scaled:
+        of_data = (
+            torch.tensor([mean], dtype=torch.float64),
+            torch.tensor([precision**-0.5], dtype=torch.float64),
+        )
+        moves, step = moves.with_scale(Scale(*of_data)), 0.8
+    begun = torch.from_numpy(mean + sd * np.random.default_rng(4).normal(size=(chains, 1)))
+    state, _ = begin(moves, posterior, begun)
+    control = controls(step, temperature, chains=chains)
+    _, thetas, _ = advance_compiled(moves, posterior, state, control, steps, KEY)
+    assert_mean(thetas[..., 0].mean(1), mean, "mean")
+    assert_mean(((thetas[..., 0] - mean) ** 2).mean(1), sd**2, "variance")
+    assert 0.3 < np.mean(np.abs(np.diff(thetas[..., 0], axis=1)) > 0) < 1
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_the_ratio_of_reversible_moves_is_that_of_mixtures_of_two_normal_densities(normalised):
+    """Wu, Wang & Wong (2020), equation 7, and without the factor beta^-D."""
+    rng = np.random.default_rng(1)
+    x, y, here, there = rng.normal(size=(4, 3))
+    e, tau, beta = 0.3, 1.7, 1.4
+
+    def log_density(to, origin, grad):
+        forward = math.exp(-np.sum((to - origin - e * grad) ** 2) / (4 * e * tau))
+        backward = math.exp(-np.sum((to - origin + e * grad) ** 2) / (4 * e * tau * beta**2))
+        return math.log(0.5 * forward + 0.5 * backward * (beta**-3 if normalised else 1))
+
+    args = (beta, normalised)
+    found = reversible_langevin._log_ratio(args, x, y, here, there, StepControls(e, tau))
+    assert found == pytest.approx(log_density(x, y, there) - log_density(y, x, here), rel=1e-12)
+
+
+def test_a_reversible_move_is_forward_or_backward_with_half_of_the_probability_each():
+    """With little noise: all moves are along the gradient, up or down. False alarms: 1e-9."""
+    origin, grad, out = np.zeros(2), np.array([1.0, 2.0]), np.empty(2)
+    ups, draws = 0, 2000
+    for step in range(draws):
+        draw = Draw(split_key(11), np.uint64(step), np.uint64(0))
+        reversible_langevin._propose((3.0, True), origin, grad, StepControls(0.1, 1e-12), draw, out)
+        assert np.allclose(abs(out), 0.1 * grad, atol=1e-4)
+        ups += out[0] > 0
+    assert abs(ups - draws / 2) < 6.2 * math.sqrt(draws / 4)
