@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mhrun.array_types import Float64Array
 from mhrun.errors import Refusal
+from mhrun.models.autograd import log_lik_and_grad
 from mhrun.models.bounds import Distances, order_of, over_parts, remainder_slope, remainder_width, row_norms
 from mhrun.models.naming import named
 from mhrun.models.regression_native import (
@@ -23,6 +24,7 @@ from mhrun.models.regression_native import (
 )
 from mhrun.models.weights import Weights
 from mhrun.native import NativeBounds, NativeLowerBound, NativeModel, native_form
+from mhrun.ownership import is_bundled
 from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
 
 _COPIED = 1 << 26  # data of which numbers in float64 are made for compiled loops, at most: some GB
@@ -39,6 +41,13 @@ def predictor(theta: Tensor, x: Tensor) -> Tensor:
     if len(x) == 1:
         return theta @ x[0].T
     return torch.bmm(x.expand(len(theta), -1, -1), theta[:, :, None])[..., 0]
+
+
+def weighted_sum(factors: Tensor, x: Tensor) -> Tensor:
+    """Return the sum of factors_i x_i over the data (C, D) of factors (C, m) and x (C or 1, m, D)."""
+    if len(x) == 1:
+        return factors @ x[0]
+    return torch.bmm(factors[:, None], x.expand(len(factors), -1, -1))[:, 0]
 
 
 def linear_bounds(
@@ -100,6 +109,18 @@ class Regression(Weights, ABC):
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
         """(C, D), x (C or 1, m, D) and y (C or 1, m) -> (C, m)."""
         return self.value(predictor(theta.double(), rows["x"].double()) + self.offset(rows), rows)
+
+    def log_lik_and_grad(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return the log-likelihoods (C, m), and the gradient (C, D) of their mean: that of f'_i x_i.
+
+        Of a subclass that is not mhrun's own, whose derivatives nobody has checked, by automatic differentiation.
+        """
+        if not is_bundled(self):
+            return log_lik_and_grad(lambda point: self.log_lik(point, rows), theta)
+        x = rows["x"].double()
+        eta = predictor(theta.double(), x) + self.offset(rows)
+        grad = weighted_sum(self.derivatives(eta, rows)[0], x) / x.shape[1]
+        return self.value(eta, rows), grad.to(theta)
 
     def offset(self, rows: Rows) -> Tensor | float:
         """Return the known part of eta (C or 1, m), which has no coefficient; 0 here."""

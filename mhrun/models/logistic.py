@@ -11,7 +11,7 @@ from torch.nn.functional import logsigmoid
 
 from mhrun.errors import Refusal, UserError
 from mhrun.models.jaakkola_jordan import SMALLEST_XI, UNTUNED_XI, curvature, touching_points
-from mhrun.models.linear import NARROW, linear_bounds, predictor
+from mhrun.models.linear import NARROW, linear_bounds, predictor, weighted_sum
 from mhrun.models.logistic_bounds import DERIVATIVE_BOUNDS, bound_pieces, lower_bound_pieces
 from mhrun.models.logistic_native import pieces
 from mhrun.models.logistic_sums import compiled_sums_pay, sums
@@ -101,20 +101,17 @@ class Logistic(Weights):
             UserError: fields or labels that do not fit this model.
         """
         x, y = self._fields(rows)
-        kind = _precision(x)
-        weights = (theta * _scale(x)).to(kind)
-        if len(x) == 1:
-            tiles = (x[0],) if x.is_cuda else x[0].split(_TILE)
-            products = torch.cat([weights @ tile.to(kind).T for tile in tiles], dim=1)
-        elif kind == torch.float64 and x.shape[1] <= _MAX_BATCHED_DATA:
-            products = predictor(weights, x)
-        elif x.shape[1] == 1 and len(x) > _MAX_LOOPED_POINTS:
-            products = (x[:, 0].to(kind) * weights).sum(-1, keepdim=True)
-        elif x.is_cuda:
-            products = torch.bmm(x.to(kind), weights[:, :, None])[..., 0]
-        else:  # chain by chain: bmm with a single column is four times slower
-            products = torch.stack([tile.to(kind).mv(w) for tile, w in zip(x, weights, strict=True)])
-        return logsigmoid(y * products)
+        return logsigmoid(y * _products(theta, x))
+
+    def log_lik_and_grad(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return the log-likelihoods (C, m), and the gradient (C, D) of their mean: that of sigmoid(-z_i) y_i x_i.
+
+        z_i is y_i x_i.theta. Raises what `log_lik` does.
+        """
+        x, y = self._fields(rows)
+        z = y * _products(theta, x)
+        grad = _weighted_sum(torch.sigmoid(-z) * y, x) * (_scale(x) / x.shape[1])
+        return logsigmoid(z), grad.to(theta)
 
     def outcome_mean(self, theta: Tensor, rows: Rows) -> Tensor:
         """Return the probability of y = +1, (C, m)."""
@@ -224,6 +221,42 @@ class Logistic(Weights):
         if not y.is_cuda and not bool((y.abs() == 1).all()):  # a GPU would have to be waited for
             raise UserError("Logistic needs labels y = +1 and -1; the data have others.")
         return x, y
+
+
+def _products(theta: Tensor, x: Tensor) -> Tensor:
+    """Return x.theta (C, m) of theta (C, D) and x (C or 1, m, D), in the precision of the products."""
+    kind = _precision(x)
+    weights = (theta * _scale(x)).to(kind)
+    if len(x) == 1:
+        if x.is_cuda or x.shape[1] <= _TILE:
+            return weights @ x[0].to(kind).T
+        return torch.cat([weights @ tile.to(kind).T for tile in x[0].split(_TILE)], dim=1)
+    if kind == torch.float64 and x.shape[1] <= _MAX_BATCHED_DATA:
+        return predictor(weights, x)
+    if x.shape[1] == 1 and len(x) > _MAX_LOOPED_POINTS:
+        return (x[:, 0].to(kind) * weights).sum(-1, keepdim=True)
+    if x.is_cuda:
+        return torch.bmm(x.to(kind), weights[:, :, None])[..., 0]
+    # Chain by chain: bmm with a single column is four times slower.
+    return torch.stack([tile.to(kind).mv(w) for tile, w in zip(x, weights, strict=True)])
+
+
+def _weighted_sum(factors: Tensor, x: Tensor) -> Tensor:
+    """Return the sum of factors_i x_i over the data (C, D) of factors (C, m), in the precision of the products."""
+    kind = _precision(x)
+    factors = factors.to(kind)
+    if len(x) == 1:
+        if x.is_cuda or x.shape[1] <= _TILE:
+            return factors @ x[0].to(kind)
+        tiles = zip(factors.split(_TILE, dim=1), x[0].split(_TILE), strict=True)
+        return torch.stack([part @ tile.to(kind) for part, tile in tiles]).sum(0)
+    if kind == torch.float64 and x.shape[1] <= _MAX_BATCHED_DATA:
+        return weighted_sum(factors, x)
+    if x.shape[1] == 1 and len(x) > _MAX_LOOPED_POINTS:
+        return x[:, 0].to(kind) * factors
+    if x.is_cuda:
+        return torch.bmm(factors[:, None], x.to(kind))[:, 0]
+    return torch.stack([f @ tile.to(kind) for f, tile in zip(factors, x, strict=True)])
 
 
 def _precision(x: Tensor) -> torch.dtype:

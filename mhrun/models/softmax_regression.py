@@ -97,6 +97,17 @@ class SoftmaxRegression(Weights):
         logits = self._logits(theta, rows)
         return self._of_class(logits, rows) - logits.logsumexp(-1)
 
+    def log_lik_and_grad(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return the log-likelihoods (C, m), and the gradient (C, D) of their mean: (1 - p_k) x_i of class k = y_i."""
+        x, logits = rows["x"].double(), self._logits(theta, rows)
+        log_sum = logits.logsumexp(-1)
+        share = (logits - log_sum[..., None]).exp_()
+        y = rows["y"].long().expand(logits.shape[:2])[..., None]
+        share.scatter_add_(-1, y, torch.full_like(logits[..., :1], -1.0))
+        sums = torch.einsum("cmk,mf->ckf", share, x[0]) if len(x) == 1 else share.mT @ x
+        grad = sums.reshape(len(theta), -1) / -x.shape[1]
+        return self._of_class(logits, rows) - log_sum, grad.to(theta)
+
     def predict(self, theta: Tensor, rows: Rows) -> Tensor:
         """Return the log-probabilities of the classes, (C, m, K)."""
         return self._logits(theta, rows).log_softmax(-1)

@@ -44,6 +44,10 @@ class Weights:
         """(C, D) -> (C,), summed in float64."""
         return -0.5 * self.precision * square_sum(theta)
 
+    def log_prior_grad(self, theta: Tensor) -> Tensor | None:
+        """Return the gradient (C, D) of the log-prior; None if it is flat."""
+        return theta * -self.precision if self.precision else None
+
     def refuses_simulation(self) -> str | None:
         """Return why weights and outcomes cannot be drawn, or None."""
         if not callable(getattr(self, "simulate", None)):
