@@ -186,7 +186,8 @@ class BlockLoop(ABC):
             body(Range(first * rungs, last * rungs), all_steps, work, arguments)
 
         over_chains(block, chains // rungs, self.threads, own=self._work)
-        return self.finish(arguments)
+        finished, record = self.finish(arguments)
+        return finished if steps else state, record  # what the first step computes is not known without one
 
 
 def _alone(body: Piece) -> Piece:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.native import NativeGradientProposal, piece
+from mhrun.native import NativeGradientProposal, native_form, piece
 from mhrun.native.philox import PROPOSAL, USE, fill_normals, uniform
 from mhrun.native.vectors import gap_squares, moved
 from mhrun.parts import Proposal
@@ -84,8 +84,10 @@ class ReversibleLangevinProposal(Proposal):
             backward = backward - to.shape[1] * beta.log()
         return torch.logaddexp(forward, backward) - math.log(2)
 
-    def native(self) -> NativeGradientProposal:
-        """Return the pieces of a compiled loop, with a constant `beta`."""
+    def native(self) -> NativeGradientProposal | None:
+        """Return the pieces of a compiled loop, with a constant `beta`; None if a subclass changes a part of a move."""
+        if native_form(self, "native", "forward", "moved", "_beta") is None:
+            return None
         normalised = self.density == "normalised"
         return NativeGradientProposal((self.beta, normalised), _propose, _log_ratio)
 

@@ -28,6 +28,9 @@ from mhrun.target.surrogates import surrogate_of
 from mhrun.types import BUFFER, Evaluation, Model, Rows, State
 from mhrun.types.capabilities import HasBuffers, offers
 
+# Methods of a model that its compiled form stands for.
+_IN_LOOPS = ("log_prior", "log_lik", "log_prior_grad", "prior_precision", "log_lik_and_grad")
+
 
 @runtime_checkable
 class Source(Protocol):
@@ -376,7 +379,7 @@ class Target:
             full: whether the loop needs sums over all data.
             plain: whether it needs the pieces of the log-likelihood where there is a surrogate, which they do not use.
         """
-        offered = native_form(self.model, "native", "log_prior", "log_lik")
+        offered = native_form(self.model, "native", *_IN_LOOPS)
         usable = not self.common_batch and self.transforms is None  # what a loop's own indices can be
         usable = usable and (plain or self.surrogate is None)
         if offered is None or not usable or self.device.type != "cpu" or not available():

@@ -62,6 +62,22 @@ class OtherEnergy(mhrun.HamiltonianProposal):
         return 2 * super().log_ratio(trajectory, candidate, controls)
 
 
+class OtherTurn(mhrun.ReversibleLangevinProposal):
+    def forward(self, draws):
+        return torch.ones_like(super().forward(draws))
+
+
+class OtherSpread(mhrun.ReversibleLangevinProposal):
+    def moved(self, origin, forward, controls, draws):
+        return super().moved(origin, forward, controls, draws) + 1
+
+
+class ClippedGradient(mhrun.Logistic):
+    def log_lik_and_grad(self, theta, rows):
+        value, grad = super().log_lik_and_grad(theta, rows)
+        return value, grad.clamp(-0.1, 0.1)
+
+
 class OtherMove(mhrun.ReversibleLangevinProposal):
     def sample(self, origin, controls, draws):
         return super().sample(origin, controls, draws) + 1
@@ -75,6 +91,8 @@ class OtherMove(mhrun.ReversibleLangevinProposal):
         (mhrun.LangevinProposal(ratio=False), False),
         (OtherRatio(), False),
         (OtherMove(), False),
+        (OtherTurn(), False),
+        (OtherSpread(), False),
         (mhrun.HamiltonianProposal(3), True),
         (OtherPath(3), False),
         (OtherEnergy(3), False),
@@ -84,6 +102,11 @@ def test_a_subclass_that_changes_a_method_runs_in_torch(proposal, is_compiled):
     scale = Scale(torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64))
     for moves in (kernel(proposal), kernel(proposal).with_scale(scale)):
         assert (compile_loop(moves, target(), 1, 1) is not None) == is_compiled
+
+
+def test_a_model_that_changes_its_gradient_runs_in_torch():
+    of_user = Target(ClippedGradient(2, 0.5), target().data)
+    assert compile_loop(kernel(), of_user, 1, 1) is None
 
 
 def test_a_minibatch_with_a_surrogate_runs_in_torch():
@@ -113,7 +136,9 @@ def test_a_kept_gradient_follows_the_temperature(temper, pairing, proposal, inte
     plan = Plan({"all": fixed}, chains, 0, STEPS)
     method = Method("one", kernel(proposal, pairing), target(temper), plan, shape, 3, torch.float64)
     temperature = 1 + torch.rand(STEPS, chains, generator=torch.Generator().manual_seed(1)).double()
-    controls = Controls(torch.full_like(temperature, 0.02), temperature, 0.7 * temperature)
+    step_size = 0.01 + 0.02 * torch.rand(STEPS, chains, generator=torch.Generator().manual_seed(2)).double()
+    step_size = 3 * step_size.sqrt() if proposal.follows else step_size
+    controls = Controls(step_size, temperature, 0.7 * temperature)
     records = [
         choose_executor(method, wish, None, 1).advance(method.first_state(), 1, controls)[1]
         for wish in ("torch", "compiled")
@@ -144,6 +169,42 @@ def test_where_blocks_end_changes_no_bit_at_a_temperature_whose_inverse_is_round
             done += count
         found.append(np.concatenate(parts, 1))
     assert np.array_equal(*found)
+
+
+@pytest.mark.parametrize("pairing", [mhrun.Stored(7), mhrun.Full(), mhrun.Shared(7)])
+@pytest.mark.parametrize("proposal", [mhrun.LangevinProposal(), mhrun.HamiltonianProposal(2)])
+def test_threads_and_blocks_without_steps_change_no_bit(proposal, pairing, interpreted):
+    """Chains have their own random numbers, whichever thread moves them, and a block of no steps computes nothing."""
+    if isinstance(pairing, mhrun.Stored) and proposal.follows:
+        return
+    chains, found = 5, []
+    control = controls(0.02, 1.3, chains=chains, steps=STEPS)
+    no_steps = control.each(lambda c: c[:0])
+    moves = kernel(proposal, pairing)
+    for threads, is_begun_before in ((1, False), (3, False), (1, True)):
+        state, _ = begin(moves, target("likelihood"), chains)
+        loop = compile_loop(moves, target("likelihood"), KEY, threads)
+        if is_begun_before:
+            state, _ = loop.advance(state, 1, no_steps)
+        _, record = loop.advance(state, 1, control)
+        found.append(record)
+    for other in found[1:]:
+        for field in found[0]:
+            assert np.array_equal(other[field], found[0][field], equal_nan=True), field
+    assert len(np.unique(found[0]["theta"][:, -1, 0])) == chains
+
+
+@pytest.mark.parametrize("wish", ["torch", "compiled"])
+@pytest.mark.parametrize("proposal", [mhrun.LangevinProposal(), mhrun.HamiltonianProposal(2)])
+def test_candidates_beyond_the_finite_numbers_are_rejected_and_diverge(proposal, wish, interpreted):
+    shape = Shape(2, target().model.names, 0, STEPS, 1, 1)
+    plan = Plan({"all": mhrun.Fixed(step_size=1.0, temperature=1.0)}, 2, 0, STEPS)
+    method = Method("one", kernel(proposal), target(), plan, shape, 3, torch.float64)
+    control = controls([1e308, 0.01], 1.0, chains=2, steps=STEPS)
+    with np.errstate(all="ignore"):
+        _, record = choose_executor(method, wish, None, 1).advance(method.first_state(), 1, control)
+    assert np.array_equal(record["diverging"], [[True] * STEPS, [False] * STEPS])
+    assert not np.any(record["accepted"][0])
 
 
 def test_the_ratio_of_langevin_moves_is_that_of_their_normal_densities():
