@@ -142,6 +142,7 @@ class Shifted(SGLD):
         return super().move(theta, drift, aux, controls, draws)
 
 
+@pytest.mark.slow
 def test_a_dynamics_with_another_mean_fails():
     found = judged(lambda n, m: Unadjusted(Shifted(), None), "nearing", chains=2000)
     assert found["the target as steps shrink"].outcome == "fails"
@@ -239,6 +240,7 @@ def test_a_method_with_control_variates_is_checked_with_them(capsys):
     assert steps["sgld_cv"] > 4 * steps["sgld"]
 
 
+@pytest.mark.slow
 def test_optimisers_have_no_noise_temperature_and_acceptance_tests_no_gain():
     for make in (lambda n, m: Unadjusted(Momentum(), None), of_parts()):
         found = judged(make, "temperature", "gain", chains=400)
@@ -254,6 +256,7 @@ def test_the_coldest_rung_of_a_ladder_follows_the_noise_temperature(method, caps
     assert "not on a ladder" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("declared", "outcome"), [(1.0, "fails"), (10.0, "holds"), (15.0, "holds")])
 def test_a_gain_that_is_declared_too_small_fails(declared, outcome):
     dynamics = type("Declaring", (SGHMC,), {"bias": Bias(noise=declared)})()
@@ -283,6 +286,7 @@ def test_auxiliary_variables_keep_their_names_and_shapes(changed, message):
     assert "names and shapes of auxiliary variables are those that start returns" in found.detail
 
 
+@pytest.mark.slow
 def test_a_dynamics_that_goes_astray_holds_nothing_because_its_error_is_large():
     class Leaps(SGLD):
         """The variance of its steps has no mean."""

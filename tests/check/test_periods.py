@@ -35,6 +35,7 @@ def rarely(**attributes):
     return lambda n, m: kernel(RandomWalk(), Full(), Metropolis())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [False, True])
 def test_a_step_in_fifty_that_is_wrong_fails_and_a_right_one_holds(last):
     apart = {f"{check}, period 50" for check in INVARIANCE}

@@ -206,8 +206,8 @@ def test_fields_of_a_wrong_shape_are_named_with_their_own_type():
     assert found.detail == "accepted must be (6,), bool; n_grad must be (6,), int64"
 
 
-# One for each kind of check; the others take minutes.
-FAST = {"wrong sign", "forgets the temperature", "uncounted passes", "remembers", "accepts anything"}
+# The quickest; the others take seconds to minutes.
+FAST = {"wrong sign", "uncounted passes", "accepts anything"}
 
 
 @pytest.mark.parametrize(
@@ -266,6 +266,7 @@ def test_a_right_rule_that_mostly_rests_holds_at_steps_that_show_errors(rest):
         assert 0.25 * known.scale < step < 5 * known.scale
 
 
+@pytest.mark.slow
 def test_a_check_at_steps_that_are_too_short_has_no_power():
     for rule in (Metropolis, lambda: LazyBarker(0.5, 0.8)):
         found = judged(of_parts(rule=rule), "invariance", "balance", "geweke", chains=500, step_size=1e-3)
@@ -315,6 +316,7 @@ class Ungraded(MetropolisHastings):
         return state, info._replace(n_grad=info.n_grad // 2)
 
 
+@pytest.mark.slow
 def test_the_message_on_a_wrong_count_has_the_expected_one():
     count = "reports 57,600 log-likelihoods and 57,600 gradients, 0 and 57,600 were made"
     twice = judged(of_parts(LangevinProposal, kernel=TwiceCounted), "costs")["cost counting"]
@@ -408,6 +410,7 @@ def test_a_distribution_holds_nothing_without_draws():
     assert by_uniforms("check", np.empty((0, 2)), "none").outcome == FAILS
 
 
+@pytest.mark.slow
 def test_a_right_walk_that_is_slow_in_one_direction_has_no_power():
     """Its scales are 1 to 0.01: chains are on their way, and not there yet."""
 

@@ -200,6 +200,7 @@ def test_a_model_class_is_drawn_from_by_its_methods(project, capsys):
         assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("jacobian", "outcome"), [(1, "holds"), (0, "fails")])
 def test_draws_under_the_density_of_the_rate_in_place_of_its_logarithm_fail(rng, jacobian, outcome):
     """The posterior of the rate is Gamma(n + 1, 1 + sum y); without the Jacobian it is Gamma(n, 1 + sum y)."""
@@ -232,6 +233,7 @@ def test_a_model_that_its_data_do_not_follow_fails(project, capsys):
     assert counts[0] > 60  # the true scale is below the draws
 
 
+@pytest.mark.slow
 def test_a_sequential_test_is_run_on_one_data_set_after_another(project, capsys, monkeypatch):
     """Its chains read other data than each other in a step."""
     (project / "conf/experiment/mine.yaml").write_text(
@@ -260,6 +262,7 @@ def test_data_sets_that_are_run_concurrently_have_the_same_draws(project, capsys
     assert "the sky fell" in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_method_keeps_the_settings_of_its_target(project, capsys, monkeypatch):
     """Control variates belong to the target: without them another method would be calibrated."""
     (project / "conf/experiment/mine.yaml").write_text(
@@ -288,6 +291,7 @@ def test_settings_that_are_left_to_a_pilot_are_found_for_each_data_set(project, 
     assert found["outcome"] in ("holds", "does not apply")
 
 
+@pytest.mark.slow
 def test_what_is_printed_has_a_histogram_for_each_quantity(project, capsys):
     assert (
         run(["check", "--project", ".", "experiment=mine", "replications=2e1", "steps=100", "warmup=100"])
@@ -321,6 +325,7 @@ def test_models_that_cannot_be_drawn_from_are_refused_in_one_line(project, capsy
     assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_an_error_of_the_stated_size_is_seen_half_of_the_time(rng):
     """Of 100 data sets and three parameters, the draws of one of which are too wide."""
     size, seen = 1 + unseen_width(100, 4), 0

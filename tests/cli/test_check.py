@@ -188,6 +188,7 @@ def test_a_rule_that_accepts_nothing_has_no_power_and_no_bias(own_rules, capsys)
     assert "is declared" not in out
 
 
+@pytest.mark.slow
 def test_what_a_rule_declares_and_is_not_so_is_named(own_rules, capsys):
     few = ["checks=[invariance,balance]", "chains=2000"]
     assert run([*own_rules, "wrongrules.Warm", *few]) == 1
@@ -294,6 +295,7 @@ def test_settings_that_nothing_reads_are_refused_with_what_is_read(own_dynamics,
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_settings_that_a_part_refers_to_are_read(own_dynamics, capsys):
     for arguments in (
         ["dynamics=sghmc", "+share=0.3", "dynamics.friction=${share}"],

@@ -88,6 +88,7 @@ def test_the_page_of_a_sweep_shows_its_command_with_the_project(project, tmp_pat
     assert f"<code>mhrun --project mine -m {' '.join(words)}</code>" in page.read_text()
 
 
+@pytest.mark.slow
 def test_a_claim_whose_metric_no_run_has_is_named_with_it(project, tmp_path, capsys):
     path = tmp_path / "mine" / "experiments" / "mine_2026" / "claims.yaml"
     path.write_text(path.read_text().replace("9, metric: mcmc.mean", "9, metric: mcmc.maen"))

@@ -379,6 +379,7 @@ def test_a_disk_without_room(tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "outputs").exists()
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_while_running(tmp_path, capsys, monkeypatch):
     real = os.fsync
     calls = []

@@ -170,6 +170,7 @@ def test_the_same_run_in_two_folders_is_two_runs(there, tmp_path, capsys):
     assert found["methods"][f"{one.path}: mint"]["mean_off"]["value"] == 0.0
 
 
+@pytest.mark.slow
 def test_each_compared_run_is_described(there, capsys):
     """Digest, scale and settings of each run, and that a name stands for the newest of several."""
     one, two, three = there

@@ -67,6 +67,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path, capsys):
     assert files(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_dry_run_has_the_pilot_of_methods_that_have_one(tmp_path, capsys):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(60, 2))
@@ -97,6 +98,7 @@ def test_a_dry_run_has_the_pilot_of_methods_that_have_one(tmp_path, capsys):
         assert re.search(r" [\d.,]+(e\d)? +\d+(\.\d+)? s$", line), line
 
 
+@pytest.mark.slow
 def test_of_a_run_that_was_begun_what_is_left_is_reported(tmp_path, capsys):
     folder = compute(tmp_path / "outputs", *FEW)
     before = files(tmp_path)
@@ -243,6 +245,7 @@ def test_an_estimate_between_two_bounds_is_shown_as_a_range():
     assert total([]) == (0, 0)
 
 
+@pytest.mark.slow
 def test_an_estimate_is_about_what_a_run_takes(tmp_path, monkeypatch):
     """Steps that take milliseconds each: within a factor of three of the CPU time, whatever else runs."""
     clock = SimpleNamespace(perf_counter=time.process_time, monotonic=time.process_time)

@@ -78,6 +78,7 @@ def test_the_cost_may_follow_a_space(folder, capsys, arguments):
     assert "first draws that 100,000 evaluations" in err
 
 
+@pytest.mark.slow
 def test_errors_against_cost_are_drawn_with_a_reference(folder, capsys):
     outputs = folder.path.parents[1]
     arguments = [str(folder.path), "--reference", f"{folder.path}:sghmc", f"runtime.outputs={outputs}"]

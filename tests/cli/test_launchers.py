@@ -70,6 +70,7 @@ def jobs(tmp_path):
     return [json.loads(path.read_text()) for path in sorted((place / "jobs").glob("*.json"))]
 
 
+@pytest.mark.slow
 def test_what_a_dead_worker_left_is_launched_again(tmp_path, monkeypatch, capsys):
     rounds = dying(monkeypatch, [0, 1, 9])
     assert run(["-m", *SHORT, "seed=0,1"]) == 0

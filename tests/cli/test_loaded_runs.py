@@ -47,6 +47,7 @@ def table(name, outcome):
     return frame
 
 
+@pytest.mark.slow
 def test_a_logistic_run_predicts_raw_rows(clean):
     table("sick.csv", lambda rng, f: rng.integers(0, 2, 80))
     assert run(["init", "mine", "--data", "sick.csv", "categorical=city"]) == 0
@@ -93,6 +94,7 @@ def test_a_logistic_run_predicts_raw_rows(clean):
         mhrun.load("outputs/sick")
 
 
+@pytest.mark.slow
 def test_a_function_model_is_trusted_by_its_project_only_and_predicts_in_the_units_of_the_table(clean):
     table("size.csv", lambda rng, f: 1000 + 10 * f["age"] + rng.normal(size=80))
     assert run(["init", "mine", "--data", "size.csv", "features=[age]"]) == 0
@@ -131,6 +133,7 @@ def test_a_function_model_is_trusted_by_its_project_only_and_predicts_in_the_uni
     assert "size_model" not in sys.modules  # no code of the project was executed
 
 
+@pytest.mark.slow
 def test_classes_of_a_table_have_its_values(clean):
     table("kind.csv", lambda rng, f: rng.choice(["red", "blue", "green"], 80))
     assert run(["init", "mine", "--data", "kind.csv", "features=[age]"]) == 0
@@ -191,6 +194,7 @@ def test_projects_from_tables_of_one_name_are_distinguished(clean, capsys):
         assert f"project {name} " in listed
 
 
+@pytest.mark.slow
 def test_settings_that_were_changed_after_a_run_are_refused(clean, capsys):
     """Its draws are of other settings, with which predictions would be made."""
     table("kept.csv", lambda rng, f: rng.normal(size=80))

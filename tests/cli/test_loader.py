@@ -103,6 +103,7 @@ def test_files_are_put_together_once_for_all_values(counted):
     assert [overrides for overrides in counted if GMM in overrides] == [[GMM, OTHER]]
 
 
+@pytest.mark.slow
 def test_the_compositions_used_last_are_kept(counted, monkeypatch):
     monkeypatch.setattr(loader, "_MAX_CACHED", 2)
     first, second, third = ((GMM, f"rule@methods.mint.kernel.rule={rule}") for rule in RULES)
@@ -111,6 +112,7 @@ def test_the_compositions_used_last_are_kept(counted, monkeypatch):
     assert len(counted) == 4  # the second again: the third took its place
 
 
+@pytest.mark.slow
 def test_jobs_of_a_sweep_are_put_together_once(counted, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("mhrun.cli.sweep.job.compute", lambda config, watching: RunFolder.of(config))

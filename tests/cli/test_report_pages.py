@@ -229,6 +229,7 @@ TEMPERED = ("~methods.mint", "~methods.mint_stored", "~methods.tempered_mcmc")
 TWO = (*SLOW, "~methods.mint_stored", "~methods.tempered_mcmc")  # one of each temperature
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "figures"),
     [
@@ -292,6 +293,7 @@ def test_methods_with_one_label_are_distinguished(outputs):
         assert list(rows) == ["MINT (mint)", "MINT (mint_barker)"]
 
 
+@pytest.mark.slow
 def test_a_method_that_diverges_is_in_no_mode(outputs):
     """A frozen chain visits one mode too; that is not a finding."""
     folder = compute(outputs, *SHORT, "~methods.sghmc", *TEMPERED, "~methods.mcmc")
@@ -365,6 +367,7 @@ def of(author, **parts):
             "~report.tables.distances", "~report.tables.modes"]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "function", "line", "images", "message"),
     [
@@ -479,6 +482,7 @@ class Killed(BaseException):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", range(4))
 def test_a_kill_leaves_a_page_that_is_fresh_or_made_again(author, monkeypatch, moment):
     """Killed between any two of the steps that put a page of another title in the place of an old one."""

@@ -76,6 +76,7 @@ def test_a_project_may_begin_in_the_folder_of_its_table_and_runs(capsys):
     assert run(["--project", ".", "my_table", "scale=smoke", "runtime.report=false", *few]) == 0
 
 
+@pytest.mark.slow
 def test_numbers_give_a_linear_regression_with_a_scale(capsys):
     table(y=lambda rng, rows: rng.normal(size=rows))
     assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y"]) == 0
@@ -90,6 +91,7 @@ def test_numbers_give_a_linear_regression_with_a_scale(capsys):
     assert run(["--project", "mine", "my_rows", "scale=smoke", "runtime.report=false", *few]) == 0
 
 
+@pytest.mark.slow
 def test_counts_give_a_poisson_regression_if_it_is_chosen(capsys):
     table(y=lambda rng, rows: rng.poisson(1.5, rows), city=lambda rng, rows: rng.choice(["a", "b"], rows))
     arguments = ["--data", "my rows.csv", "--outcome", "y", "categorical=[city]"]
@@ -229,6 +231,7 @@ def test_counts_with_an_exposure(capsys):
     assert rate == pytest.approx(0.5, rel=0.1)
 
 
+@pytest.mark.slow
 def test_categories_give_a_softmax_regression(capsys):
     table(kind=lambda rng, rows: rng.choice(["oak", "ash", "elm"], rows))
     assert run(["init", "mine", "--data", "my rows.csv"]) == 0

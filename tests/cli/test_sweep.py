@@ -135,7 +135,10 @@ def test_a_mistake_in_a_sweep_without_an_experiment_is_named(capsys, tmp_path):
     assert not (tmp_path / "outputs").exists()
 
 
-@pytest.mark.parametrize("launcher", [[], ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]])
+@pytest.mark.parametrize(
+    "launcher",
+    [[], pytest.param(["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"], marks=pytest.mark.slow)],
+)
 def test_a_job_that_cannot_be_composed_stops_no_other(tmp_path, capsys, launcher):
     if launcher:
         pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
@@ -157,6 +160,7 @@ def test_a_job_that_cannot_be_composed_stops_no_other(tmp_path, capsys, launcher
     ]
 
 
+@pytest.mark.slow
 def test_data_of_the_user_that_fail_end_one_job_alone(tmp_path, monkeypatch, capsys):
     (tmp_path / "mine" / "data").mkdir(parents=True)
     (tmp_path / "mine" / "odd_data.py").write_text(
@@ -175,6 +179,7 @@ def test_data_of_the_user_that_fail_end_one_job_alone(tmp_path, monkeypatch, cap
     assert len(runs(tmp_path / "outputs")) == 1
 
 
+@pytest.mark.slow
 def test_a_number_is_a_constant_schedule_and_a_sweep_without_a_valid_job_begins_none(tmp_path, capsys):
     step_size = "methods.sgld.schedules.step_size"
     arguments = ["-m", "experiment=gmm_tied_means", "scale=smoke", "~methods.mint"]
@@ -202,6 +207,7 @@ def test_a_number_is_a_constant_schedule_and_a_sweep_without_a_valid_job_begins_
         compose_config([*of_file[0], f"schedule@{step_size}=cosine"], of_file[1])
 
 
+@pytest.mark.slow
 def test_data_without_an_experiment_can_be_swept(tmp_path, capsys):
     """Other data are another set-up: what one job lacks does not stop the other."""
     settings = ["model=gaussian_location", "data.n=50", "+data.dim=2", *BARE]
@@ -215,6 +221,7 @@ def test_data_without_an_experiment_can_be_swept(tmp_path, capsys):
     assert table["data"].tolist() == ["gaussian_sample"]
 
 
+@pytest.mark.slow
 def test_a_job_whose_code_fails_when_it_is_made_does_not_end_the_sweep(tmp_path, monkeypatch, capsys):
     (tmp_path / "mine" / "rule").mkdir(parents=True)
     (tmp_path / "mine" / "mine_rule.py").write_text(
@@ -311,6 +318,7 @@ def test_a_sweep_without_reports_names_what_its_table_lacks(tmp_path, capsys):
     assert pd.read_csv(sweep / "sweep.csv")["ess"].notna().all()
 
 
+@pytest.mark.slow
 def test_a_sweep_ends_with_its_table(tmp_path, capsys):
     assert run([*OVERRIDES, *BARE, "lam=0.3,0.2"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -423,6 +431,7 @@ def test_a_sweep_over_a_setting_whose_name_begins_like_hydras_has_its_own_folder
     )
 
 
+@pytest.mark.slow
 def test_built_in_columns_stand_once_and_a_metric_that_no_run_has_is_named(tmp_path, capsys):
     arguments = [*OVERRIDES, *QUICK, "~report.metrics", "~report.tables", "~report.notes", "lam=0.2,0.3"]
     assert run([*arguments, "report.sweep=[ess,rhat,acept_rate,ess]"]) == 0

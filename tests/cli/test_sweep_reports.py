@@ -160,6 +160,7 @@ def test_a_part_of_a_sweeps_report_that_fails_leaves_a_line(tmp_path, capsys, of
     assert run(["report"]) == 1
 
 
+@pytest.mark.slow
 def test_metrics_of_a_sweep_that_fail_are_reported_in_their_place(tmp_path, capsys, of_its_own):
     overrides = [*OVERRIDES, *BARE, "lam=0.3,0.2", "+report.sweep_metrics=sweepreport.broken"]
     assert run(overrides) == 1

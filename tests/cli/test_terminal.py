@@ -208,6 +208,7 @@ def test_an_experiment_of_a_user_has_no_recorded_verdicts(record, capsys, tmp_pa
     assert "recorded" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_an_experiment_is_shown_with_methods_settings_claims_and_runs(capsys, tmp_path):
     folder = RunFolder(tmp_path / "outputs" / "gmm_tied_means" / "0123456789ab")
     folder.create({"experiment": "gmm_tied_means"})
@@ -354,6 +355,7 @@ def test_a_bar_has_one_clock_and_fits_the_terminal(monkeypatch, width, facts):
     assert ("(compiled)" in moving) == (width == 140)
 
 
+@pytest.mark.slow
 def test_only_a_method_with_an_acceptance_test_shows_acceptance(tmp_path, capsys, unrendered):
     """A dynamics that computes energies counts likelihoods too."""
     words = ["experiment=gmm_tied_means", "scale=smoke", "runtime.threads=1", *FEW, "~methods.sghmc"]

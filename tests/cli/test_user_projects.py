@@ -128,6 +128,7 @@ def test_the_users_files_are_part_of_what_a_run_is(tmp_path):
     assert digest() == first
 
 
+@pytest.mark.slow
 def test_a_method_depends_on_the_files_that_it_uses(tmp_path):
     """Work on one method of one's own, and the others are taken from the run before."""
     walk = "import mhrun\nclass Walk(mhrun.RandomWalk):\n    pass\n"
@@ -277,6 +278,7 @@ class Failing(Metropolis):
 """
 
 
+@pytest.mark.slow
 def test_a_failure_of_the_users_code_names_the_method_and_what_is_kept(tmp_path, capsys):
     experiment = FILES["conf/experiment/mine.yaml"].replace(
         "a: mcmc]", "a: mcmc, /method@methods.b: mcmc, override /rule@methods.b.kernel.rule: failing]"

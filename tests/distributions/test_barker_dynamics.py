@@ -155,6 +155,7 @@ def test_an_estimated_noise_corrects_as_a_known_one_does():
     assert differs_in_mean(sampled(SGBD(), 0.02, 5.0), float(known.mean()))
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_step_too_large_for_one_coordinate_leaves_the_others_alone():
     """Standard deviations 1 and 0.01, e = 0.02: a hundred times SGLD's bound of 2 / 10^4. Only SGLD runs off."""

@@ -54,6 +54,7 @@ def after(target, kernel, step, temperature):
     return thetas[:, -1, 0], theta[:, 0], lambda x: np.interp(x, GRID, cdf), infos
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "surrogate", "rule", "step"),
     [
@@ -76,6 +77,7 @@ def test_draws_of_the_posterior_remain_draws_of_it(name, surrogate, rule, step):
         assert stats.kstest(after(target, wrong, step, 2.0)[0], cdf).pvalue < ALPHA
 
 
+@pytest.mark.slow
 def test_trajectories_along_minibatch_gradients_leave_the_posterior_invariant():
     target = made("logistic", "taylor1")
     kernel = MetropolisHastings(HamiltonianProposal(3), Thinned(4), TunaMH(0.05))

@@ -231,6 +231,7 @@ def test_draws_of_the_posterior_remain_draws_of_it(name, rule):
     assert stats.kstest(end, stats.norm(mean, 1.25 * precision**-0.5).cdf).pvalue < ALPHA  # it can fail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["tunamh_small", "mh_ss"])
 def test_the_mixture_of_the_papers(rule):
     """E theta_2^2 of the tied means at n/K = 100, step 0.15, from exact draws: that of quadrature."""

@@ -123,6 +123,7 @@ def test_the_bias_falls_with_the_step():
     assert wrong == pytest.approx([0.1176, 0.0106, 0.00105], rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("e", "a", "rough"), [(0.02, 0.05, 0.0), (0.02, 0.05, ROUGH), (0.005, 0.1, 4 * ROUGH)]
 )
@@ -219,6 +220,7 @@ def target_cells():
     return np.diff(sum(w * s for w, s in zip(PAIR.weights, sides, strict=True)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dynamics", "e"), [(SGLD(), 0.1), (SGLD(), 0.025), (SGHMC(0.4), 0.05)])
 def test_the_distribution_on_a_mixture_is_that_of_its_transitions(dynamics, e):
     friction = getattr(dynamics, "friction", None)

@@ -76,6 +76,7 @@ def test_full_batch_chains_have_the_target(small, rule, seed, temperature):
     assert_cells(shares, exact_cells(small, temperature), "target")
 
 
+@pytest.mark.slow
 def test_the_comparison_can_fail(small):
     """Negative controls: the wrong temperature, and the wrong power of the prior, are seen."""
     theta = small.model.init(300, Draws(Streams(0, 300), 0))
@@ -294,6 +295,7 @@ def test_sgld_has_its_discrete_stationary_distribution(step, m):
     assert differs_in_mean(end[:, 1] ** 2, 1.5 / CURVATURE[1])
 
 
+@pytest.mark.slow
 def test_the_bias_of_langevin_falls_with_the_step():
     bias = [abs((2 * e) / (1 - (1 - e * CURVATURE) ** 2) - 1 / CURVATURE) for e in (0.2, 0.1, 0.05)]
     target, _ = quadratic_target(0.2)
@@ -309,6 +311,7 @@ def test_the_bias_of_langevin_falls_with_the_step():
     assert seen[0][1] > seen[1][1] > seen[2][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("m", "estimate"),
     [
@@ -341,6 +344,7 @@ def test_noise_temperature_zero_is_an_optimiser():
         assert np.abs(end).max() < 1e-3
 
 
+@pytest.mark.slow
 def test_a_tempered_likelihood_weighs_the_prior_right():
     """With temper=likelihood and noise at T, Langevin has prior x likelihood^(1/T) as its limit."""
     x = np.random.default_rng(1).normal(1.0, 1.0, 40)

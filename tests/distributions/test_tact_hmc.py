@@ -145,6 +145,7 @@ def test_energies_without_noise_have_the_largest_step_of_x(rng):
     assert (aux["step_of_x"][-1] == 1e-4).all()
 
 
+@pytest.mark.slow
 def test_x_keeps_its_temperature_however_noisy_energies_are(rng):
     """As of 10^5 data in minibatches of 100; w^2 has the mean h, but for the step's length."""
     aux, theta = moved(TACTHMC(), 400, 2_000, 1e6, rng)

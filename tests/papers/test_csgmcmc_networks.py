@@ -100,6 +100,7 @@ SCHEDULES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("sure", [0.9, 0.6])
 def test_ensembles_are_as_sure_as_their_members_make_them(data, outside, tmp_path, name, sure):

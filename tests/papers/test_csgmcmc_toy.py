@@ -120,6 +120,7 @@ def test_sums_of_decays(exponent):
     )
 
 
+@pytest.mark.slow
 def test_bounds_of_schedules_are_compared_at_one_length():
     """In plain sums: exp(-S) + (6 + S)^(1/2) (Q^(1/2) + (Q/2)^(1/4)), constants of 1."""
 

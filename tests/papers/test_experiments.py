@@ -455,7 +455,8 @@ WITH_GENERAL_FIGURES = {"five_modes", "mhbt_gaussian", "mint_network", "worst_ca
 # Experiments whose report has the functions of another one's that is tested, or of which other tests make the report,
 # and some that take long.
 AS_OTHERS = {
-    *("arena_poisson", "arena_robust", "arena_softmax", "mh_ss_subsamples"),
+    *("arena_poisson", "arena_robust", "arena_softmax", "arena_logistic", "mh_ss_subsamples"),
+    *("mintee", "five_modes", "mhbt_gaussian_5"),
     *("cifar_residual", "cifar_rsgld", "fashion_lstm", "gradient_noise_recurrent", "gradient_noise_residual"),
     *("logistic_ess_readings", "mint_network_moving", "out_of_distribution_t1"),
     *("arena_mixture", "arena_logistic_million", "bnn_truth_cnn", "exchange_step_sizes"),

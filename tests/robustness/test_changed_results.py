@@ -410,6 +410,7 @@ def test_one_report_that_fails_stops_no_other(finished, outputs, monkeypatch, ca
     assert run(["report", f"runtime.outputs={outputs}"]) == 1
 
 
+@pytest.mark.slow
 def test_a_link_in_the_place_of_a_file_is_not_written_through(finished, outputs, tmp_path):
     """The stopped run's trace is assembled, its log is continued, and its report is made."""
     folder, mine = copied(finished[1], outputs), tmp_path / "mine"

@@ -29,6 +29,7 @@ def sampled(model=log_density, data=None, dynamics=None, **how):
     )
 
 
+@pytest.mark.slow
 def test_a_density_needs_no_data():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -319,6 +320,7 @@ def test_an_infinite_outcome_is_named_and_so_is_a_prior_that_is_a_class():
         mhrun.sample(lambda t, b: -(b.y**2), data, parameters={"a": torch.distributions.Normal}, steps=50)
 
 
+@pytest.mark.slow
 def test_a_prediction_that_is_no_tensor_is_named():
     trace = mhrun.sample(
         lambda theta: -0.5 * theta.a**2, None, parameters={"a": "Normal(0, 1)"}, steps=60, progress=False

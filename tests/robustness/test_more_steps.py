@@ -78,6 +78,7 @@ def test_a_run_goes_on_from_the_longest_shorter_one(whole, outputs):
     assert_is(folder, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("executor", "begins"), [("auto", 0), ("torch", 180)])
 def test_a_long_run_does_not_go_on_in_torch_where_compilation_pays(outputs, monkeypatch, executor, begins):
     """A short run is made in torch, and its executor kept: going on would take longer than beginning anew."""
@@ -149,6 +150,7 @@ def test_nothing_goes_on_from_what_is_damaged(whole, outputs, damaged):
     assert_is(folder, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["changed", "gone"])
 def test_a_beginning_that_is_damaged_later_is_computed_again(whole, outputs, damage):
     executor, expected = whole

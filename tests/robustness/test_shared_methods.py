@@ -160,6 +160,7 @@ def test_another_run_is_not_changed_by_what_happens_to_a_shared_method(tmp_path)
     assert_same_bits(contents(two, "mcmc"), contents(compute(tmp_path / "elsewhere", *FEW), "mcmc"))
 
 
+@pytest.mark.slow
 def test_a_damaged_method_is_not_taken_and_is_found_in_all_that_share_it(tmp_path):
     one, two = compute(tmp_path, *FEW), compute(tmp_path, *FEW, "lam=0.3")
     with open(trace(one, "mcmc"), "r+b") as file:  # the disk, not a program: both runs have this file
@@ -231,6 +232,7 @@ def test_a_method_that_has_begun_goes_on_by_itself(tmp_path):
 # --- Jobs beside each other ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_method_that_another_job_computes_is_waited_for_after_the_others(tmp_path):
     outputs = tmp_path / "outputs"
     one = compute(tmp_path / "elsewhere", *FEW)

@@ -107,6 +107,7 @@ def test_details_are_kept_of_the_latest_only(capsys, monkeypatch, tmp_path):
     assert len(list(place.iterdir())) == 20
 
 
+@pytest.mark.slow
 def test_jobs_of_a_sweep_that_end_in_one(capsys, monkeypatch, tmp_path):
     """They end no other job; of the user's own code one is not a bug."""
     exits = of_user(tmp_path, "import sys; sys.exit(0)")

@@ -412,6 +412,7 @@ def test_a_file_names_no_outputs_elsewhere(tmp_path, place):
         check_runtime_of_files(runtime, [word])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("node", ["outputs: '${oc.env:HOME}/x'", "force: true"])
 def test_a_file_neither_removes_results_nor_writes_elsewhere(capsys, tmp_path, node):
     write("experiment/evil", f"{WHOLE}runtime: {{{node}}}\n")

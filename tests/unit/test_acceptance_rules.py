@@ -132,6 +132,7 @@ def test_a_chain_moves_without_its_neighbours(data, name):
     assert torch.allclose(together[:, 3], alone[:, 0], rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "replacement"),

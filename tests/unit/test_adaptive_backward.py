@@ -343,6 +343,7 @@ def test_a_step_is_that_of_the_proposal_with_its_beta(target):
         assert torch.allclose(aux["accepted_forward"], of_forward)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pairing", [Moving(M), Stored(M), Shared(M)])
 def test_a_chain_adapts_without_its_neighbours(target, pairing):
     """Neighbours whose adjustments end sooner or later change no number of it."""

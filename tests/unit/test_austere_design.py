@@ -77,6 +77,7 @@ def test_a_simulated_walk_has_this_error_and_usage(rng, n_data, m, mu_std):
     agrees(z, profile(n_data, m, epsilon, mu_std), epsilon, m)
 
 
+@pytest.mark.slow
 def test_the_test_itself_has_this_error_and_usage(rng):
     # Sampling without replacement from 2,000 normal data, with the sd of all data as the design has it.
     n_data, m, epsilon, mu_std, tests = 2000, 100, 0.01, 0.6, 20_000
@@ -112,6 +113,7 @@ def test_all_data_at_once_make_no_error():
     assert (whole.error.tolist(), whole.stages.tolist()) == ([0] * 3, [1] * 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n_data", "bound", "design"),
     [

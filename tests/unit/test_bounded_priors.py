@@ -174,6 +174,7 @@ def test_a_shape_and_a_derived_class():
     assert of(Other(0.5, 0.5), U[4:11])[0] == pytest.approx((log_sigmoid(U) + log_sigmoid(-U))[4:11])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_vague_gamma_prior_keeps_no_chain_at_zero():
     """Of Gamma(0.001, 0.001) half is below the smallest number, and chains that came there stayed for ever."""

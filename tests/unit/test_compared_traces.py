@@ -103,6 +103,7 @@ def test_another_temperature_number_of_data_or_prior_is_another_distribution():
     assert mhrun.compare(traces["at 4"], exact()).loc["draws", "why"] == "T = 4 (reference: 1)"
 
 
+@pytest.mark.slow
 @short_run
 def test_what_the_temperature_acts_on_is_part_of_the_distribution():
     settings = {"step_size": 0.12, "steps": 300, "warmup": 20, "log_prior": lambda theta: -(theta[0] ** 2)}

@@ -220,6 +220,7 @@ class Normal:
         return self.values[rows, start:stop]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", [-1.5, 0.0, 0.8])
 def test_the_rule_accepts_as_barker_would(delta):
     """Where D is normal; 1e-3 for a t-statistic of 250 terms and more, and the series' own 4.7e-5."""

@@ -54,6 +54,7 @@ def ran(monkeypatch, rule, temperature=1.0, steps=120):
     return [str(one.message) for one in found if "wrong decisions" in str(one.message)], noises[0]
 
 
+@pytest.mark.slow
 def test_a_bound_that_biases_is_warned_of(monkeypatch):
     """With a bound of 0.2 standard deviations are 12 % too large (100,000 draws); reading all data has no error."""
     (line,), noise = ran(monkeypatch, Austere(design="conservative", bound=0.2))

@@ -258,6 +258,7 @@ def truths(mixture):
     return [exact.Truth(Target(TiedMeans(), mixture), order=order) for order in (exact.ORDER, 8)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "c", "m"),
     [
@@ -285,6 +286,7 @@ def trapezoids(log_density, x, y):
     return np.logaddexp.reduce(values) + np.log((x[1] - x[0]) * (y[1] - y[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("c", [10, 30])
 def test_the_total_against_a_plain_sum_over_the_plane(truths, c):
     """Far out there are two ridges; at c = 10 they hold some hundredths of the mass."""

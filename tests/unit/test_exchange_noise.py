@@ -39,6 +39,7 @@ def sampled(pairing, rule, rung=None, **changed):
     return np.stack([draws[j :: len(T)].ravel() for j in range(len(T))]), lines
 
 
+@pytest.mark.slow
 def test_the_noise_is_that_of_the_formula():
     """With terms l(theta') - l(theta) = (theta' - theta)(x - ...) of rungs that are independent.
 
@@ -53,6 +54,7 @@ def test_the_noise_is_that_of_the_formula():
     assert "Penalty corrects for noise up to 2; above that" in line
 
 
+@pytest.mark.slow
 def test_a_rule_that_does_not_correct_for_it_widens_the_coldest_rung():
     draws, (line,) = sampled(mhrun.Shared(m=50), mhrun.Metropolis())
     assert "Metropolis does not correct for it, and rungs mix with draws of one another" in line
@@ -60,6 +62,7 @@ def test_a_rule_that_does_not_correct_for_it_widens_the_coldest_rung():
     assert line.endswith("or take pairing growing with rule noise_corrected.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pairing", "rule"),
     [
@@ -95,6 +98,7 @@ def test_the_noise_is_that_at_the_temperatures_of_the_rungs_not_of_the_injected_
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pairing", "changed", "expected"),
     [

@@ -61,6 +61,7 @@ def sampled(step_size, dynamics=None, hidden=True, m=None):
     return mhrun.sample(model, {"x": x, "y": y}, kernel, step_size=step_size, **settings)
 
 
+@pytest.mark.slow
 @short_run
 def test_small_steps_on_all_data_have_a_temperature_of_one_and_no_warning(recwarn):
     assert sampled(1e-5).attrs[KINETIC] == pytest.approx(1, abs=0.1)
@@ -77,6 +78,7 @@ def test_noise_of_small_minibatches_is_warned_of():
     assert trace.attrs[KINETIC] > 1.5
 
 
+@pytest.mark.slow
 @short_run
 @pytest.mark.parametrize(
     ("step_size", "dynamics", "hidden"),

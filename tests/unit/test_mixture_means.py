@@ -66,6 +66,7 @@ def test_sums_of_nodes_are_sums_of_data(rng, spread):
     assert weights @ values**2 == pytest.approx(float(part.square().sum()), rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variance", "centres"),
     [

@@ -152,6 +152,7 @@ def test_a_chain_that_stopped_is_reported(data, tmp_path):
     assert metrics["accepted_rate"].to_numpy() == pytest.approx(1 - rates)
 
 
+@pytest.mark.slow
 def test_a_chain_that_stopped_enters_no_ensemble(data, tmp_path):
     """Its parameters stay where they are: the ensemble is that of the draws before."""
     train, test = data

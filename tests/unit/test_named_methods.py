@@ -119,6 +119,7 @@ def test_an_argument_comes_before_what_a_method_has_even_where_it_is_what_others
     assert (named["posterior"]["theta"].values == plain["posterior"]["theta"].values).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "given",
     [
@@ -160,6 +161,7 @@ def test_a_name_alone_is_a_method_without_settings(tmp_path):
     assert (theta[:, :10] == short["posterior"]["theta"].values).all()
 
 
+@pytest.mark.slow
 def test_a_ladder_has_the_temperatures_of_its_file():
     trace = sampled("parallel_tempering")
     assert trace.attrs["temperatures"].tolist() == [1.0, 2.0, 4.0, 8.0]

@@ -48,6 +48,7 @@ def warned(rule, pairing, x=NORMAL, step=0.1, temperature=20.0, **settings):
     return [line for one in found if not (line := str(one.message)).startswith(others)]
 
 
+@pytest.mark.slow
 def test_noise_that_dominates_a_log_ratio_is_warned_of():
     # The noise's sd is about (n/T) |step| / sqrt(m): 100 0.1 / sqrt(20) = 2.2, and 0.3 at ten times the temperature.
     for executor in ("compiled", "torch"):
@@ -79,6 +80,7 @@ def test_a_penalty_that_rejects_most_moves_is_warned_of():
     assert warned(mhrun.Metropolis(), Shared(20), step=0.05)
 
 
+@pytest.mark.slow
 def test_a_penalty_is_warned_of_where_its_series_fails():
     """From m terms it corrects a variance below m/4: sd 1.12 with m = 5; known variances have no such limit."""
     (line,) = warned(Penalty(), Shared(5), step=0.03)  # sd 100 0.03 / sqrt(5) = 1.3

@@ -43,6 +43,7 @@ def test_draws_beyond_an_edge_of_the_prior_are_warned_of(dynamics, executor):
     assert "Declare the constraint of the parameter" in line
 
 
+@pytest.mark.slow
 def test_draws_beyond_an_edge_of_a_density_without_data_are_too():
     def density(theta):
         return torch.where(theta[0] < 0.5, -0.5 * theta[0] ** 2, -math.inf - 0.5 * theta[0] ** 2)
@@ -53,6 +54,7 @@ def test_draws_beyond_an_edge_of_a_density_without_data_are_too():
     assert any("of draws are where the density is 0" in line for line in said)
 
 
+@pytest.mark.slow
 def test_chains_that_diverge_are_not_beyond_an_edge():
     """The logarithm of a normal density overflows there."""
     x = torch.linspace(-1.0, 1.0, 400, dtype=torch.float64)

@@ -186,6 +186,7 @@ def test_what_a_pilot_cannot_find_is_refused():
         call(full(), chains=0, warmup=10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gradients", "rate", "like"), [(False, 0.27, "a random walk"), (True, 0.57, "Langevin")]
 )

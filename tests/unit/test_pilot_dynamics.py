@@ -37,6 +37,7 @@ def test_the_step_of_a_dynamics_is_stable_and_has_the_variance_it_promises():
     assert (ratio < 1.28).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamics", [mhrun.SGLD(), mhrun.SGHMC(0.2)])
 def test_the_error_of_a_step_size_that_is_given_is_estimated(dynamics, capsys):
     """A scale is found, and the error is that of the step size in use, not of one that a pilot would choose."""
@@ -89,6 +90,7 @@ def test_a_dynamics_without_an_error_rule_gets_no_line_on_its_error(capsys):
     assert "nothing is known of the bias of Own" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_barker_and_tempered_dynamics_get_a_step_size():
     """Without minibatch noise: 0.1 = e b H / 2, b = 3 with Barker's signs (see test_barker_dynamics) and 1 else.
 
@@ -168,6 +170,7 @@ def test_a_known_noise_is_that_of_theta_and_has_no_scale(dynamics, rng):
         kernel.with_scale(Scale(torch.zeros(1), torch.ones(1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dynamics", "longest"),
     [(mhrun.SGNHT(), 0.0225), (mhrun.SGNHT(inertia=0.5), 0.01125), (mhrun.Badodab(), None)],
@@ -190,6 +193,7 @@ def test_a_thermostat_without_a_stationary_value_has_no_step_size(dynamics):
         run(mhrun.Unadjusted(dynamics, None))
 
 
+@pytest.mark.slow
 def test_the_line_of_a_pilot_names_the_largest_step_of_a_schedule(capsys):
     """Not a number that nobody gave as given."""
     x = torch.randn(500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -254,6 +258,7 @@ def test_effective_draws_that_will_be_few_are_expected(degrees, steps, capsys):
         assert "Fewer than 10 effective draws are then expected" in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step_size", "low", "high"),
     [
@@ -308,6 +313,7 @@ def _never_seen(*, constrained=True, steps=200, **settings):
     return mhrun.sample(log_lik, {"y": torch.zeros(50)}, kernel, **call)
 
 
+@pytest.mark.slow
 def test_the_step_on_the_steep_side_of_a_constrained_parameter_is_shorter(capsys):
     """The log density of the logit is t / 2 - 51 log(1 + exp(t)), whose curvature grows as exp(t) above the mode."""
     mode = np.log(0.5 / 50.5)

@@ -23,6 +23,7 @@ def two_modes(theta):
 RUNG_TEMPERATURES = [1.0, 4.0, 16.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "proposal", [mhrun.RandomWalk(), pytest.param(mhrun.LangevinProposal(), marks=pytest.mark.slow)]
 )
@@ -46,6 +47,7 @@ def test_a_ladder_gets_a_step_size_for_each_rung_and_finds_both_modes(proposal, 
     assert "pilot: step size" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_ladder_is_not_advised_to_be_one(capsys):
     """Of two modes far apart, at one of which all chains begin."""
     modes = torch.tensor([[-7.0], [7.0]])

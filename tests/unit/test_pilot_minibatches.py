@@ -82,6 +82,7 @@ def test_the_noise_is_measured_at_the_minibatch_that_a_pilot_chooses(proposal, p
     assert found(trace)["noise_sd"] == pytest.approx(sd, rel=0.3)
 
 
+@pytest.mark.slow
 def test_a_rule_without_a_limit_has_a_noise_of_1():
     class Unlimited(mhrun.Metropolis):
         noise_limit = float("inf")
@@ -106,6 +107,7 @@ def test_noise_stays_below_what_a_rule_corrects(monkeypatch, limit, is_shorter):
     assert found(trace)["noise_sd"] < 1.05 * min(limit, 1.0)
 
 
+@pytest.mark.slow
 def test_a_minibatch_that_is_not_enlarged_ends_the_search(monkeypatch):
     """The last size is one that was tried."""
     tried = []
@@ -123,6 +125,7 @@ def test_a_minibatch_that_is_not_enlarged_ends_the_search(monkeypatch):
     assert len(tried) == 4
 
 
+@pytest.mark.slow
 def test_a_given_minibatch_limits_the_step():
     trace = run(mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(100), mhrun.Metropolis()))
     about = found(trace)
@@ -158,6 +161,7 @@ def test_a_limit_of_noise_is_positive(monkeypatch, m):
         run(mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(m), Penalty()))
 
 
+@pytest.mark.slow
 def test_a_rising_schedule_is_judged_by_its_largest_step_that_counts():
     """Steps of a cycle begin twice as long as those of the last: its first step says nothing of the draws."""
     rising = mhrun.Stairs(1e-4, every=100, cycle=100, decay=1.0, rise=2.0)

@@ -26,6 +26,7 @@ def sampled(gap, **settings):
     return mhrun.sample(two_modes(gap), None, start=starts, steps=400, warmup=200, seed=1, **settings)
 
 
+@pytest.mark.slow
 @short_run
 def test_chains_begin_at_the_highest_mode_if_their_mode_has_little_mass(capsys):
     """51 nats are e^-51 of the posterior, and 49 are below what is judged."""
@@ -38,6 +39,7 @@ def test_chains_begin_at_the_highest_mode_if_their_mode_has_little_mass(capsys):
     assert re.search(words, capsys.readouterr().err)
 
 
+@pytest.mark.slow
 @short_run
 @pytest.mark.parametrize(("gap", "temperature"), [(49.0, 1.0), (540.0, 11.0)])
 def test_modes_that_may_have_a_share_keep_their_chains(gap, temperature):

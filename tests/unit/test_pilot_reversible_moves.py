@@ -56,6 +56,7 @@ def adaptive(pairing):
     )
 
 
+@pytest.mark.slow
 def test_reversible_moves_get_a_step_size_and_a_scale():
     """Standard deviations against the curvature's; about 500 effective draws: a standard error of 3.5 %."""
     exact = np.sqrt(exact_variances())

@@ -30,6 +30,7 @@ def judged_by_draws_up_to(data, monkeypatch):
         monkeypatch.setattr(f"mhrun.engine.pilot.trajectories.{name}", data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("flat", "data"), [(True, 10), (True, 500), (False, 10)])
 def test_a_direction_that_nothing_determines_is_named(flat, data, capsys, monkeypatch):
     """A parameter that nothing determines, and the same with a prior."""
@@ -212,6 +213,7 @@ def test_with_that_scale_chains_agree_and_effects_are_shrunk(kernel):
     assert 0.5 < shrunk / (means @ means) < 1.0
 
 
+@pytest.mark.slow
 def test_for_many_data_the_pilot_warns_that_the_scale_may_be_far_off(capsys, monkeypatch):
     judged_by_draws_up_to(100, monkeypatch)
     facts = found(non_centred(KERNELS["random walk"]()))
@@ -227,6 +229,7 @@ def test_hmc_is_not_advised_to_use_hmc(capsys):
     assert "far from normal" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_scale_that_fits_draws_stays(monkeypatch):
     """A nearly normal posterior needs no draws; where they are made, they change the count of gradients alone."""
     x = torch.randn(50, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

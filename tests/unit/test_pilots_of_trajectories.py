@@ -68,6 +68,7 @@ def test_a_scale_comes_from_draws_where_the_mode_has_no_curvature():
     assert not is_degenerate(torch.diag(torch.tensor([1.0, 1e-4])))
 
 
+@pytest.mark.slow
 def test_a_run_of_trajectories_reads_its_pilot_again(tmp_path, capsys):
     def ran():
         kernel = full(mhrun.HamiltonianProposal())
@@ -132,6 +133,7 @@ def test_a_single_variance_needs_few_draws_whatever_the_dimension():
     assert share_of_draws(draws, dense=False) == pytest.approx(100 / (100 + 5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [1, 10, 50, 100, 300, 1_000])
 def test_a_dense_scale_is_judged_by_what_so_many_draws_can_tell(rng, dim):
     """The least and largest eigenvalues of 552 draws of N(0, I) are 0.07 and 3.0 in 300 dimensions."""

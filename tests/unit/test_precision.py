@@ -278,6 +278,7 @@ def test_an_interrupted_run_in_bf16_goes_on_to_the_same_bits(tmp_path):
         assert np.array_equal(cut.posterior.theta, whole.posterior.theta)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.usefixtures("unrendered")
 def test_summary_and_report_of_a_run_in_bf16_name_the_precision(tmp_path, monkeypatch):

@@ -139,6 +139,7 @@ def test_chains_start_at_draws_from_the_prior_and_run():
     assert "hierarchical" in trace.attrs["prior"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_posterior_of_a_conjugate_model(rng):
     """Mean of normal data with known variance. A fixed seed; 5 standard errors."""

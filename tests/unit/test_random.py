@@ -55,6 +55,7 @@ def test_both_paths_make_the_same_numbers():
         assert float(uniform[row]) == pieces.uniform(pieces.ACCEPT, at)
 
 
+@pytest.mark.slow
 def test_normals_of_a_vector_are_those_of_its_blocks():
     """However many: the first few are made in one loop, more in tiles, and the last are a part of a block."""
     at = Draw(pieces.split_key(derive_key(6, "vector")), pieces.u64(9), pieces.u64(1))
@@ -279,6 +280,7 @@ def test_minibatches_of_many_data_are_uniform():
     assert_counts(np.bincount(index.ravel() % 7, minlength=7), np.full(7, 1 / 7), "residues")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "m"), [(1025, 40), (13007, 100), (1_000_000, 1000), (300, 290)])
 def test_minibatches_have_the_moments_of_sampling_without_replacement(n, m):
     """Means of functions that a poor permutation would betray: trends, parities, rows and columns."""

@@ -152,6 +152,7 @@ def calls_of(which: mhrun.FunctionModel, theta: Tensor, rows: dict[str, Tensor])
     return [which.log_lik(theta, rows), which.log_prior(theta), *which.log_lik_and_grad(theta, rows), grad]
 
 
+@pytest.mark.slow
 def test_a_model_of_functions_is_replayed_with_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shared rows and rows for each chain, with the gradients; the direct model is never recorded."""
     direct, ours = model(), model()

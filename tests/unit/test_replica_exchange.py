@@ -129,6 +129,7 @@ def test_pairs_are_even_or_odd_with_equal_chances():
 MODES = GaussianMixture([[-3.0], [3.0]], 0.25, [0.3, 0.7], start=[-3.0])
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("rule", [Metropolis(), pytest.param(Barker(), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("compiled_loop", [False, pytest.param(True, marks=pytest.mark.slow)])

@@ -397,6 +397,7 @@ def test_what_changes_no_number_is_brought_up_to_date(outputs):
     assert "density" not in folder.config()["report"]["figures"]
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_the_summary_has_the_documented_fields(outputs):
     summary = compute(outputs, *FEW).summary()

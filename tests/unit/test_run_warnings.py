@@ -53,6 +53,7 @@ def test_a_good_run_has_no_warnings():
     assert warned(0.8, acceptance=0.3, warmup=1_000) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "coarse"), [(1e6, True), (3e4, True), (10.0, False)])
 def test_a_posterior_between_numbers_of_float32_is_warned_of(where, coarse):
     def density(theta):
@@ -72,6 +73,7 @@ def test_a_single_chain_is_warned_of():
     assert line.startswith("R-hat compares the two halves of a single chain")
 
 
+@pytest.mark.slow
 def test_a_step_size_that_is_far_off_is_warned_of():
     lines = warned(20.0, steps=400)
     assert any("R-hat is" in line and "have not converged" in line for line in lines)
@@ -82,6 +84,7 @@ def test_a_step_size_that_is_far_off_is_warned_of():
     assert line.endswith("outside 0.11 to 0.78, where it is efficient. Raise the step size.")
 
 
+@pytest.mark.slow
 def test_trajectories_are_advised_to_stay_as_long():
     """A longer step alone would let them turn back to where they began."""
     hmc = mhrun.MetropolisHastings(mhrun.HamiltonianProposal(10), mhrun.Full(), mhrun.Metropolis())
@@ -95,6 +98,7 @@ def test_trajectories_are_advised_to_stay_as_long():
     )
 
 
+@pytest.mark.slow
 def test_tuning_that_had_not_settled_is_warned_of():
     (line,) = [line for line in warned(20.0, acceptance=0.3, warmup=50) if "settled" in line]
     assert "tuned to 0.30. Raise warmup" in line
@@ -108,6 +112,7 @@ def test_chains_that_never_move_are_warned_of():
     assert "ESS and R-hat are undefined: a coordinate never moves (theta1)." in lines
 
 
+@pytest.mark.slow
 def test_a_temperature_is_warned_of():
     (line,) = [line for line in warned(4.0, temperature=25.0) if "T = 25" in line]
     assert "not the posterior: its standard deviations are up to sqrt(T) = 5 times as large" in line
@@ -134,6 +139,7 @@ def test_each_family_has_its_own_acceptance_rate(moves, dim, best):
     assert found is None or 0 < found.low < found.best < found.high < 1
 
 
+@pytest.mark.slow
 def test_few_effective_draws_in_the_tails_are_warned_of(monkeypatch):
     """Signs are independent, scales change every 50 draws: 4,000 draws have 80 in the tails."""
     rng = np.random.default_rng(0)
@@ -147,6 +153,7 @@ def test_few_effective_draws_in_the_tails_are_warned_of(monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_a_coordinate_that_never_moves_does_not_hide_the_others(monkeypatch):
     rng = np.random.default_rng(0)
     draws = np.stack([np.ones((4, 1000)), rng.normal(size=(4, 1000)) + 5 * np.arange(4)[:, None]], -1)
@@ -236,6 +243,7 @@ def test_a_huge_step_is_named_whether_its_candidates_are_finite_or_not(edge, cau
     assert "Lower the step size" in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "pairing", "there", "enters"),
     [
@@ -335,6 +343,7 @@ def test_few_valid_draws_of_a_tempered_dynamics_are_warned_of():
     assert not [line for line in warned(0.01, moves=moves, steps=6_000) if "only" in line]
 
 
+@pytest.mark.slow
 def test_valid_draws_are_diagnosed_where_some_are_invalid():
     """TACT-HMC has invalid draws, and its chains begin far apart and barely move."""
     moves, start = mhrun.Unadjusted(mhrun.TACTHMC(step_of_x=1e-2), m=1), [[-2.0], [-1.0], [1.0], [2.0]]
@@ -343,6 +352,7 @@ def test_valid_draws_are_diagnosed_where_some_are_invalid():
     assert any(re.match(r"R-hat is .* the chains have not converged", line) for line in lines)
 
 
+@pytest.mark.slow
 def test_chains_are_diagnosed_until_one_of_them_diverges():
     sizes = Fixed(step_size=[1e-9, 1e-9, 1e-9, 1e3])
     moves, start = mhrun.Unadjusted(mhrun.SGLD(), m=1), [[-2.0], [-1.0], [1.0], [2.0]]
@@ -355,6 +365,7 @@ def test_chains_are_diagnosed_until_one_of_them_diverges():
     assert any(line.startswith("R-hat and ESS are unknown: they need 10 valid draws") for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_chains_of_different_temperatures_are_not_pooled(tmp_path):
     words = (*FEW, "+method@methods.hot=mcmc", "steps=400", "warmup=100", "thin=1")
@@ -368,6 +379,7 @@ def test_chains_of_different_temperatures_are_not_pooled(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_report_has_one_line_for_all_methods_with_a_warning(tmp_path):
     words = ("~methods.sgld", "~methods.mint_stored", "~methods.mcmc", "steps=60", "warmup=50")
     methods = ("mint", "tempered_mcmc")
@@ -394,6 +406,7 @@ def test_a_report_has_one_line_for_all_methods_with_a_warning(tmp_path):
     assert f"{', '.join(run.label(m) for m in methods)}: the model is wrong." in lines
 
 
+@pytest.mark.slow
 def test_the_one_coordinate_that_has_not_converged_is_found(monkeypatch, rng):
     """As the spread of hundreds of effects; 64 evenly spaced coordinates would leave it out."""
     draws = rng.normal(size=(4, 1000, 400))
@@ -452,6 +465,7 @@ def test_counts_that_vary_too_much_are_warned_of(size):
         assert float(found[0].group(1)) == pytest.approx(pearson, rel=0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hot", "rare"), [(2.0, ()), (1e12, ("1", "2"))])
 def test_rungs_that_hardly_ever_exchange_are_warned_of(hot, rare):
     """T = 1, 2, and far above: in 100 dimensions an exchange is accepted with probability about 0."""

@@ -98,6 +98,7 @@ def test_symmetric_terms_and_rare_rejections_are_not_warned_of(monkeypatch):
     assert sampled(log_lik, exponential(), walk(mhrun.Metropolis()), monkeypatch) == ([], None)
 
 
+@pytest.mark.slow
 def test_exchanges_are_judged_too(monkeypatch):
     """Of rungs that move on all data."""
     rung = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())

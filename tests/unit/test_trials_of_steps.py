@@ -66,6 +66,7 @@ def test_a_step_at_which_chains_diverge_is_shortened():
     assert found.step_size < 1.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log_density", [of_a_rate, of_student, lambda x: -0.5 * x**2])
 def test_a_wide_posterior_shortens_no_step(log_density):
     found = trials(log_density, 0.2)

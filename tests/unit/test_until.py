@@ -130,6 +130,7 @@ def test_a_chain_that_stopped_does_not_go_on():
     assert draws(trace).shape[1] == 100
 
 
+@pytest.mark.slow
 def test_a_network_goes_on_until_its_predictions_are_precise():
     x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
     net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2))

@@ -105,6 +105,7 @@ def test_cycles_that_begin_at_a_mode_and_are_short_are_warned_of(rng):
     assert lines(10) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [3, 10, 20, 40])
 def test_one_coordinate_among_many_is_found(rng, dim):
     """Not an average of it and others; and no direction is too wide because it was chosen for its width."""
@@ -144,6 +145,7 @@ def test_heavy_tails_are_no_reason(rng):
         assert least_variance_ratio(found) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaves", [1, 9])
 @pytest.mark.parametrize("draws", [26, 100])
 def test_a_funnel_is_no_reason(leaves, draws):

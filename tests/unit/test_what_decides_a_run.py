@@ -85,6 +85,7 @@ def test_settings_by_which_runs_are_distinguished():
     assert distinguishing(nested) == [{"methods.two.lr": 0.1}, {"methods.two.lr": 0.2}]
 
 
+@pytest.mark.slow
 @short_run
 @pytest.mark.long
 @pytest.mark.parametrize("executor", ["torch", pytest.param("compiled", marks=pytest.mark.slow)])

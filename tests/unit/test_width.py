@@ -40,6 +40,7 @@ def test_the_width_is_the_largest_standard_deviation(tmp_path, temperature):
     assert not any("as wide as the scale" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_draws_that_the_steep_side_throws_far_out_are_warned_of(tmp_path):
     """Of a posterior with standard deviation 1.28 they have 44, the same in all chains."""
     draws, width, lines = of_a_rate(1.5, tmp_path)
