@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from mhrun.kernels import MetropolisHastings
 from mhrun.native import native_form
 from mhrun.pairing.full import Full
 from mhrun.parts import Kernel
@@ -72,16 +71,11 @@ def batching_pays(method: Costed) -> bool:
     """Return whether steps in torch beat a compiled loop, which moves one chain after another.
 
     So it is where each step multiplies all data by the points of many chains: a product of matrices then reads the
-    data once for all of them. Some models also have gradients that are faster in torch.
+    data once for all of them.
     """
     if not isinstance(method.kernel.pairing, Full):
         return False
-    model, chains, kernel = method.target.model, method.shape.chains, method.kernel.of_a_chain
-    if isinstance(kernel, MetropolisHastings) and kernel.proposal.gradients:
-        pays = native_form(model, "loop_gradients_pay", "log_lik")
-        if pays is not None and not pays(chains * method.target.n):
-            return True
-    if method.target.dim < _MIN_PARAMETERS or chains < _MIN_CHAINS:
+    if method.target.dim < _MIN_PARAMETERS or method.shape.chains < _MIN_CHAINS:
         return False
-    offered = native_form(model, "multiplies_chains", "log_lik")
+    offered = native_form(method.target.model, "multiplies_chains", "log_lik")
     return offered is not None and bool(offered(method.target.data.fields))

@@ -1,7 +1,7 @@
 """The pieces of softmax regression for compiled loops; float64.
 
-``args`` are x (n, F), y (n,), the number of classes K, a place that is not used, the precision of the prior, and those
-of `mhrun.models.linear_native` from the sixth on: order, anchor, inverse, gradient, hessian, and the expansion
+``args`` are x (n, F), y (n,), the number of classes K, the zero of `products`, the precision of the prior, and those of
+`mhrun.models.linear_native` from the sixth on: order, anchor, inverse, gradient, hessian, and the expansion
 (n, 2, K), logits and probabilities of the classes at the anchor. Weights are theta[k F + d] of class k and feature d.
 """
 
@@ -14,26 +14,31 @@ import numpy as np
 
 from mhrun.array_types import Array
 from mhrun.models.linear_native import (
+    add_rows,
     bound_slope,
     bound_width,
     difference_of,
     full_pass_stats_of,
     log_prior,
     prior_gradient,
+    products,
     reference_arrays,
     taylor_difference,
     total_bound,
+    total_of,
 )
 from mhrun.native import NativeBounds, NativeLowerBound, NativeModel, piece, routine
 from mhrun.native.compiler import piece_once
 from mhrun.native.forms import GAP_ROUNDING
-from mhrun.native.maths import exp_negative_64
+from mhrun.native.maths import exp_negative_64, log_64
+
+_TILE = 128  # rows at a time
 
 
 def native_model(x: Array, y: Array, classes: int, precision: float) -> NativeModel:
     """Return the pieces of the log-likelihood for x (n, F) and classes y (n,)."""
     return NativeModel(
-        (np.ascontiguousarray(x), np.asarray(y, np.int64), classes, 0.0, precision),
+        (np.ascontiguousarray(x), np.asarray(y, np.int64), classes, np.zeros(1), precision),
         log_prior=log_prior,
         difference=piece_once(difference_of, _differences),
         moments=_moments,
@@ -61,7 +66,7 @@ def native_bounds(
     """
     anchor, inverse, gradient, hessian = reference_arrays(classes * x.shape[1], surrogate)
     reference = (order, anchor, inverse, gradient, hessian, expansion)
-    args = (np.ascontiguousarray(x), np.asarray(y, np.int64), classes, 0.0, precision, *reference)
+    args = (np.ascontiguousarray(x), np.asarray(y, np.int64), classes, np.zeros(1), precision, *reference)
     remainders = (bound_slope, _remainder) if order else ()
     return NativeBounds(args, log_prior, bound_width, _terms, _total, _size, taylor_difference, *remainders)
 
@@ -111,47 +116,95 @@ def _log_lik(x: Any, y: Any, i: Any, theta: Any, logits: Any) -> Any:
 
 
 @piece
+def _fill_logits_of_rows(args: Any, rows: Any, size: Any, theta: Any, logits: Any) -> None:
+    """Fill logits (K, tile) of `size` rows."""
+    x, zero = args[0], args[3]
+    features = x.shape[1]
+    for k in range(len(logits)):
+        products(x, rows, size, theta[k * features : (k + 1) * features], zero, logits[k])
+
+
+@piece
+def _fill_largest(logits: Any, size: Any, largest: Any) -> None:
+    """Fill largest[j] with the largest of logits[:, j] for j < size."""
+    for j in range(size):
+        largest[j] = logits[0, j]
+    for k in range(1, len(logits)):
+        for j in range(size):
+            largest[j] = max(largest[j], logits[k, j])
+
+
+@piece
+def _exponentiate(logits: Any, size: Any, largest: Any, totals: Any) -> None:
+    """Replace logits by exp(logits - largest), and fill totals[j] with their sum over the classes, for j < size."""
+    for j in range(size):
+        totals[j] = 0.0
+    for k in range(len(logits)):
+        for j in range(size):
+            logits[k, j] = exp_negative_64(logits[k, j] - largest[j])
+            totals[j] += logits[k, j]
+
+
+@piece
+def _log_liks(args: Any, rows: Any, size: Any, theta: Any, logits: Any, work: Any, out: Any) -> None:
+    """Fill out[j] with the log-likelihood of rows[j] for j < size; logits (K, tile) and work (2, tile) are changed."""
+    y, largest, totals = args[1], work[0], work[1]
+    _fill_logits_of_rows(args, rows, size, theta, logits)
+    _fill_largest(logits, size, largest)
+    for j in range(size):
+        out[j] = logits[y[rows[j]], j] - largest[j]
+    _exponentiate(logits, size, largest, totals)
+    for j in range(size):
+        total = totals[j]
+        out[j] -= log_64(total) if total == total else total
+
+
+@piece
 def _differences(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any) -> None:
-    x, y, logits = args[0], args[1], np.empty(args[2])
-    for j in range(m):
-        before = _log_lik(x, y, index[j], origin, logits)
-        out[j] = _log_lik(x, y, index[j], candidate, logits) - before
+    logits, work, before = np.empty((args[2], _TILE)), np.empty((2, _TILE)), np.empty(_TILE)
+    for start in range(0, m, _TILE):
+        size = min(_TILE, m - start)
+        rows, after = index[start:], out[start : start + size]
+        _log_liks(args, rows, size, origin, logits, work, before)
+        _log_liks(args, rows, size, candidate, logits, work, after)
+        for j in range(size):
+            after[j] -= before[j]
 
 
 @piece
 def _moments(args: Any, index: Any, m: Any, theta: Any) -> Any:
-    x, y, logits = args[0], args[1], np.empty(args[2])
+    logits, work, values = np.empty((args[2], _TILE)), np.empty((2, _TILE)), np.empty(_TILE)
     total, square = 0.0, 0.0
-    for j in range(m):
-        value = _log_lik(x, y, index[j], theta, logits)
-        total += value
-        square += value * value
+    for start in range(0, m, _TILE):
+        size = min(_TILE, m - start)
+        _log_liks(args, index[start:], size, theta, logits, work, values)
+        for j in range(size):
+            total += values[j]
+            square += values[j] * values[j]
     return total, square
 
 
-@piece
-def _total(args: Any, theta: Any) -> Any:
-    x, y, logits = args[0], args[1], np.empty(args[2])
-    total = 0.0
-    for i in range(len(x)):
-        total += _log_lik(x, y, i, theta, logits)
-    return total
+_total = piece_once(total_of, _moments)
 
 
 @piece
 def _gradient(args: Any, index: Any, m: Any, theta: Any, out: Any) -> None:
-    x, y, logits = args[0], args[1], np.empty(args[2])
+    x, y = args[0], args[1]
     features = x.shape[1]
+    logits, largest, totals = np.empty((args[2], _TILE)), np.empty(_TILE), np.empty(_TILE)
     for d in range(len(out)):
         out[d] = 0.0
-    for j in range(m):
-        i = index[j]
-        _fill_logits(x, i, theta, logits)
-        log_sum = _log_sum_exp(logits)
+    for start in range(0, m, _TILE):
+        size = min(_TILE, m - start)
+        rows = index[start:]
+        _fill_logits_of_rows(args, rows, size, theta, logits)
+        _fill_largest(logits, size, largest)
+        _exponentiate(logits, size, largest, totals)
         for k in range(len(logits)):
-            factor = (1.0 if k == y[i] else 0.0) - exp_negative_64(logits[k] - log_sum)
-            for d in range(features):
-                out[k * features + d] += factor * x[i, d]
+            factors = logits[k]
+            for j in range(size):
+                factors[j] = (1.0 if y[rows[j]] == k else 0.0) - factors[j] / totals[j]
+            add_rows(x, rows, size, factors, out[k * features : (k + 1) * features])
 
 
 @piece

@@ -26,7 +26,6 @@ from mhrun.types import BOUND_KINDS, Bounds, DataShape, Field, Reference, Rows
 _DERIVATIVES = (math.sqrt(2), 1 / 2, 2 * math.sqrt(2) / (6 * math.sqrt(3)))
 _VALUES = 1 << 22  # most values in memory while norms are computed
 _LOOPED = 256  # weights up to which compiled loops are used
-_GRADIENT_ROWS = 16_384  # up to which their gradients are faster than torch's
 
 
 class SoftmaxRegression(Weights):
@@ -126,14 +125,6 @@ class SoftmaxRegression(Weights):
         if order == 1:
             return first
         return first - 0.5 * (share * (step - mean[..., None]).square()).sum(-1)
-
-    def loop_gradients_pay(self, rows: int) -> bool:
-        """Return whether a compiled loop is faster than torch with gradients at so many rows.
-
-        Torch's exponentials are vectorised over the rows, those of the loop are not: with three classes MALA takes a
-        fifth of the time in the loop for 2,000 rows, as long for 20,000, and 1.8 times as long for 80,000.
-        """
-        return rows <= _GRADIENT_ROWS
 
     def native(self, data: Rows, *, full: bool) -> NativeModel | None:
         """Return the pieces of the compiled loops; None for many weights, of which products of matrices are faster."""

@@ -1,7 +1,8 @@
 """Elementary functions in plain arithmetic, which the compiler can vectorise.
 
 numba's `math.exp` and `math.log` are calls for one number at a time. These are polynomials on a short interval,
-accurate to a few units in the last place; the tests bound the error. The coefficients are of Taylor series, or where
+accurate to a few units in the last place; the tests bound the error. Whole numbers are of 32 bits where they become
+float64 or come from it: AVX2 has no conversions of 64 bits. The coefficients are of Taylor series, or where
 shorter polynomials save time, of interpolation at Chebyshev's points (mpmath's `chebyfit`).
 """
 
@@ -85,7 +86,7 @@ def log_of_ratio_32(e: Any, d: Any) -> Any:
 def exp_negative_64(x: Any) -> Any:
     """exp(x) for float64 x <= 0; exp(-700) below -700."""
     x = max(x, -700.0)
-    k = i64(x * LOG2E - 0.5)
+    k = i32(x * LOG2E - 0.5)
     r = x - f64(k) * LN2_HIGH_64 - f64(k) * LN2_LOW_64
     p = 2.510038549551032e-08
     p = p * r + 2.7620088445409746e-07
@@ -99,7 +100,7 @@ def exp_negative_64(x: Any) -> Any:
     p = p * r + 0.5
     p = p * r + 1.0
     p = p * r + 1.0
-    return p * i64((k + i64(1023)) << i64(52)).view(np.float64)
+    return p * i64(i64(k + i32(1023)) << i64(52)).view(np.float64)
 
 
 @piece
@@ -181,7 +182,7 @@ def log_64(x: Any) -> Any:
 @piece
 def cos_sin_64(t: Any) -> Any:
     """cos(2 pi t) and sin(2 pi t) for float64 t in [0, 1]: series on the eighth of a turn about a quarter turn."""
-    k = i64(4.0 * t + 0.5)
+    k = i32(4.0 * t + 0.5)
     x = (t - f64(k) * 0.25) * 6.283185307179586
     q = x * x
     p = 1 / 355687428096000
@@ -201,10 +202,10 @@ def cos_sin_64(t: Any) -> Any:
     p = p * q - 1 / 720
     p = p * q + 1 / 24
     c = 1.0 - 0.5 * q + q * q * p
-    odd = (k & i64(1)) != 0
+    odd = (k & i32(1)) != 0
     cosine, sine = s if odd else c, c if odd else s
-    cosine = -cosine if ((k + i64(1)) & i64(2)) != 0 else cosine
-    sine = -sine if (k & i64(2)) != 0 else sine
+    cosine = -cosine if ((k + i32(1)) & i32(2)) != 0 else cosine
+    sine = -sine if (k & i32(2)) != 0 else sine
     return cosine, sine
 
 

@@ -293,10 +293,6 @@ class FastForms(Protocol):
         """Return whether log_lik of all data is mostly their product with all chains' points."""
         ...
 
-    def loop_gradients_pay(self, rows: int) -> bool:
-        """Return whether a compiled loop is faster than torch with gradients of all data; `rows`: chains times data."""
-        ...
-
     def nodes(self, data: Rows) -> tuple[Rows, Tensor]:
         """Return a few rows and weights, with which sums over all data of smooth functions of log_lik are exact."""
         ...
