@@ -62,9 +62,9 @@ def arithmetic_seconds(method: Costed) -> float:
     return method.shape.chains * (reads * (_DATUM_SECONDS + _MATMUL_SECONDS * dim) + _STATE_SECONDS * dim)
 
 
-def compiling_pays(method: Costed) -> bool:
-    """Return whether the run is long enough for compilation to pay."""
-    return method.shape.total * step_seconds(method) > _COMPILING_PAYS
+def compiling_pays(method: Costed, steps: int | None = None) -> bool:
+    """Return whether so many steps are long enough for compilation to pay; None: those of the run."""
+    return (method.shape.total if steps is None else steps) * step_seconds(method) > _COMPILING_PAYS
 
 
 def batching_pays(method: Costed) -> bool:

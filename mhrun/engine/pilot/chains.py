@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import torch
 from torch import Tensor
 
+from mhrun.compiled import Loop, compile_loop
+from mhrun.cores import usable_cores
+from mhrun.engine.cost import batching_pays, compiling_pays
 from mhrun.engine.limits import most_scaled
 from mhrun.engine.method import Method
 from mhrun.kernels import MetropolisHastings
+from mhrun.kernels.stationary import user_parts
+from mhrun.ownership import is_bundled
 from mhrun.random import Draws, Streams, derive_key
-from mhrun.types import Controls, State
+from mhrun.types import Controls, Record, State
 
 WINDOW = 25  # steps
 MOST_LEAPFROG_STEPS = 100
+_RECORDED = ("accepted", "log_ratio_var", "n_lik", "n_grad")
+_STEPS = 300  # of a pilot, about
 TUNED = 12  # most leapfrog steps while a step size is tuned, which depends little on their number
 
 
 class PilotChains:
-    """Chains that move in windows of steps at one step size each, and trajectories at one length, if it is given."""
+    """Chains that move in windows of steps at one step size each, and trajectories at one length, if it is given.
+
+    They move in a compiled loop where that is estimated to save seconds, else in torch. The user's own pieces are not
+    compiled here: that takes as long in each process, and errors in them are for the run to report.
+    """
 
     def __init__(
         self,
@@ -33,7 +47,8 @@ class PilotChains:
         last = method.plan.controls(method.plan.start(), method.shape.total, 1)
         self.noise_temperature = last.noise_temperature[0]
         self.key = key
-        self.streams = Streams(derive_key(key, "tune"), len(theta), theta.device)
+        self._tuning_key = derive_key(key, "tune")
+        self.streams = Streams(self._tuning_key, len(theta), theta.device)
         self.draws = Draws(self.streams, 0)
         self.step = 0
         self.state: State = kernel.start(self.target, theta, self.draws)
@@ -76,19 +91,45 @@ class PilotChains:
         controls = Controls(step_size, self.temperature, self.noise_temperature).each(
             lambda c: c.to(device=device, dtype=dtype)
         )
-        accepted, noise, count = 0.0, 0.0, 0
-        for _ in range(WINDOW):
-            self.step += 1
-            self.draws.step = self.step
+        loop = self._loop()
+        record = self._in_torch(controls) if loop is None else self._in_loop(loop, controls)
+        self.step += WINDOW
+        self.n_lik += int(record["n_lik"].sum())
+        self.n_grad += int(record["n_grad"].sum())
+        noise = record["log_ratio_var"].astype(float)
+        noise = noise[np.isfinite(noise)]
+        return float(record["accepted"].mean()), float(noise.mean()) if len(noise) else 0.0
+
+    def _loop(self) -> Loop | None:
+        """Return the compiled loop of the kernel, if it pays for the steps of a pilot."""
+        method = replace(self.method, kernel=self.kernel, target=self.target)
+        of_user = not is_bundled(self.target.model) or any(user_parts(self.kernel))
+        if self.method.dtype != torch.float64 or of_user:
+            return None
+        if not compiling_pays(method, _STEPS) or batching_pays(method):
+            return None
+        return compile_loop(self.kernel, self.target, self._tuning_key, usable_cores())
+
+    def _in_loop(self, loop: Loop, controls: Controls) -> Record:
+        """Move the chains a window in a compiled loop, and return what was recorded, (C, K)."""
+        every = controls.each(lambda c: c.expand(WINDOW, len(c)).contiguous())
+        self.state, found = loop.advance(self.state, self.step + 1, every)
+        if self.keeps:
+            self.kept.extend(torch.from_numpy(found["theta"]).unbind(1))
+        return {name: found[name] for name in _RECORDED}
+
+    def _in_torch(self, controls: Controls) -> Record:
+        """Move the chains a window, and return the same."""
+        infos = []
+        for k in range(1, WINDOW + 1):
+            self.draws.step = self.step + k
             self.state, info = self.kernel.step(self.target, self.state, controls, self.draws)
-            accepted += float(info.accepted.double().mean())
-            var = info.log_ratio_var[info.log_ratio_var.isfinite()]
-            noise, count = noise + float(var.double().sum()), count + len(var)
+            infos.append(info)
             if self.keeps:
                 self.kept.append(self.state.evaluation.theta)
-            self.n_lik += int(info.n_lik.sum())
-            self.n_grad += int(info.n_grad.sum())
-        return accepted / WINDOW, noise / max(1, count)
+        return {
+            name: torch.stack([getattr(info, name) for info in infos], 1).cpu().numpy() for name in _RECORDED
+        }
 
 
 def leapfrog_steps(length: float, step_size: Tensor) -> int:
