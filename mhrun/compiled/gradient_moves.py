@@ -39,8 +39,8 @@ from mhrun.types import Controls, Evaluation, Record, State
 u64 = np.uint64
 
 
-class GradientSettings(NamedTuple):
-    """The data of the steps, and whether they begin a chain."""
+class MoveSettings(NamedTuple):
+    """The data of the steps, whether they begin a chain, and when a move diverges."""
 
     batch: PairedBatch
     begins: Any  # whether the first step computes the gradient of the starting point, which is kept then
@@ -68,7 +68,7 @@ class GradientControls(NamedTuple):
 
 
 class GradientData(NamedTuple):
-    """What the gradients of a trajectory are computed of."""
+    """What the gradients along a trajectory are computed from."""
 
     args: Any  # of the model
     index: Any
@@ -132,7 +132,7 @@ class GradientLoop(BlockLoop):
             weight = torch.ones_like(controls.temperature)
         return Arguments(
             stream=Stream.of(self._key, first_step),
-            settings=GradientSettings(
+            settings=MoveSettings(
                 PairedBatch(self.mode, self._m, u64(target.n), share), begins, self._move.lost
             ),
             chains=self._chains(point),

@@ -187,7 +187,8 @@ class BlockLoop(ABC):
 
         over_chains(block, chains // rungs, self.threads, own=self._work)
         finished, record = self.finish(arguments)
-        return finished if steps else state, record  # what the first step computes is not known without one
+        # Without a step a loop has not computed what the first one would.
+        return finished if steps else state, record
 
 
 def _alone(body: Piece) -> Piece:

@@ -38,7 +38,7 @@ class GradientMove(NamedTuple):
     follower: Callable[[Piece], Piece]
     # (args, origin, candidate, grad, grad at the candidate, first, last, step size, controls) -> log-ratio
     log_ratio: Piece
-    between: int = 0
+    between: int = 0  # gradients between the ends
     lost: float = -math.inf  # log-ratio below which it diverges
 
 
@@ -58,19 +58,25 @@ def forms_of(kernel: MetropolisHastings) -> Forms | None:
 
 
 def gradient_forms_of(kernel: MetropolisHastings) -> GradientForms | None:
-    """Return those of a kernel whose proposal has gradients; None if one of them has none."""
+    """Return the forms of a kernel whose proposal has gradients; None if its proposal or pairing has none."""
     proposal, pairing = _proposal(kernel), _pairing(kernel)
     if pairing is None or proposal is None or isinstance(proposal, NativeProposal):
         return None
     if isinstance(proposal, NativeTrajectory):
         args, follower, log_ratio, between = proposal
-        return GradientForms(GradientMove(args, follower, _end_only(log_ratio), between, -DIVERGED), pairing)
+        return GradientForms(
+            GradientMove(args, follower, _ratio_of_momenta(log_ratio), between, -DIVERGED), pairing
+        )
     args, propose, log_ratio = proposal
-    return GradientForms(GradientMove(args, _without_trajectory(propose), _ends_only(log_ratio)), pairing)
+    return GradientForms(
+        GradientMove(args, _without_trajectory(propose), _ratio_of_points(log_ratio)), pairing
+    )
 
 
 @cache
 def _without_trajectory(propose: Piece) -> Callable[[Piece], Piece]:
+    """Return the follower of a move that needs no gradient between its ends."""
+
     @piece
     def follow(
         args: Any,
@@ -90,7 +96,9 @@ def _without_trajectory(propose: Piece) -> Callable[[Piece], Piece]:
 
 
 @cache
-def _ends_only(log_ratio: Piece) -> Piece:
+def _ratio_of_points(log_ratio: Piece) -> Piece:
+    """Return the log-ratio of a move, from that of a proposal with a density."""
+
     @piece
     def ratio(
         args: Any,
@@ -109,7 +117,9 @@ def _ends_only(log_ratio: Piece) -> Piece:
 
 
 @cache
-def _end_only(log_ratio: Piece) -> Piece:
+def _ratio_of_momenta(log_ratio: Piece) -> Piece:
+    """Return the log-ratio of a move, from that of a trajectory."""
+
     @piece
     def ratio(
         args: Any,

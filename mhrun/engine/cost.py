@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from mhrun.kernels import MetropolisHastings
 from mhrun.native import native_form
 from mhrun.pairing.full import Full
 from mhrun.parts import Kernel
@@ -26,6 +27,8 @@ _STAGES_FACTOR = 2  # times as long if data come in stages
 _COMPILING_PAYS = 4.0  # seconds of a run in torch
 # Parameters and chains from which products of all data with all chains are faster than a compiled loop.
 _MIN_PARAMETERS, _MIN_CHAINS = 256, 4
+# Bytes and chains from which gradients of all data are, measured on two processors.
+_LARGE_DATA, _MANY_CHAINS = 1 << 24, 8
 
 
 class Costed(Protocol):
@@ -71,10 +74,15 @@ def batching_pays(method: Costed) -> bool:
     """Return whether steps in torch beat a compiled loop, which moves one chain after another.
 
     So it is where each step multiplies all data by the points of many chains: a product of matrices then reads the
-    data once for all of them.
+    data once for all of them. Gradients read them twice, which in a loop is slow where they do not fit into a cache.
     """
     if not isinstance(method.kernel.pairing, Full):
         return False
+    kernel, data = method.kernel.of_a_chain, method.target.data.fields.values()
+    if isinstance(kernel, MetropolisHastings) and kernel.proposal.gradients:
+        is_large = sum(field.numel() * field.element_size() for field in data) >= _LARGE_DATA
+        if is_large and method.shape.chains >= _MANY_CHAINS:
+            return True
     if method.target.dim < _MIN_PARAMETERS or method.shape.chains < _MIN_CHAINS:
         return False
     offered = native_form(method.target.model, "multiplies_chains", "log_lik")

@@ -218,7 +218,7 @@ class MetropolisHastings(Kernel):
         return between / (between + ends)
 
     def rounds(self, target: Target) -> int:
-        """Return those of the pairing, and one for each gradient between the ends of a trajectory."""
+        """Return the rounds of the pairing, and one more for each gradient between the ends of a trajectory."""
         return self.pairing.rounds + self.proposal.leapfrog_steps - 1
 
     def reads(self, target: Target) -> int:

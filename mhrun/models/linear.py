@@ -113,7 +113,7 @@ class Regression(Weights, ABC):
     def log_lik_and_grad(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the log-likelihoods (C, m), and the gradient (C, D) of their mean: that of f'_i x_i.
 
-        Of a subclass that is not mhrun's own, whose derivatives nobody has checked, by automatic differentiation.
+        A subclass of the user has the gradient of automatic differentiation: its `derivatives` may be wrong.
         """
         if not is_bundled(self):
             return log_lik_and_grad(lambda point: self.log_lik(point, rows), theta)

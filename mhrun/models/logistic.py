@@ -110,7 +110,8 @@ class Logistic(Weights):
         """
         x, y = self._fields(rows)
         z = y * _products(theta, x)
-        grad = _weighted_sum(torch.sigmoid(-z) * y, x) * (_scale(x) / x.shape[1])
+        # The mean's factor comes first: a sum over all data would overflow in float16.
+        grad = _weighted_sum(torch.sigmoid(-z) * y * (_scale(x) / x.shape[1]), x)
         return logsigmoid(z), grad.to(theta)
 
     def outcome_mean(self, theta: Tensor, rows: Rows) -> Tensor:

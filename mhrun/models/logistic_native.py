@@ -104,7 +104,8 @@ log_lik_of_all = piece_once(total_of, _moments)
 def _gradient(args: Any, index: Any, m: Any, theta: Any, out: Any) -> None:
     x, y, zero, scale = args[0], args[1], args[2], args[3]
     weights = rounded(theta, scale, zero)
-    values, factors, part = np.empty(_TILE), np.empty(_TILE, zero.dtype), np.empty_like(weights)
+    tile = min(_TILE, m)
+    values, factors, part = np.empty(tile), np.empty(tile, zero.dtype), np.empty_like(weights)
     for d in range(len(out)):
         out[d] = 0.0
     for start in range(0, m, _TILE):

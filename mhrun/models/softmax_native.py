@@ -161,7 +161,8 @@ def _log_liks(args: Any, rows: Any, size: Any, theta: Any, logits: Any, work: An
 
 @piece
 def _differences(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any) -> None:
-    logits, work, before = np.empty((args[2], _TILE)), np.empty((2, _TILE)), np.empty(_TILE)
+    tile = min(_TILE, m)
+    logits, work, before = np.empty((args[2], tile)), np.empty((2, tile)), np.empty(tile)
     for start in range(0, m, _TILE):
         size = min(_TILE, m - start)
         rows, after = index[start:], out[start : start + size]
@@ -173,7 +174,8 @@ def _differences(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out
 
 @piece
 def _moments(args: Any, index: Any, m: Any, theta: Any) -> Any:
-    logits, work, values = np.empty((args[2], _TILE)), np.empty((2, _TILE)), np.empty(_TILE)
+    tile = min(_TILE, m)
+    logits, work, values = np.empty((args[2], tile)), np.empty((2, tile)), np.empty(tile)
     total, square = 0.0, 0.0
     for start in range(0, m, _TILE):
         size = min(_TILE, m - start)
@@ -191,7 +193,8 @@ _total = piece_once(total_of, _moments)
 def _gradient(args: Any, index: Any, m: Any, theta: Any, out: Any) -> None:
     x, y = args[0], args[1]
     features = x.shape[1]
-    logits, largest, totals = np.empty((args[2], _TILE)), np.empty(_TILE), np.empty(_TILE)
+    tile = min(_TILE, m)
+    logits, largest, totals = np.empty((args[2], tile)), np.empty(tile), np.empty(tile)
     for d in range(len(out)):
         out[d] = 0.0
     for start in range(0, m, _TILE):

@@ -97,8 +97,12 @@ class SoftmaxRegression(Weights):
         return self._of_class(logits, rows) - logits.logsumexp(-1)
 
     def log_lik_and_grad(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Return the log-likelihoods (C, m), and the gradient (C, D) of their mean: (1 - p_k) x_i of class k = y_i."""
-        x, logits = rows["x"].double(), self._logits(theta, rows)
+        """Return the log-likelihoods (C, m), and the gradient (C, D) of their mean.
+
+        Of the weights of class k it is the mean of (1 - p_ik) x_i where y_i = k, and of -p_ik x_i elsewhere.
+        """
+        x = rows["x"].double()
+        logits = self._logits(theta, {"x": x})
         log_sum = logits.logsumexp(-1)
         share = (logits - log_sum[..., None]).exp_()
         y = rows["y"].long().expand(logits.shape[:2])[..., None]

@@ -233,10 +233,14 @@ class NativeDynamics(NamedTuple):
 def native_form(part: Any, form: str, *plain: str) -> Callable[..., Any] | None:
     """Return the method `form` of a part; None if it has none, or a subclass overrides one of its methods `plain`.
 
-    A subclass that overrides a method but not its compiled form has no compiled form.
+    A subclass that overrides a method but not its compiled form has no compiled form, nor has an object that was given
+    such a method.
     """
+    own = getattr(part, "__dict__", {})
 
     def depth(name: str) -> float:
+        if name in own:
+            return -1
         return next((i for i, owner in enumerate(type(part).__mro__) if name in vars(owner)), math.inf)
 
     if depth(form) == math.inf or any(depth(name) < depth(form) for name in plain):

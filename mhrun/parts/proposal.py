@@ -65,10 +65,7 @@ class Proposal(ABC):
         return backward - forward
 
     def native(self) -> NativeProposal | NativeGradientProposal | NativeTrajectory | None:
-        """Return the pieces of a compiled loop, or None.
-
-        Those of a proposal with gradients are of the second kind, and those of a trajectory of the third.
-        """
+        """Return the pieces of a compiled loop, of the kind that fits (see docs/extending.md), or None."""
         return None
 
 

@@ -28,8 +28,11 @@ from mhrun.target.surrogates import surrogate_of
 from mhrun.types import BUFFER, Evaluation, Model, Rows, State
 from mhrun.types.capabilities import HasBuffers, offers
 
-# Methods of a model that its compiled form stands for.
-_IN_LOOPS = ("log_prior", "log_lik", "log_prior_grad", "prior_precision", "log_lik_and_grad")
+# Methods of a model in whose place loops use its compiled form.
+_IN_LOOPS = (
+    *("log_prior", "log_prior_grad", "prior_precision", "log_lik", "log_lik_and_grad"),
+    *("full_log_lik", "full_value_and_grad"),
+)
 
 
 @runtime_checkable

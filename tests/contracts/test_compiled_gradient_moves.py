@@ -26,6 +26,7 @@ from mhrun.proposals import langevin, reversible_langevin
 from mhrun.schedules import Plan
 from mhrun.store.netcdf import Shape
 from mhrun.target import Target
+from mhrun.target.gradients import Gradients
 from mhrun.types import Controls
 from mhrun.types.scale import Scale
 
@@ -104,9 +105,27 @@ def test_a_subclass_that_changes_a_method_runs_in_torch(proposal, is_compiled):
         assert (compile_loop(moves, target(), 1, 1) is not None) == is_compiled
 
 
-def test_a_model_that_changes_its_gradient_runs_in_torch():
-    of_user = Target(ClippedGradient(2, 0.5), target().data)
-    assert compile_loop(kernel(), of_user, 1, 1) is None
+@pytest.mark.parametrize("name", ["log_prior_grad", "prior_precision", "full_log_lik", "full_value_and_grad"])
+def test_a_model_that_changes_a_method_runs_in_torch(name):
+    data = target().data
+    assert compile_loop(kernel(), Target(mhrun.Logistic(2, 0.5), data), 1, 1) is not None
+    assert compile_loop(kernel(), Target(ClippedGradient(2, 0.5), data), 1, 1) is None
+    of_user = type("OfUser", (mhrun.Logistic,), {name: lambda self, *args: None})
+    assert compile_loop(kernel(), Target(of_user(2, 0.5), data), 1, 1) is None
+
+
+@pytest.mark.parametrize("part", ["model", "proposal"])
+def test_a_method_that_an_object_was_given_is_used(part):
+    model, proposal = mhrun.Logistic(2, 0.5), mhrun.HamiltonianProposal(2)
+    if part == "model":
+        model.log_lik = lambda theta, rows: 0.05 * mhrun.Logistic.log_lik(model, theta, rows)
+        theta = torch.ones(1, 2).double()
+        rows = {name: field[None] for name, field in target().data.fields.items()}
+        plain = mhrun.Logistic(2, 0.5).log_lik_and_grad(theta, rows)[1]
+        assert torch.allclose(Gradients(model).log_lik_and_grad(theta, rows)[1], 0.05 * plain)
+    else:
+        proposal.follow = lambda *args: mhrun.HamiltonianProposal.follow(proposal, *args)
+    assert compile_loop(kernel(proposal), Target(model, target().data), 1, 1) is None
 
 
 def test_a_minibatch_with_a_surrogate_runs_in_torch():
@@ -171,12 +190,18 @@ def test_where_blocks_end_changes_no_bit_at_a_temperature_whose_inverse_is_round
     assert np.array_equal(*found)
 
 
-@pytest.mark.parametrize("pairing", [mhrun.Stored(7), mhrun.Full(), mhrun.Shared(7)])
-@pytest.mark.parametrize("proposal", [mhrun.LangevinProposal(), mhrun.HamiltonianProposal(2)])
+@pytest.mark.parametrize(
+    ("proposal", "pairing"),
+    [
+        (mhrun.LangevinProposal(), mhrun.Stored(7)),
+        (mhrun.LangevinProposal(), mhrun.Full()),
+        (mhrun.LangevinProposal(), mhrun.Shared(7)),
+        (mhrun.HamiltonianProposal(2), mhrun.Full()),
+        (mhrun.HamiltonianProposal(2), mhrun.Shared(7)),
+    ],
+)
 def test_threads_and_blocks_without_steps_change_no_bit(proposal, pairing, interpreted):
     """Chains have their own random numbers, whichever thread moves them, and a block of no steps computes nothing."""
-    if isinstance(pairing, mhrun.Stored) and proposal.follows:
-        return
     chains, found = 5, []
     control = controls(0.02, 1.3, chains=chains, steps=STEPS)
     no_steps = control.each(lambda c: c[:0])
@@ -196,15 +221,18 @@ def test_threads_and_blocks_without_steps_change_no_bit(proposal, pairing, inter
 
 @pytest.mark.parametrize("wish", ["torch", "compiled"])
 @pytest.mark.parametrize("proposal", [mhrun.LangevinProposal(), mhrun.HamiltonianProposal(2)])
-def test_candidates_beyond_the_finite_numbers_are_rejected_and_diverge(proposal, wish, interpreted):
-    shape = Shape(2, target().model.names, 0, STEPS, 1, 1)
-    plan = Plan({"all": mhrun.Fixed(step_size=1.0, temperature=1.0)}, 2, 0, STEPS)
+def test_what_diverges(proposal, wish, interpreted):
+    """Candidates beyond the finite numbers, and ends of trajectories whose log-ratio is below -1000, as in Stan."""
+    shape = Shape(3, target().model.names, 0, STEPS, 1, 1)
+    plan = Plan({"all": mhrun.Fixed(step_size=1.0, temperature=1.0)}, 3, 0, STEPS)
     method = Method("one", kernel(proposal), target(), plan, shape, 3, torch.float64)
-    control = controls([1e308, 0.01], 1.0, chains=2, steps=STEPS)
+    control = controls([1e308, 100.0, 0.01], 1.0, chains=3, steps=STEPS)
     with np.errstate(all="ignore"):
         _, record = choose_executor(method, wish, None, 1).advance(method.first_state(), 1, control)
-    assert np.array_equal(record["diverging"], [[True] * STEPS, [False] * STEPS])
-    assert not np.any(record["accepted"][0])
+    assert np.array_equal(record["diverging"], np.transpose([[True, proposal.follows, False]] * STEPS))
+    assert np.isfinite(record["log_ratio"][1:]).all()
+    assert (record["log_ratio"][1] < -1000).all()
+    assert not np.any(record["accepted"][:2])
 
 
 def test_the_ratio_of_langevin_moves_is_that_of_their_normal_densities():

@@ -84,6 +84,21 @@ def test_the_gradient_of_the_prior(rng, name, is_flat):
         assert torch.allclose(found, log_prior_grad(model.log_prior, theta), rtol=1e-14)
 
 
+@pytest.mark.parametrize(("kind", "tolerance"), [(torch.float16, 0.02), (torch.bfloat16, 0.05)], ids=str)
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_sum_over_many_data_does_not_overflow_in_16_bits(rng, kind, tolerance, is_shared):
+    n, model = 6_000, mhrun.Logistic(2)
+    x = torch.from_numpy(np.column_stack([np.full(n, 40.0), rng.normal(size=n)])).to(kind)
+    data = {"x": x, "y": torch.from_numpy(rng.choice([-1.0, 1.0], n, p=[0.1, 0.9]))}
+    rows = {
+        key: value[None] if is_shared else value[None].expand(2, *value.shape) for key, value in data.items()
+    }
+    theta = torch.zeros(2, 2).double()
+    wanted = model.log_lik_and_grad(theta, rows | {"x": rows["x"].double()})[1]
+    found = model.log_lik_and_grad(theta, rows)[1]
+    assert torch.allclose(found, wanted, rtol=tolerance, atol=tolerance)
+
+
 def test_large_weights_have_finite_gradients():
     """Where probabilities are 0 and 1 in floating point: sigmoid(-z) y x at z = -1e4 and 1e4."""
     model = mhrun.Logistic(1)
