@@ -238,7 +238,7 @@ def _loop(
             for i in range(m):
                 index[i] = i
         candidate, there, prior_grad = np.empty(dim), np.empty(dim), np.empty(dim)
-        first_momentum, last_momentum = np.empty(dim), np.empty(dim)
+        momenta = np.empty((2, dim))
         for c in range(chains.first, chains.last):
             current, here = theta[c], gradients[c]
             chain = u64(c)
@@ -255,9 +255,7 @@ def _loop(
                         here[d] += (weight - kept[c, 3]) * prior_grad[d]
                 kept[c, 3] = weight
                 data = GradientData(model, index, m, n, weight, prior_grad)
-                size = follow(
-                    move, data, current, here, controls, draw, candidate, first_momentum, last_momentum
-                )
+                path = follow(move, data, current, here, controls, draw, candidate, momenta)
                 if mode == STORED:  # each point has its own minibatch
                     fill(index, m, n, draw, MINIBATCH, 0, work)
                 prior = log_prior(model, candidate)
@@ -266,9 +264,7 @@ def _loop(
                     model, batch, index, current, candidate, kept[c, 1], kept[c, 2]
                 )
                 offset = prior_power[k, c] * (prior - kept[c, 0])
-                offset += move_ratio(
-                    move, current, candidate, here, there, first_momentum, last_momentum, size, controls
-                )
+                offset += move_ratio(move, current, candidate, here, there, path, controls)
                 log_ratio = offset + scale[k, c] * gain
                 noise = noise_of(spread, batch, scale[k, c])
                 accept = decide(rule, log_ratio, noise, m, draw)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from mhrun.kernels import MetropolisHastings
 from mhrun.kernels.metropolis_hastings import DIVERGED
 from mhrun.native import (
+    FollowedPath,
     NativeDecision,
     NativeGradientProposal,
     NativePairing,
@@ -36,7 +37,7 @@ class GradientMove(NamedTuple):
     args: tuple[Any, ...]
     # See `mhrun.native.forms.NativeTrajectory`
     follower: Callable[[Piece], Piece]
-    # (args, origin, candidate, grad, grad at the candidate, first, last, step size, controls) -> log-ratio
+    # (args, origin, candidate, grad, grad at the candidate, path: FollowedPath, controls) -> log-ratio
     log_ratio: Piece
     between: int = 0  # gradients between the ends
     lost: float = -math.inf  # log-ratio below which it diverges
@@ -79,18 +80,10 @@ def _without_trajectory(propose: Piece) -> Callable[[Piece], Piece]:
 
     @piece
     def follow(
-        args: Any,
-        data: Any,
-        origin: Any,
-        grad: Any,
-        controls: Any,
-        draw: Any,
-        out: Any,
-        first: Any,
-        last: Any,
+        args: Any, data: Any, origin: Any, grad: Any, controls: Any, draw: Any, out: Any, momenta: Any
     ) -> Any:
         propose(args, origin, grad, controls, draw, out)
-        return controls.step_size
+        return FollowedPath(momenta, controls.step_size)
 
     return lambda gradient: follow
 
@@ -100,17 +93,7 @@ def _ratio_of_points(log_ratio: Piece) -> Piece:
     """Return the log-ratio of a move, from that of a proposal with a density."""
 
     @piece
-    def ratio(
-        args: Any,
-        origin: Any,
-        candidate: Any,
-        here: Any,
-        there: Any,
-        first: Any,
-        last: Any,
-        size: Any,
-        controls: Any,
-    ) -> Any:
+    def ratio(args: Any, origin: Any, candidate: Any, here: Any, there: Any, path: Any, controls: Any) -> Any:
         return log_ratio(args, origin, candidate, here, there, controls)
 
     return ratio
@@ -121,18 +104,8 @@ def _ratio_of_momenta(log_ratio: Piece) -> Piece:
     """Return the log-ratio of a move, from that of a trajectory."""
 
     @piece
-    def ratio(
-        args: Any,
-        origin: Any,
-        candidate: Any,
-        here: Any,
-        there: Any,
-        first: Any,
-        last: Any,
-        size: Any,
-        controls: Any,
-    ) -> Any:
-        return log_ratio(args, first, last, there, size, controls)
+    def ratio(args: Any, origin: Any, candidate: Any, here: Any, there: Any, path: Any, controls: Any) -> Any:
+        return log_ratio(args, path, there, controls)
 
     return ratio
 

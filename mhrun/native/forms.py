@@ -200,19 +200,24 @@ class NativeGradientProposal(NamedTuple):
     log_ratio: Piece
 
 
+class FollowedPath(NamedTuple):
+    """What a trajectory leaves for the acceptance test, beside its end."""
+
+    momenta: Any  # (2, D): the first, and the last, which the gradient at the end has not moved yet
+    step_size: Any  # of this trajectory
+
+
 class NativeTrajectory(NamedTuple):
     """The pieces of a proposal that follows a trajectory.
 
     `follower` makes the piece that follows it from the piece ``gradient(data, theta (D,), out (D,))`` of the log
     posterior, whose `data` it passes on: ``(args, data, origin (D,), grad, controls: StepControls, draw: Draw, out,
-    first, last) -> step size of this trajectory``. It fills `out` with the end, `first` with the first momentum and
-    `last` with the last one, which the gradient at the end has not moved yet, all (D,).
+    momenta) -> FollowedPath``. It fills `out` (D,) with the end, and `momenta` (2, D).
     """
 
     args: tuple[Any, ...]
     follower: Callable[[Piece], Piece]
-    # (args, first, last, grad at the candidate, step size, controls) -> log-ratio of the momenta's densities
-    log_ratio: Piece
+    log_ratio: Piece  # (args, path: FollowedPath, grad at the candidate, controls) -> that of the momenta's densities
     between: int  # gradients between the ends
 
 

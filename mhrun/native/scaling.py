@@ -143,24 +143,16 @@ def scaled_follower(inner: Callable[[Piece], Piece], dense: bool) -> Callable[[P
         inner_follow = inner(pulled)
 
         def follow(
-            args: Any,
-            data: Any,
-            origin: Any,
-            grad: Any,
-            controls: Any,
-            draw: Any,
-            out: Any,
-            first: Any,
-            last: Any,
+            args: Any, data: Any, origin: Any, grad: Any, controls: Any, draw: Any, out: Any, momenta: Any
         ) -> Any:
             phi, here, end = np.empty_like(origin), np.empty_like(origin), np.empty_like(origin)
             theta, there = np.empty_like(origin), np.empty_like(origin)
             to_phi(args, origin, phi)
             pull(args, grad, here)
             around = (args, theta, there, data)
-            size = inner_follow(args[3], around, phi, here, controls, draw, end, first, last)
+            path = inner_follow(args[3], around, phi, here, controls, draw, end, momenta)
             to_theta(args, end, out)
-            return size
+            return path
 
         return follow
 
@@ -172,10 +164,10 @@ def scaled_trajectory_ratio(inner: Piece, dense: bool) -> Piece:
     """Return the piece ``log_ratio`` of a trajectory, whose momenta are those of phi."""
     pull = _pull_dense if dense else _pull
 
-    def log_ratio(args: Any, first: Any, last: Any, grad: Any, size: Any, controls: Any) -> Any:
+    def log_ratio(args: Any, path: Any, grad: Any, controls: Any) -> Any:
         pulled = np.empty_like(grad)
         pull(args, grad, pulled)
-        return inner(args[3], first, last, pulled, size, controls)
+        return inner(args[3], path, pulled, controls)
 
     return piece(log_ratio)
 

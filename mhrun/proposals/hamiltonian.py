@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.native import NativeTrajectory, Piece, piece, piece_once
+from mhrun.native import FollowedPath, NativeTrajectory, Piece, piece, piece_once
 from mhrun.native.philox import PROPOSAL, USE, fill_normals, uniform
 from mhrun.numbers import whole_number
 from mhrun.parts import AUTO, TrajectoryProposal
@@ -106,17 +106,10 @@ def _follower(gradient: Piece) -> Piece:
 
 def _following(gradient: Piece) -> Piece:
     def follow(
-        args: Any,
-        data: Any,
-        origin: Any,
-        grad: Any,
-        controls: Any,
-        draw: Any,
-        out: Any,
-        first: Any,
-        last: Any,
+        args: Any, data: Any, origin: Any, grad: Any, controls: Any, draw: Any, out: Any, momenta: Any
     ) -> Any:
         leapfrog_steps, jitter = args
+        first, last = momenta[0], momenta[1]
         dim, size = len(origin), controls.step_size
         if jitter > 0:
             size *= 1 + jitter * (2 * uniform(PROPOSAL + USE, draw) - 1)
@@ -142,15 +135,15 @@ def _following(gradient: Piece) -> Piece:
                 gradient(data, out, there)
                 for d in range(dim):
                     last[d] += size * there[d]
-        return size
+        return FollowedPath(momenta, size)
 
     return follow
 
 
 @piece
-def _log_ratio(args: Any, first: Any, last: Any, grad: Any, size: Any, controls: Any) -> Any:
-    gain = 0.0
+def _log_ratio(args: Any, path: Any, grad: Any, controls: Any) -> Any:
+    first, last, gain = path.momenta[0], path.momenta[1], 0.0
     for d in range(len(first)):
-        end = last[d] + 0.5 * size * grad[d]
+        end = last[d] + 0.5 * path.step_size * grad[d]
         gain += first[d] * first[d] - end * end
     return gain / (2 * controls.noise_temperature)

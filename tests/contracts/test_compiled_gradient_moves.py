@@ -278,14 +278,16 @@ def test_a_trajectory_is_the_leapfrog_of_a_plain_loop(factor, jitter):
     form, control = proposal.native(), StepControls(step, tau)
     origin, grad, grad_at_end = np.array([0.4, -0.9]), np.empty(2), np.empty(2)
     posterior_gradient((), origin, grad)
-    out, first, last = np.empty((3, 2))
+    out, momenta = np.empty(2), np.empty((2, 2))
+    first = momenta[0]
     sizes = []
     for k in range(20):
         draw = Draw(split_key(3), np.uint64(k), np.uint64(1))
         follow = form.follower(posterior_gradient)
-        size = follow(form.args, (), origin, grad, control, draw, out, first, last)
+        path = follow(form.args, (), origin, grad, control, draw, out, momenta)
         posterior_gradient((), out, grad_at_end)
-        found = form.log_ratio(form.args, first, last, grad_at_end, size, control)
+        found = form.log_ratio(form.args, path, grad_at_end, control)
+        size = path.step_size
         phi, p = np.linalg.solve(whole, origin - center), first.copy()
         for _ in range(count):
             for half in (True, False):
@@ -306,16 +308,17 @@ def test_a_trajectory_is_the_leapfrog_of_a_plain_loop(factor, jitter):
 def test_the_momenta_of_trajectories_have_the_variance_of_the_noise_temperature():
     """Of 4,000 in two dimensions: within 6 standard errors. False alarms: 1e-8."""
     form, tau, origin = mhrun.HamiltonianProposal(1).native(), 2.5, np.zeros(2)
-    out, first, last = np.empty((3, 2))
-    momenta = []
+    out, momenta = np.empty(2), np.empty((2, 2))
+    first = momenta[0]
+    drawn = []
     for k in range(4000):
         draw = Draw(split_key(7), np.uint64(k), np.uint64(0))
         follow = form.follower(posterior_gradient)
-        follow(form.args, (), origin, np.zeros(2), StepControls(0.1, tau), draw, out, first, last)
-        momenta.append(first.copy())
-    square = np.square(momenta) / tau
+        follow(form.args, (), origin, np.zeros(2), StepControls(0.1, tau), draw, out, momenta)
+        drawn.append(first.copy())
+    square = np.square(drawn) / tau
     assert abs(square.mean() - 1) < 6 * math.sqrt(2 / square.size)
-    assert abs(np.mean(momenta)) < 6 * math.sqrt(tau / square.size)
+    assert abs(np.mean(drawn)) < 6 * math.sqrt(tau / square.size)
 
 
 def test_a_trajectory_that_leaves_the_finite_numbers_ends_at_its_last_finite_point():
@@ -324,12 +327,13 @@ def test_a_trajectory_that_leaves_the_finite_numbers_ends_at_its_last_finite_poi
         np.array([1e200, 0.0]),
         np.array([-1e300, 0.0]),
     )
-    out, first, last = np.empty((3, 2))
+    out, momenta = np.empty(2), np.empty((2, 2))
+    last = momenta[1]
     draw = Draw(split_key(7), np.uint64(1), np.uint64(0))
     with np.errstate(all="ignore"):
         follow = form.follower(posterior_gradient)
-        size = follow(form.args, (), origin, huge, StepControls(1e10, 1.0), draw, out, first, last)
-        found = form.log_ratio(form.args, first, last, huge, size, StepControls(1e10, 1.0))
+        path = follow(form.args, (), origin, huge, StepControls(1e10, 1.0), draw, out, momenta)
+        found = form.log_ratio(form.args, path, huge, StepControls(1e10, 1.0))
     assert np.isfinite(out).all()
     assert np.isnan(last).all()
     assert math.isnan(found)
