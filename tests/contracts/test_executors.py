@@ -129,23 +129,3 @@ def test_products_of_all_data_with_many_chains_run_in_torch():
         plan = Plan({"all": mhrun.Fixed(step_size=0.05, temperature=1.0)}, chains, 0, 10**6)
         method = Method("one", kernel, target, plan, shape, 3, torch.float64)
         assert choose_executor(method, "auto", None, 1).name == name
-
-
-@pytest.mark.parametrize(
-    ("n", "pairing", "name"),
-    [
-        (1000, mhrun.Full(), "compiled"),
-        (20_000, mhrun.Full(), "hybrid"),
-        (20_000, mhrun.Shared(100), "compiled"),
-    ],
-)
-def test_gradients_of_several_classes_on_many_data_run_in_torch(n, pairing, name):
-    rng = np.random.default_rng(0)
-    target = Target(
-        mhrun.SoftmaxRegression(2, 3), Dataset.of({"x": rng.normal(size=(n, 2)), "y": rng.integers(0, 3, n)})
-    )
-    kernel = MetropolisHastings(mhrun.LangevinProposal(), pairing, METROPOLIS)
-    shape = Shape(4, target.model.names, 0, 10**6, 1, 1)
-    plan = Plan({"all": mhrun.Fixed(step_size=1e-4, temperature=1.0)}, 4, 0, 10**6)
-    method = Method("one", kernel, target, plan, shape, 3, torch.float64)
-    assert choose_executor(method, "auto", None, 1).name == name
