@@ -27,7 +27,8 @@ _STAGES_FACTOR = 2  # times as long if data come in stages
 _COMPILING_PAYS = 4.0  # seconds of a run in torch
 # Parameters and chains from which products of all data with all chains are faster than a compiled loop.
 _MIN_PARAMETERS, _MIN_CHAINS = 256, 4
-# Bytes and chains from which gradients of all data are, measured on two processors.
+# Bytes and chains from which gradients of all data are. On one core of an EPYC of the third generation, with 32 MB,
+# they are 1.2 to 1.4 times as fast for 4 chains, twice for 8 and three times for 16; threads share a loop's chains.
 _LARGE_DATA, _MANY_CHAINS = 1 << 24, 8
 
 
@@ -66,7 +67,7 @@ def arithmetic_seconds(method: Costed) -> float:
 
 
 def compiling_pays(method: Costed, steps: int | None = None) -> bool:
-    """Return whether so many steps are long enough for compilation to pay; None: those of the run."""
+    """Return whether compilation pays for a number of steps; None: those of the run."""
     return (method.shape.total if steps is None else steps) * step_seconds(method) > _COMPILING_PAYS
 
 
