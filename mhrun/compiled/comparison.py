@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mhrun.native import FULL, STORED, Piece, piece
+from mhrun.native import FULL, STORED, NativeModel, Piece, piece, piece_once
+from mhrun.native.indices import filler, only
+from mhrun.target import Target
 
 
 class PairedBatch(NamedTuple):
@@ -28,24 +30,45 @@ class DecisionRecord(NamedTuple):
     diverging: Any
 
 
-def comparison(difference: Piece, moments: Piece, total: Piece) -> Piece:
-    """Return the piece that compares the log-likelihoods of two points, made of the pieces of a model.
+def comparison(model: NativeModel, mode: int) -> Piece:
+    """Return the piece that compares the log-likelihoods of two points.
 
     It is ``(args, batch: PairedBatch, index, current, candidate, mean_kept, var_kept) -> gain, spread, mean, var``: the
     mean difference, its variance over data, and the mean and variance of the candidate, which pairings other than the
     shared one keep.
-    """
 
+    Sums over all data and over minibatches are in separate pieces, as most loops need one of them, and compiling both
+    takes nearly twice as long. Shared and stored minibatches are in one, as experiments often have both.
+    """
+    if mode == FULL:
+        return piece_once(_of_all_data, model.total)
+    return piece_once(_of_minibatches, model.difference, model.moments)
+
+
+def index_filler(target: Target, mode: int) -> Piece:
+    """Return the piece that draws minibatches; all data have none, so that theirs is quick to compile."""
+    return only if mode == FULL else filler(target.n, replacement=target.replacement)
+
+
+def _of_all_data(total: Piece) -> Piece:
     @piece
     def compare(
         args: Any, batch: Any, index: Any, current: Any, candidate: Any, mean_kept: Any, var_kept: Any
     ) -> Any:
-        mode, m = batch.mode, batch.m
+        mean = total(args, candidate) / np.float64(batch.n)  # the current point's is kept
+        return mean - mean_kept, 0.0, mean, 0.0
+
+    return compare
+
+
+def _of_minibatches(difference: Piece, moments: Piece) -> Piece:
+    @piece
+    def compare(
+        args: Any, batch: Any, index: Any, current: Any, candidate: Any, mean_kept: Any, var_kept: Any
+    ) -> Any:
+        m = batch.m
         gain, spread, mean, var = 0.0, 0.0, 0.0, 0.0
-        if mode == FULL:  # the current point's mean is kept
-            mean = total(args, candidate) / np.float64(batch.n)
-            gain = mean - mean_kept
-        elif mode == STORED:  # each point has its own minibatch
+        if batch.mode == STORED:  # each point has its own minibatch
             sum_1, sum_2 = moments(args, index, m, candidate)
             mean = sum_1 / m
             var = max(sum_2 - sum_1 * mean, 0.0) / (m - 1) if m > 1 else np.nan

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from mhrun.compiled.comparison import DecisionRecord, PairedBatch, comparison, noise_of
+from mhrun.compiled.comparison import DecisionRecord, PairedBatch, comparison, index_filler, noise_of
 from mhrun.compiled.loop_inputs import (
     Arguments,
     BlockLoop,
@@ -31,7 +31,7 @@ from mhrun.native import (
     piece,
     piece_once,
 )
-from mhrun.native.indices import Workspaces, filler
+from mhrun.native.indices import Workspaces
 from mhrun.native.philox import MINIBATCH
 from mhrun.target import Target
 from mhrun.types import Controls, Evaluation, Record, State
@@ -98,12 +98,12 @@ class GradientLoop(BlockLoop):
         self.largest = 0 if self.mode == FULL else self._m  # minibatch
         gradient = gradient_piece(model.gradient, model.prior_gradient)
         pieces = (
-            filler(target.n, replacement=target.replacement),
+            index_filler(target, self.mode),
             forms.move.follower(piece_once(_on_data, gradient)),
             forms.move.log_ratio,
             decision.decide,
             model.log_prior,
-            piece_once(comparison, model.difference, model.moments, model.total),
+            comparison(model, self.mode),
             gradient,
             model.prior_gradient,
         )

@@ -32,6 +32,7 @@ from mhrun.native import (
     SequentialTest,
     StepControls,
     native_form,
+    piece,
     piece_once,
 )
 from mhrun.native.forms import NEARLY_EQUAL
@@ -87,7 +88,8 @@ class GrowingLoop(BlockLoop):
         self._test = test
         fill = filler(target.n, grows=True)
         moving = (proposal.propose, proposal.log_ratio)
-        pieces = (fill, *moving, test.begin, test.judge, model.log_prior, model.terms, model.full_pass_stats)
+        full_pass_stats = model.full_pass_stats if test.wants_full_pass_stats else _nothing_read
+        pieces = (fill, *moving, test.begin, test.judge, model.log_prior, model.terms, full_pass_stats)
         work = Workspaces(target.n, target.n, grows=True)
         super().__init__(piece_once(_loop, *pieces), target, key, threads, work=work)
 
@@ -123,6 +125,12 @@ class GrowingLoop(BlockLoop):
         record = record_of(arguments.out, n_lik_overhead=overhead, n_grad=0)
         record["n_lik"] = 2 * record["batch_size"].astype(np.int64) + overhead
         return State(arguments.chains.evaluation(), {}), record
+
+
+@piece
+def _nothing_read(args: Any, origin: Any, candidate: Any) -> Any:
+    """Return what a test that wants no statistics of all data has of them; it is never called, but quick to compile."""
+    return 0.0, 0.0, 0.0
 
 
 def _loop(

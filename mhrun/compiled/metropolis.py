@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from mhrun.compiled.comparison import DecisionRecord, PairedBatch, comparison, noise_of
+from mhrun.compiled.comparison import DecisionRecord, PairedBatch, comparison, index_filler, noise_of
 from mhrun.compiled.gradient_moves import GradientLoop
 from mhrun.compiled.growing import GrowingLoop
 from mhrun.compiled.loop import Loop, register
@@ -36,7 +36,7 @@ from mhrun.native import (
     StepControls,
     piece_once,
 )
-from mhrun.native.indices import Workspaces, filler
+from mhrun.native.indices import Workspaces
 from mhrun.native.philox import MINIBATCH
 from mhrun.parts import ARRIVALS
 from mhrun.target import Target
@@ -72,12 +72,12 @@ class MetropolisLoop(BlockLoop):
         self._m = target.n if pairing.m is None else pairing.m
         self.largest = 0 if self.mode == FULL else self._m  # minibatch
         pieces = (
-            filler(target.n, replacement=target.replacement),
+            index_filler(target, self.mode),
             proposal.propose,
             proposal.log_ratio,
             decision.decide,
             model.log_prior,
-            piece_once(comparison, model.difference, model.moments, model.total),
+            comparison(model, self.mode),
         )
         work = Workspaces(target.n, self.largest, replacement=target.replacement)
         super().__init__(piece_once(_loop, *pieces), target, key, threads, work=work)

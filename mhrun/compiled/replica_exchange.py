@@ -24,6 +24,7 @@ from mhrun.native import (
     NativePairing,
     Piece,
     native_form,
+    piece,
     piece_once,
 )
 from mhrun.native.indices import Workspaces, filler
@@ -69,9 +70,8 @@ class ExchangeOrder(NamedTuple):
 class ExchangeBatch(NamedTuple):
     """The data on which an exchange is decided."""
 
-    full: Any  # whether they are all data
-    kept: Any  # whether the rungs keep their sums over all data
     m: Any
+    drawn: Any  # m, or 0 if they are all data
     n: Any
     error_share: Any  # factor of S^2 / m in the variance of a minibatch mean; 0 for all data
     energy_noise_var: Any  # variance of the noise of a mean difference
@@ -117,22 +117,33 @@ class ExchangeLoop(BlockLoop):
         self._decision = decision
         self._m = target.n if scoring.m is None else scoring.m
         self._full = scoring.mode == FULL
-        largest = max(0 if self._full else self._m, inner.largest)
+        self._drawn = 0 if self._full else self._m
         # Sums over all data that the kernel keeps need no evaluation.
         self._kept = self._full and not isinstance(inner, UnadjustedLoop) and inner.mode == FULL
         # Of the even pairs, of the odd ones, and of the coin toss between them.
         self._keys = tuple(split_key(derive_key(key, f"exchange{suffix}")) for suffix in (" 0", " 1", ""))
         pieces = (
             inner.body,
-            filler(target.n, replacement=target.replacement),
+            self._comparison(target),
             decision.decide,
             model.log_prior,
-            model.difference,
-            model.total,
         )
-        work = Workspaces(target.n, largest, replacement=target.replacement)
+        work = Workspaces(target.n, max(self._drawn, inner.largest), replacement=target.replacement)
         body = piece_once(_loop, *pieces)
         super().__init__(body, target, key, inner.threads, work=work, rungs=kernel.rungs)
+
+    def _comparison(self, target: Target) -> Piece:
+        """Return the piece that compares the log-likelihoods of two rungs.
+
+        It is ``(args, batch: ExchangeBatch, points, low, high, index, draw, work) -> mean, var``: the mean difference
+        over data, and its variance over minibatches.
+        """
+        if self._kept:
+            return _of_kept_sums
+        if self._full:
+            return piece_once(_of_all_data, self._model.total)
+        fill = filler(target.n, replacement=target.replacement)
+        return piece_once(_of_minibatches, fill, self._model.difference)
 
     def prepare(self, state: State, first_step: int, controls: Controls) -> Arguments:
         """Return the arguments for the K steps from `first_step` on; every field of `controls` is (K, C)."""
@@ -144,7 +155,7 @@ class ExchangeLoop(BlockLoop):
             stream=Stream(self._keys, first_step),
             settings=ExchangeSettings(
                 ExchangeOrder(kernel.rungs, kernel.every, alternate, float(kernel.sign)),
-                ExchangeBatch(self._full, self._kept, self._m, n, share, 2 * target.energy_noise / n**2),
+                ExchangeBatch(self._m, self._drawn, n, share, 2 * target.energy_noise / n**2),
             ),
             chains=self._inner.exchanged(rungs),
             schedule=ExchangeControls(
@@ -164,19 +175,54 @@ class ExchangeLoop(BlockLoop):
         return state, {**record, "exchange": exchange, "n_lik": counted}
 
 
-def _loop(
-    body: Piece, fill: Piece, decide: Piece, log_prior: Piece, difference: Piece, total: Piece
-) -> Piece:
+@piece
+def _of_kept_sums(
+    args: Any, batch: Any, points: Any, low: Any, high: Any, index: Any, draw: Any, work: Any
+) -> Any:
+    return points[-1][high, 1] - points[-1][low, 1], 0.0
+
+
+def _of_all_data(total: Piece) -> Piece:
+    @piece
+    def compare(
+        args: Any, batch: Any, points: Any, low: Any, high: Any, index: Any, draw: Any, work: Any
+    ) -> Any:
+        theta = points[0]
+        return (total(args, theta[high]) - total(args, theta[low])) / np.float64(batch.n), 0.0
+
+    return compare
+
+
+def _of_minibatches(fill: Piece, difference: Piece) -> Piece:
+    @piece
+    def compare(
+        args: Any, batch: Any, points: Any, low: Any, high: Any, index: Any, draw: Any, work: Any
+    ) -> Any:
+        theta, m = points[0], batch.m
+        fill(index, m, u64(batch.n), draw, MINIBATCH, 0, work)
+        sum_1, sum_2 = difference(args, index, m, theta[low], theta[high])
+        mean, var = sum_1 / m, 0.0
+        if batch.error_share > 0:
+            var = np.nan
+            if m > 1:
+                var = max(sum_2 - sum_1 * mean, 0.0) / (m - 1) / m * batch.error_share
+        return mean, var
+
+    return compare
+
+
+def _loop(body: Piece, compare: Piece, decide: Piece, log_prior: Piece) -> Piece:
     def loop(chains: Range, steps: Range, work: Any, arguments: Any) -> None:
         # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
         keys, first_step = arguments.stream
         rungs, every, alternate, sign = arguments.settings.order
-        full, has_sums, m, n, error_share, energy_noise_var = arguments.settings.batch
+        batch = arguments.settings.batch
+        n, energy_noise_var = batch.n, batch.energy_noise_var
         points, stopped = arguments.chains
         temperature, prior_power = arguments.schedule
         model, rule, inner = arguments.args
         out_theta, out_exchange = arguments.out
-        index = np.empty(m + 1 if not full else 1, np.int64)
+        index = np.empty(batch.drawn + 1, np.int64)
         theta = points[0]
         k = steps.first
         while k < steps.last:
@@ -198,21 +244,7 @@ def _loop(
                     high = low + 1
                     draw = Draw(key, time_of, u64(low))
                     cold, hot = temperature[stop - 1, low], temperature[stop - 1, high]
-                    var = 0.0
-                    if has_sums:
-                        mean = points[-1][high, 1] - points[-1][low, 1]
-                    elif full:
-                        mean = (total(model, theta[high]) - total(model, theta[low])) / np.float64(n)
-                    else:
-                        fill(index, m, u64(n), draw, MINIBATCH, 0, work)
-                        sum_1, sum_2 = difference(model, index, m, theta[low], theta[high])
-                        mean = sum_1 / m
-                        if error_share > 0:
-                            var = (
-                                max(sum_2 - sum_1 * mean, 0.0) / (m - 1) / m * error_share
-                                if m > 1
-                                else np.nan
-                            )
+                    mean, var = compare(model, batch, points, low, high, index, draw, work)
                     if energy_noise_var > 0:
                         mean += np.sqrt(energy_noise_var) * normals(u64(0), EXCHANGE, draw)[0]
                         var += energy_noise_var
@@ -221,7 +253,7 @@ def _loop(
                     if power != 0:
                         offset = power * (log_prior(model, theta[high]) - log_prior(model, theta[low]))
                     scale = sign * n * (1 / cold - 1 / hot)
-                    made = decide(rule, offset + scale * mean, scale * scale * var, m, draw)
+                    made = decide(rule, offset + scale * mean, scale * scale * var, batch.m, draw)
                     if stopped[low] or stopped[high]:
                         made = False
                     out_exchange[low, stop - 1] = out_exchange[high, stop - 1] = MADE if made else REFUSED

@@ -18,7 +18,16 @@ from mhrun.compiled.loop_inputs import (
     record_of,
 )
 from mhrun.kernels import Unadjusted
-from mhrun.native import Draw, NativeDynamics, NativeModel, Piece, StepControls, native_form, piece_once
+from mhrun.native import (
+    Draw,
+    NativeDynamics,
+    NativeModel,
+    Piece,
+    StepControls,
+    native_form,
+    piece,
+    piece_once,
+)
 from mhrun.native.indices import Workspaces, filler
 from mhrun.native.philox import GRADIENT, MINIBATCH, fill_normals
 from mhrun.target import Target
@@ -36,9 +45,8 @@ class GradientBatch(NamedTuple):
 
 
 class ControlVariate(NamedTuple):
-    """A surrogate of order 1, as the control variate of a gradient."""
+    """A surrogate of order 1, as the control variate of a gradient; zeros if there is none."""
 
-    reduces: Any  # whether there is one
     theta: Any  # (D,) its reference
     mean: Any  # (D,) the mean gradient of all log-likelihoods there
 
@@ -89,6 +97,7 @@ class UnadjustedLoop(BlockLoop):
             dynamics.move,
             model.gradient,
             model.prior_gradient,
+            _unreduced if target.surrogate is None else piece_once(_reduction, model.gradient),
         )
         work = Workspaces(target.n, m, replacement=target.replacement)
         super().__init__(piece_once(_loop, *pieces), target, key, threads, work=work)
@@ -135,9 +144,9 @@ class UnadjustedLoop(BlockLoop):
 
     def _control_variate(self, dim: int) -> ControlVariate:
         if self._target.surrogate is None:
-            return ControlVariate(False, np.zeros(dim), np.zeros(dim))
+            return ControlVariate(np.zeros(dim), np.zeros(dim))
         sums = self._target.surrogate.sums
-        return ControlVariate(True, sums.reference.theta.numpy(), sums.gradient.numpy() / self._target.n)
+        return ControlVariate(sums.reference.theta.numpy(), sums.gradient.numpy() / self._target.n)
 
     def finish(self, arguments: Arguments) -> tuple[State, Record]:
         """Return the state after the steps and their record, from the arguments of the finished loop."""
@@ -163,20 +172,37 @@ class UnadjustedLoop(BlockLoop):
         return Exchanged((arguments.chains.theta,), arguments.chains.stopped)
 
 
-def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece) -> Piece:
+def _reduction(gradient: Piece) -> Piece:
+    """Return the piece that subtracts a control variate from a sum of gradients."""
+
+    @piece
+    def reduce(args: Any, index: Any, m: Any, reference: Any, mean_there: Any, there: Any, out: Any) -> None:
+        gradient(args, index, m, reference, there)
+        for d in range(len(out)):
+            out[d] -= there[d] - m * mean_there[d]
+
+    return reduce
+
+
+@piece
+def _unreduced(args: Any, index: Any, m: Any, reference: Any, mean_there: Any, there: Any, out: Any) -> None:
+    """Do nothing: there is no control variate, and no second gradient to compile."""
+
+
+def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece, reduce: Piece) -> Piece:
     def loop(chains: Range, steps: Range, work: Any, arguments: Any) -> None:
         # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
         key, first_step = arguments.stream
         m, n, gradient_sd = arguments.settings.batch
-        reduces, reference, mean_at_reference = arguments.settings.control_variate
+        reference, mean_there = arguments.settings.control_variate
         theta, vectors, scalars, stopped = arguments.chains
         step_size, noise_temperature, prior_weight = arguments.schedule
         model, dynamics = arguments.args
         out_theta, out_diverging = arguments.out
         dim = theta.shape[1]
         index = np.empty(m + 1, np.int64)
-        grad, prior, before, noise = np.empty(dim), np.empty(dim), np.empty(dim), np.empty(dim)
-        grad_at_reference = np.empty(dim)
+        grad, prior, there = np.empty(dim), np.empty(dim), np.empty(dim)
+        before, noise = np.empty(dim), np.empty(dim)
         for c in range(chains.first, chains.last):
             current = theta[c]
             chain = u64(c)
@@ -186,10 +212,7 @@ def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece) -> P
                     controls = StepControls(step_size[k, c], noise_temperature[k, c])
                     fill(index, m, n, draw, MINIBATCH, 0, work)
                     gradient(model, index, m, current, grad)
-                    if reduces:
-                        gradient(model, index, m, reference, grad_at_reference)
-                        for d in range(dim):
-                            grad[d] -= grad_at_reference[d] - m * mean_at_reference[d]
+                    reduce(model, index, m, reference, mean_there, there, grad)
                     prior_gradient(model, current, prior)
                     for d in range(dim):
                         grad[d] = grad[d] * (np.float64(n) / m) + prior_weight[k, c] * prior[d]
