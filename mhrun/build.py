@@ -54,7 +54,10 @@ def build(node: Any, where: str = "") -> Any:
             for key, value in node.items()
             if key != "_target_"
         }
-        return _call(str(node["_target_"]), inner, where) if "_target_" in node else inner
+        if "_target_" not in node:
+            return inner
+        name = str(node["_target_"])
+        return call(trusted_object(name, where), inner, name, where)
     if isinstance(node, list | tuple):
         return [build(value, f"{where}[{i}]") for i, value in enumerate(node)]
     return node
@@ -109,10 +112,6 @@ def _in_packages(name: str) -> bool:
 
 def _within(name: str, packages: Sequence[str]) -> bool:
     return any(name.startswith(f"{package}.") for package in packages)
-
-
-def _call(name: str, arguments: dict[str, Any], where: str) -> Any:
-    return call(trusted_object(name, where), arguments, name, where)
 
 
 def call(function: Callable[..., T], arguments: Mapping[str, Any], name: str, where: str = "") -> T:

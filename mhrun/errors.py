@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -127,6 +127,17 @@ def nearest(word: object, known: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the known word nearest to `word`, or an empty string, as for no word."""
     close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
     return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def check_choice(setting: str, value: object, choices: Collection[str]) -> None:
+    """Refuse a value that is not among the choices.
+
+    Raises:
+        Refusal: it is not; it names them, and the nearest one.
+    """
+    if value not in tuple(choices):  # which takes values without a hash
+        named = (" or " if len(choices) == 2 else ", ").join(choices)
+        raise Refusal(f"{setting} = {value!r} is unknown; choose {named}.{nearest(value, choices)}")
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -16,10 +16,10 @@ def is_name(text: object) -> bool:
     return isinstance(text, str) and _NAME.fullmatch(text) is not None
 
 
-def identifier(text: str, prefix: str) -> str:
-    """Return a name for Python and traces from any text: other letters become _, and a digit gets a prefix."""
+def group_name(text: str) -> str:
+    """Return a name for Python and traces from that of a column: other letters become _; "group" precedes a digit."""
     name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_")
-    return name if name[:1].isalpha() else f"{prefix}_{name}".rstrip("_")
+    return name if name[:1].isalpha() else f"group_{name}".rstrip("_")
 
 
 def checked_name(text: object, what: str) -> str:

@@ -228,7 +228,7 @@ def _docstrings(targets: list[str]) -> str:
 def _exports() -> list[str]:
     import mhrun
 
-    return [f"{where}.{name}" for name, where in mhrun._WHERE.items()]
+    return [f"{where}.{name}" for name, where in mhrun._where().items()]
 
 
 def _exported(page: Any) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from mhrun.models.function import FunctionModel
 from mhrun.models.gaussian_mean import GaussianMean
+from mhrun.random import Draws
 from mhrun.types import Bounds, Model, Reference, Rows
 from mhrun.types.capabilities import HasBounds, HasLowerBounds, bound_kinds_of, offers
 
@@ -20,12 +20,12 @@ class BoundedFunction(FunctionModel):
 
     def __init__(
         self,
-        log_lik: Callable[[Tensor, Any], Tensor],
+        log_lik: Callable[[Tensor, Rows], Tensor],
         start: list[float],
         log_prior: Callable[[Tensor], Tensor] | None = None,
         *,
         bounds: Callable[[Rows, str, Reference | None], Bounds],
-        lower_bound: Callable[[Tensor, Any, Tensor | None], Tensor],
+        lower_bound: Callable[[Tensor, Rows, Tensor | None], Tensor],
     ) -> None:
         super().__init__(log_lik, start, log_prior, batched=True, bounds=bounds)
         self._lower_bound = lower_bound
@@ -53,7 +53,7 @@ class Counting:
         self.values = 0  # log-likelihoods alone
         self.gradients = 0  # with a gradient
 
-    def init(self, chains: int, draws: Any) -> Tensor:
+    def init(self, chains: int, draws: Draws) -> Tensor:
         """As the model."""
         return self._model.init(chains, draws)
 
@@ -66,12 +66,12 @@ class Counting:
         assert offers(self._model, HasBounds)
         return self._model.bounds(data, kind, reference)
 
-    def lower_bound(self, theta: Tensor, rows: Any, anchor: Tensor | None = None) -> Tensor:
+    def lower_bound(self, theta: Tensor, rows: Rows, anchor: Tensor | None = None) -> Tensor:
         """As the model, and count: a bound is an evaluation too."""
         assert offers(self._model, HasLowerBounds)
         return self._counted(self._model.lower_bound(theta, rows, anchor), theta)
 
-    def log_lik(self, theta: Tensor, rows: Any) -> Tensor:
+    def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
         """As the model, and count."""
         return self._counted(self._model.log_lik(theta, rows), theta)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -106,14 +106,14 @@ def mixture() -> Known:
     """A mixture with components at +theta and -theta, 12 data and a prior off zero: two unequal modes."""
     x = np.random.default_rng(5).normal(0.0, 1.0, 12) + 1.4 * np.resize([1.0, -1.0], 12)
 
-    def log_lik(theta: Tensor, rows: Any) -> Tensor:
+    def log_lik(theta: Tensor, rows: Rows) -> Tensor:
         near, far = -0.5 * (rows["x"] - theta) ** 2, -0.5 * (rows["x"] + theta) ** 2
         return torch.logaddexp(near, far)
 
     def log_prior(theta: Tensor) -> Tensor:
         return -0.5 * (theta[:, 0] - 0.4) ** 2
 
-    def lower_bound(theta: Tensor, rows: Any, anchor: Tensor | None) -> Tensor:
+    def lower_bound(theta: Tensor, rows: Rows, anchor: Tensor | None) -> Tensor:
         """Equal weights of the components, by Jensen's inequality."""
         return math.log(2) - 0.5 * (rows["x"].square() + theta.square())
 
@@ -171,7 +171,7 @@ def correlated() -> Known:
     half = torch.from_numpy(np.linalg.inv(root) / n**0.5)
     mean = x.mean(0)
 
-    def log_lik(theta: Tensor, rows: Any) -> Tensor:
+    def log_lik(theta: Tensor, rows: Rows) -> Tensor:
         return -0.5 * ((rows["x"] - theta[:, None]) @ half.T).square().sum(-1)
 
     def uniforms(theta: FloatArray, temperature: FloatArray) -> FloatArray:
@@ -193,7 +193,7 @@ def correlated() -> Known:
 
         return Bounds(1 + (data["x"] @ half.T).norm(dim=-1), width)
 
-    def lower_bound(theta: Tensor, rows: Any, anchor: Tensor | None) -> Tensor:
+    def lower_bound(theta: Tensor, rows: Rows, anchor: Tensor | None) -> Tensor:
         residual = (rows["x"] - theta[:, None]) @ half.T
         return log_lik(theta, rows) - gaussian_gap(residual).sum(-1)
 
@@ -255,7 +255,7 @@ def positive() -> Known:
     x = np.random.default_rng(13).exponential([1.0, 0.5], (20, 2))
     shape, rate = 2.0 + len(x), 1.0 + x.sum(0)
 
-    def log_lik(theta: Tensor, rows: Any) -> Tensor:
+    def log_lik(theta: Tensor, rows: Rows) -> Tensor:
         at = theta[:, None]
         log_density = at.clamp_min(1e-300).log() - at * rows["x"]
         return log_density.masked_fill(at <= 0, -torch.inf).sum(-1)
@@ -292,7 +292,7 @@ N_TOSSED = 10
 def tossed(heads: int, surrogate: str = "none") -> Target:
     """Ten tosses of a coin with P(heads) = 1 / (1 + exp(-theta)) and a given number of heads; P has a uniform prior."""
 
-    def log_lik(theta: Tensor, rows: Any) -> Tensor:
+    def log_lik(theta: Tensor, rows: Rows) -> Tensor:
         return rows["x"] * theta - torch.nn.functional.softplus(theta)
 
     def log_prior(theta: Tensor) -> Tensor:
@@ -304,7 +304,7 @@ def tossed(heads: int, surrogate: str = "none") -> Target:
     def bounds(data: Rows, kind: str, reference: Reference | None) -> Bounds:
         return constant_bounds([1.0, None, None], data, kind, reference)
 
-    def lower_bound(theta: Tensor, rows: Any, anchor: Tensor | None) -> Tensor:
+    def lower_bound(theta: Tensor, rows: Rows, anchor: Tensor | None) -> Tensor:
         """Jaakkola & Jordan (1997), touching at the anchor or at 1.5."""
         at = 1.5 if anchor is None else max(abs(float(anchor[0])), 1e-3)
         a = -math.tanh(at / 2) / (4 * at)
@@ -319,13 +319,13 @@ def tossed(heads: int, surrogate: str = "none") -> Target:
 def free_mean(n: int) -> Known:
     """Return the target of `gaussian_mean` whose model has no faster forms."""
 
-    def log_lik(theta: Tensor, rows: Any) -> Tensor:
+    def log_lik(theta: Tensor, rows: Rows) -> Tensor:
         return -0.5 * (rows["x"] - theta) ** 2
 
     def log_prior(theta: Tensor) -> Tensor:
         return -0.5 * theta[:, 0] ** 2
 
-    def lower_bound(theta: Tensor, rows: Any, anchor: Tensor | None) -> Tensor:
+    def lower_bound(theta: Tensor, rows: Rows, anchor: Tensor | None) -> Tensor:
         return log_lik(theta, rows) - gaussian_gap(rows["x"] - theta)
 
     model = BoundedFunction(log_lik, [0.0], log_prior, bounds=location_bounds, lower_bound=lower_bound)
@@ -335,7 +335,7 @@ def free_mean(n: int) -> Known:
 def holed() -> Target:
     """Return a Gaussian mean's target, n = 30, whose log-likelihood is NaN where theta is above 1."""
 
-    def log_lik(theta: Tensor, rows: Any) -> Tensor:
+    def log_lik(theta: Tensor, rows: Rows) -> Tensor:
         return torch.where(theta > 1, torch.nan, -0.5 * (rows["x"] - theta) ** 2)
 
     model = FunctionModel(log_lik, [0.0], batched=True, bounds=location_bounds)

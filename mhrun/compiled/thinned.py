@@ -153,7 +153,7 @@ def _loop(
     total: Piece,
 ) -> Piece:
     def loop(chains: Range, steps: Range, work: Any, arguments: Any) -> None:
-        # Tuples are taken apart here, once: in the loops each array that is taken out counts a reference.
+        # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
         key, first_step = arguments.stream
         table, lifts, only_lowers, most = arguments.settings
         n, slots, total_weight = table

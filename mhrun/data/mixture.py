@@ -12,7 +12,7 @@ import torch
 from mhrun.array_cache import generated
 from mhrun.data.dataset import Dataset
 from mhrun.data.memory import check_memory
-from mhrun.errors import Refusal
+from mhrun.errors import Refusal, check_choice
 
 _CHUNK = 1_000_000
 
@@ -46,8 +46,7 @@ class MixtureSample:
             raise Refusal(f"n = {n} data cannot be drawn; choose n >= 1.")
         if variance <= 0:
             raise Refusal(f"variance = {variance:g} must be positive.")
-        if storage not in ("memory", "file"):
-            raise Refusal(f"storage = {storage!r} is unknown; choose memory or file.")
+        check_choice("storage", storage, ("memory", "file"))
         if not means:
             raise Refusal("means = [] has no component; give at least one mean.")
         if seed < 0:

@@ -12,7 +12,7 @@ import torch
 from mhrun.data.dataset import Dataset
 from mhrun.data.files import content
 from mhrun.data.idx import parse_idx
-from mhrun.errors import Refusal, UserError
+from mhrun.errors import Refusal, UserError, check_choice
 
 PIXELS = 784  # 28 x 28
 _FILES = {"train": "train", "test": "t10k"}
@@ -50,8 +50,7 @@ class MnistPair:
         n: int | None = None,
         components: int | None = None,
     ) -> None:
-        if split not in _FILES:
-            raise Refusal(f"split = {split!r} is unknown; choose train or test.")
+        check_choice("split", split, _FILES)
         if len(set(digits)) != 2 or len(digits) != 2 or not set(digits) <= set(range(10)):
             raise Refusal(f"digits = {list(digits)} must be two different digits, such as [1, 7].")
         self.digits = tuple(int(digit) for digit in digits)

@@ -10,7 +10,7 @@ import torch
 from mhrun.array_types import Float64Array
 from mhrun.data.dataset import Dataset
 from mhrun.data.memory import check_memory
-from mhrun.errors import Refusal
+from mhrun.errors import Refusal, check_choice
 
 _CHUNK = 100_000  # rows drawn by one generator
 _FAMILIES = ("logistic", "robust", "poisson", "softmax")
@@ -55,8 +55,7 @@ class RegressionSample:
     ) -> None:
         if n < 1 or dim < 1:
             raise Refusal(f"n = {n} and dim = {dim} must be at least 1.")
-        if family not in _FAMILIES:
-            raise Refusal(f"family = {family!r} is unknown; choose {', '.join(_FAMILIES)}.")
+        check_choice("family", family, _FAMILIES)
         if not -1 < correlation < 1:
             raise Refusal(f"correlation = {correlation:g} must lie strictly between -1 and 1.")
         if not (signal > 0 and degrees > 0 and classes >= 2):

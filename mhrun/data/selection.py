@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mhrun.errors import Refusal
+from mhrun.errors import Refusal, check_choice
 
 SPLITS = ("train", "test")
 
@@ -18,8 +18,7 @@ def check_split(split: str) -> None:
     Raises:
         Refusal: it is neither ``train`` nor ``test``.
     """
-    if split not in SPLITS:
-        raise Refusal(f"split = {split!r} is unknown; choose {' or '.join(SPLITS)}.")
+    check_choice("split", split, SPLITS)
 
 
 @dataclass(frozen=True)

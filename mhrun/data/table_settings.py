@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from mhrun.errors import Refusal
+from mhrun.errors import Refusal, check_choice
 
 
 def check_choices(**settings: tuple[str, Sequence[str]]) -> None:
@@ -18,8 +18,7 @@ def check_choices(**settings: tuple[str, Sequence[str]]) -> None:
         Refusal: there is one.
     """
     for name, (value, allowed) in settings.items():
-        if value not in allowed:
-            raise Refusal(f"{name} = {value!r} is unknown; choose {', '.join(allowed)}.")
+        check_choice(name, value, allowed)
 
 
 def check_split(test_share: float, part: str, seed: int) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mhrun.errors import Refusal, UserError
+from mhrun.errors import Refusal, UserError, check_choice
 from mhrun.random import Draws
 from mhrun.types import Rows
 
@@ -122,8 +122,7 @@ def transforms(n: int, augment: str, permuted: float, side: int | None) -> Trans
     Raises:
         Refusal: an invalid setting.
     """
-    if augment not in AUGMENTS:
-        raise Refusal(f"augment = {augment!r} is unknown; choose none or code.")
+    check_choice("augment", augment, AUGMENTS)
     if augment == "code" and side is None:
         raise Refusal("augment=code needs images with channels; choose data=cifar10.")
     pad = max(1, side // 8) if augment == "code" and side is not None else 0

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from mhrun.errors import UserError
 from mhrun.exchanges import MADE
 from mhrun.numbers import whole_number
+from mhrun.types.info import EVALUATIONS
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 RUNGS = "rungs"  # attributes of the trace of a ladder: the number of rungs
 TEMPERATURES = "temperatures"  # the temperature of each
 EXCHANGE_RATES = "exchange_rates"  # and the share of accepted exchanges of each pair of neighbours
-
-
-_COUNTS = ("n_lik", "n_lik_overhead", "n_grad")  # of evaluations, in a trace
 
 
 class ReplicaFlow(NamedTuple):
@@ -126,7 +124,7 @@ def rung(trace: xr.DataTree, number: int = 0) -> xr.DataTree:
                     f"{data.sizes['chain']} chains are not a whole number of ladders of {rungs} rungs; take the rung "
                     "of the whole trace, and then some of its chains."
                 )
-            ladders = {name: _of_ladders(data[name], rungs) for name in _COUNTS if name in data}
+            ladders = {name: _of_ladders(data[name], rungs) for name in EVALUATIONS if name in data}
             data = data.isel(chain=slice(number, None, rungs)).assign(ladders)
             data = data.assign_coords(chain=np.arange(data.sizes["chain"]))
         groups[group.path] = data

@@ -13,6 +13,7 @@ from mhrun.errors import Refusal
 from mhrun.monitors import Monitor
 from mhrun.ownership import is_bundled
 from mhrun.schedules import Plan
+from mhrun.schedules.contract import QUANTITIES
 from mhrun.store.files import read_json
 from mhrun.store.sharing import EXECUTOR
 
@@ -78,10 +79,7 @@ def _same_values(plan: Plan, shorter: Plan, name: str, total: int) -> bool:
 
 def _same_last_controls(plan: Plan, shorter: Plan) -> bool:
     one, other = (each.controls(each.start(), each.total, 1) for each in (plan, shorter))
-    return all(
-        torch.equal(getattr(one, quantity), getattr(other, quantity))
-        for quantity in ("step_size", "temperature", "noise_temperature")
-    )
+    return all(torch.equal(getattr(one, quantity), getattr(other, quantity)) for quantity in QUANTITIES)
 
 
 def _first_difference(monitor: Monitor, shorter: Monitor, total: int) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mhrun.engine.execution.executors import EXECUTORS
-from mhrun.errors import Refusal
+from mhrun.errors import Refusal, check_choice
 from mhrun.numbers import is_number, whole_number
 
 CHUNK_BYTES = 64 << 20  # most bytes that steps between two updates of progress return
@@ -35,8 +35,7 @@ class Settings:
     block_bytes: int = _BLOCK_BYTES
 
     def __post_init__(self) -> None:
-        if self.executor not in EXECUTORS:
-            raise Refusal(f"executor = {self.executor!r} is unknown; choose {', '.join(EXECUTORS)}.")
+        check_choice("executor", self.executor, EXECUTORS)
         if self.threads is not None:
             whole_number("runtime.threads", self.threads, least=1, other="null")
         if not is_number(self.block_seconds) or not self.block_seconds >= 0:  # NaN neither

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from mhrun.errors import Refusal
+from mhrun.errors import Refusal, check_choice
 from mhrun.exchanges import MADE, NEVER, REFUSED
 from mhrun.kernels.bank import ENERGY, STAMP, THETA, Bank
 from mhrun.kernels.energies import Energies
@@ -99,8 +99,7 @@ class EquiEnergy(Kernel):
             raise Refusal(
                 "EquiEnergy needs capacity and every of at least 1, and no negative stagger or burn."
             )
-        if keep not in ("sample", "latest"):
-            raise Refusal(f"keep = {keep!r} is unknown; choose sample or latest.")
+        check_choice("keep", keep, ("sample", "latest"))
         if rule.wants_terms:
             raise Refusal(
                 f"{type(rule).__name__} grows its minibatch, and a truncated energy is not a sum over data; "

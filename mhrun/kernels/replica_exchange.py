@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor
 
-from mhrun.errors import Refusal
+from mhrun.errors import Refusal, check_choice
 from mhrun.exchanges import MADE, REFUSED
 from mhrun.kernels.metropolis_hastings import decision, disagree
 from mhrun.numbers import whole_number
@@ -73,10 +73,8 @@ class ReplicaExchange(Kernel):
         order: Literal["random", "alternate"] = "random",
         sign: Literal["right", "printed"] = "right",
     ) -> None:
-        if order not in ("random", "alternate"):
-            raise Refusal(f"order = {order!r} is unknown; choose random or alternate.")
-        if sign not in ("right", "printed"):
-            raise Refusal(f"sign = {sign!r} is unknown; choose right or printed.")
+        check_choice("order", order, ("random", "alternate"))
+        check_choice("sign", sign, ("right", "printed"))
         self.kernel = kernel
         self.pairing = pairing
         self.rule = rule

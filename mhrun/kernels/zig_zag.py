@@ -12,6 +12,7 @@ from mhrun.errors import UserError
 from mhrun.native.forms import GRADIENT_ROUNDING, SLACK
 from mhrun.parts import Kernel
 from mhrun.random import Draws, Purpose
+from mhrun.random.draws import Marks
 from mhrun.target import Target
 from mhrun.target.bounded import CONSTANTS
 from mhrun.target.surrogate import Surrogate
@@ -176,7 +177,7 @@ class ZigZag(Kernel):
         return (~((norm <= bound) & norm.isfinite())).int()
 
 
-def _datum(target: Target, marks: Any, chains: Tensor) -> tuple[Tensor, Tensor]:
+def _datum(target: Target, marks: Marks, chains: Tensor) -> tuple[Tensor, Tensor]:
     """Return data in proportion to their bounds, and uniforms, of some `chains`, each (A,)."""
     slot, coin, uniform = (mark[chains, -1] for mark in (marks.slot, marks.coin, marks.uniform))
     cut, other, _ = target.bounded.table

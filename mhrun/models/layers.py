@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from mhrun.errors import Refusal, nearest
+from mhrun.errors import Refusal, check_choice
 
 # Means and standard deviations of the channels, as in the code of Zhang et al. (2020).
 CHANNELS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
@@ -65,6 +65,7 @@ def norm_of(name: str, channels: int) -> nn.Module:
     Raises:
         Refusal: an unknown name.
     """
+    check_choice("norm", name, NORMS)
     if name == "none":
         return nn.Identity()
     if name == "batch":
@@ -72,9 +73,7 @@ def norm_of(name: str, channels: int) -> nn.Module:
     if name == "group":
         groups = [g for g in (1, 2, 4, 8) if g == 1 or (channels % g == 0 and channels >= 4 * g)]
         return nn.GroupNorm(max(groups), channels)
-    if name == "frn":
-        return FRN(channels)
-    raise Refusal(f"norm = {name!r} is unknown; choose {', '.join(NORMS)}.{nearest(name, NORMS)}")
+    return FRN(channels)
 
 
 def inputs_of(name: str | None) -> nn.Module:

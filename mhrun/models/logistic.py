@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from mhrun.errors import Refusal, UserError
+from mhrun.errors import Refusal, UserError, check_choice
 from mhrun.models.jaakkola_jordan import SMALLEST_XI, UNTUNED_XI, curvature, touching_points
 from mhrun.models.linear import NARROW, linear_bounds, predictor, weighted_sum
 from mhrun.models.logistic_bounds import DERIVATIVE_BOUNDS, bound_pieces, lower_bound_pieces
@@ -65,8 +65,7 @@ class Logistic(Weights):
     ) -> None:
         if dim < 1:
             raise Refusal(f"dim = {dim} is not a valid number of weights; choose dim >= 1.")
-        if start not in _STARTS:
-            raise Refusal(f"start = {start!r} is unknown; choose {', '.join(_STARTS)}.")
+        check_choice("start", start, _STARTS)
         if (prior_variance is not None and prior_variance <= 0) or start_sd <= 0:
             raise Refusal(
                 "Logistic needs a positive prior_variance, or null for a flat prior, and start_sd > 0; they are "

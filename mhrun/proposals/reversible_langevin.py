@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mhrun.errors import Refusal
+from mhrun.errors import Refusal, check_choice
 from mhrun.native import NativeGradientProposal, native_form, piece
 from mhrun.native.philox import PROPOSAL, USE, fill_normals, uniform
 from mhrun.native.vectors import gap_squares, moved
@@ -50,8 +50,7 @@ class ReversibleLangevinProposal(Proposal):
     ) -> None:
         if not beta >= 1:
             raise Refusal(f"beta = {beta:g} must be at least 1.")
-        if density not in _DENSITIES:
-            raise Refusal(f"density = {density!r} is unknown; choose {', '.join(_DENSITIES)}.")
+        check_choice("density", density, _DENSITIES)
         self.beta = beta
         self.density = density
         self.keeps_balance = density == "normalised" or beta == 1

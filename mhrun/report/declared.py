@@ -124,7 +124,7 @@ def measure_of(config: Mapping[str, Any]) -> Measure | None:
     return Measure(*(str(spec.get(key, "")) for key in Measure._fields))
 
 
-_OF_METHODS = {
+OF_METHODS = {
     "method": "The method, by its label",
     "run": "The beginning of the digest that names the run",
     "accept_rate": "Share of the proposals that are accepted after burn-in",
@@ -186,7 +186,7 @@ def column_meanings(config: Mapping[str, Any], columns: Sequence[str]) -> dict[s
     """Return explanations of the columns of a sweep, from declared metrics or table headings of the experiment."""
     module = _metrics_module(config)
     declared = _declarations(module) if module else {}
-    meaning_of = dict(_OF_METHODS)
+    meaning_of = dict(OF_METHODS)
     for metric, heading in _table_headings(declared):
         meaning_of.setdefault(metric, heading.capitalize())
     if (measure := measure_of(config)) is not None:

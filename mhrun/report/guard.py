@@ -12,6 +12,7 @@ from typing import TypeVar
 from mhrun.errors import reason_of
 from mhrun.store.files import open_log
 
+NO_TABLE, NO_FIGURE = "This table could not be made", "This figure could not be drawn"
 T = TypeVar("T")
 
 
@@ -31,7 +32,7 @@ class Guard:
 
         Args:
             name: of the part, for messages on many parts.
-            what: the beginning of the line, such as "This figure could not be drawn".
+            what: the beginning of the line, such as `NO_FIGURE`.
             make: makes it.
         """
         try:

@@ -23,7 +23,7 @@ def acceptance_history(run: Run, method: str) -> Curve | None:
     thin, warmup = run.methods[method]["thin_stats"], run.methods[method]["warmup"]
     parts = [
         part.mean(axis=0, dtype=float)
-        for part in (_burn_in(run, method, "accepted"), run.stat(method, "accepted"))
+        for part in (_accepted_in_burn_in(run, method), run.stat(method, "accepted"))
     ]
     rates = np.concatenate([np.atleast_1d(part) for part in parts])
     width = max(1, len(rates) // _WINDOWS)
@@ -46,7 +46,7 @@ def step_size_history(run: Run, method: str) -> Curve | None:
     ):
         return None
     plan = run.plan(method)
-    accepted = torch.from_numpy(_burn_in(run, method, "accepted").T.astype(bool).copy())
+    accepted = torch.from_numpy(_accepted_in_burn_in(run, method).T.astype(bool).copy())
     memory, step = plan.start(), 0
     steps, sizes = list[float](), list[float]()
     while step < len(accepted):
@@ -74,11 +74,11 @@ def batch_sizes(run: Run, method: str) -> Curve | None:
     return edges, np.histogram(sizes, edges)[0] / sizes.size
 
 
-def _burn_in(run: Run, method: str, name: str) -> npt.NDArray[Any]:
-    """Return a statistic of burn-in (C, S); empty where the method has none."""
+def _accepted_in_burn_in(run: Run, method: str) -> npt.NDArray[Any]:
+    """Return which steps of burn-in accepted (C, S); empty where the method has none."""
     chains = run.methods[method]["chains"]
     with run.trace(method) as trace:
         if "warmup_sample_stats" not in trace.children:
             return np.empty((chains, 0))
-        values: npt.NDArray[Any] = trace["warmup_sample_stats"][name].to_numpy()
+        values: npt.NDArray[Any] = trace["warmup_sample_stats"]["accepted"].to_numpy()
     return values[:: run.rungs(method)] if values.ndim > 1 else values

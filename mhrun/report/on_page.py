@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from mhrun.report.guard import Guard
+from mhrun.report.guard import NO_FIGURE, NO_TABLE, Guard
 from mhrun.report.page import FigureOnPage, TableOnPage
 from mhrun.report.svg import inline_svg
 from mhrun.report.tables import rendered, write_table
@@ -36,7 +36,7 @@ def table_on_page(
         table = make()
         return table if isinstance(table, str) else rendered(table)
 
-    made = guard(name, "This table could not be made", content)
+    made = guard(name, NO_TABLE, content)
     if not isinstance(made, str):
         write_table(made, place / name)
     return TableOnPage(name, caption_of(function) or name, made)
@@ -46,7 +46,7 @@ def figure_on_page(
     name: str, function: Callable[[Any], Any], seen: Any, guard: Guard, place: Path
 ) -> FigureOnPage:
     """Draw a figure of a run, or of runs, into a folder, and return it, or a line in its place, with its caption."""
-    drawn = guard(name, "This figure could not be drawn", lambda: draw(lambda: function(seen), name))
+    drawn = guard(name, NO_FIGURE, lambda: draw(lambda: function(seen), name))
     if not isinstance(drawn, str):
         write_drawn(drawn, place / name)
     return FigureOnPage(name, caption_of(function) or name, drawn)

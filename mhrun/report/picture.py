@@ -1,4 +1,4 @@
-"""Lossless reduction of a page's PNG images."""
+"""Reduction of a page's PNG images, with a loss that is not seen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MEAN_OFF = 1.5
 
 
 def lighter(png: bytes) -> bytes:
-    """Return a PNG with a palette of 256 colours where that keeps every colour, and as it is where it does not."""
+    """Return a PNG with a palette of 256 colours where that is smaller and nearly the same, else as it is."""
     with Image.open(io.BytesIO(png)) as picture:
         plain = Image.new("RGB", picture.size, "white")
         plain.paste(picture, mask=picture.getchannel("A") if "A" in picture.getbands() else None)

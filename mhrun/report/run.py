@@ -29,6 +29,7 @@ from mhrun.store.pilot_facts import PilotFacts
 from mhrun.store.sources import changed_files
 from mhrun.store.targets import Targets
 from mhrun.target import Target
+from mhrun.types.info import EVALUATIONS
 
 T = TypeVar("T")
 
@@ -305,7 +306,7 @@ class Run:
         rungs = self.rungs(method)
         if rungs == 1 or values.ndim == 1:
             return values
-        if name in ("n_lik", "n_lik_overhead", "n_grad"):
+        if name in EVALUATIONS:
             return values.reshape(-1, rungs, values.shape[1]).sum(axis=1)
         return values[::rungs]
 

@@ -13,7 +13,7 @@ from mhrun.kernels.stationary import APPROXIMATE, DECLARED, EXACT, OPTIMISER
 from mhrun.report.check_commands import check_commands
 from mhrun.report.claims.evidence import Evidence, evidence_of
 from mhrun.report.claims.judge import Judged
-from mhrun.report.declared import measure_of
+from mhrun.report.declared import OF_METHODS, measure_of
 from mhrun.report.efficiency import diagnosed, is_apart, runners_up, unconverged
 from mhrun.report.marks import FAULTY, SHORT, marked, notes
 from mhrun.report.metrics import from_json
@@ -29,7 +29,7 @@ TARGET = (
     "a dynamics, or a rule of your own does not declare that it keeps_ratio; compare them with an exact method. "
     "optimiser: it has no noise",
 )
-TEMPERATURE = ("T", "Temperature at the last step; 1 is the posterior")
+TEMPERATURE = ("T", OF_METHODS["draws_temperature"])
 COLUMNS = {
     "ess": (
         "ESS",

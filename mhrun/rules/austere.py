@@ -12,7 +12,7 @@ import torch
 from scipy import special
 from torch import Tensor
 
-from mhrun.errors import Refusal
+from mhrun.errors import Refusal, check_choice
 from mhrun.native import NativeTest, piece
 from mhrun.native.philox import ACCEPT as ACCEPT_DRAW
 from mhrun.native.philox import uniform
@@ -75,8 +75,7 @@ class Austere(Rule):
         ignores_u: bool = False,
         trials: Sequence[Sequence[float]] | None = None,
     ) -> None:
-        if design not in ("given", "conservative", "average", "per_step"):
-            raise Refusal(f"design = {design!r} is unknown; choose given, conservative, average or per_step.")
+        check_choice("design", design, ("given", "conservative", "average", "per_step"))
         if (design == "average") != (trials is not None):
             raise Refusal(
                 "trials are for design = 'average', which needs them: moves of a trial run, (P, 2)."
@@ -234,9 +233,7 @@ def _profile(n: int, design: Design) -> tuple[np.ndarray[Any, Any], np.ndarray[A
     return curve.mu_std, curve.error
 
 
-@lru_cache(maxsize=8)
-def _average(n: int, bound: float, trials: tuple[tuple[float, float], ...]) -> Design:
-    return average(n, bound, trials)
+_average = lru_cache(maxsize=8)(average)
 
 
 @lru_cache(maxsize=4)

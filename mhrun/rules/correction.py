@@ -17,7 +17,7 @@ from scipy import special
 from torch import Tensor
 
 from mhrun.array_cache import kept
-from mhrun.errors import Refusal, nearest
+from mhrun.errors import Refusal, check_choice
 from mhrun.native import piece
 from mhrun.rules.deconvolution import (
     REACH,
@@ -71,8 +71,7 @@ def correction(
     Raises:
         Refusal: an unknown kind, or an invalid setting.
     """
-    if kind not in _DEFAULTS:
-        raise Refusal(f"correction = {kind!r} is unknown; choose paper or nnls.{nearest(kind, _DEFAULTS)}")
+    check_choice("correction", kind, _DEFAULTS)
     sigma = float(sigma)
     lam = _DEFAULTS[kind][0] if lam is None else float(lam)
     half = _DEFAULTS[kind][1] if half_width_steps is None else half_width_steps
@@ -171,11 +170,7 @@ def table(
         found = series_quantiles(variance, lam, terms)
         _check_error(density, variance, _series_error(variance, lam, terms), {"lam": lam, "terms": terms})
         return found
-    if density not in _DEFAULTS:
-        choices = (*_DEFAULTS, "series")
-        raise Refusal(
-            f"density = {density!r} is unknown; choose {', '.join(choices)}.{nearest(density, choices)}"
-        )
+    check_choice("density", density, (*_DEFAULTS, "series"))
     if terms is not None:
         raise Refusal(f"terms = {terms} needs density = 'series'; choose that one, or leave terms out.")
     solved = correction(density, root(variance), lam, half_width_steps)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mhrun.errors import Refusal
+from mhrun.errors import Refusal, check_choice
 from mhrun.native import NativeTest, piece
 from mhrun.native.philox import ACCEPT as ACCEPT_DRAW
 from mhrun.native.philox import USE, normals, uniform
@@ -257,8 +257,7 @@ def _check_settings(
         ("at_end", at_end, ("barker", "sign")),
         ("stop", stop, ("pilot", "sequential")),
     ):
-        if value not in choices:
-            raise Refusal(f"{name} = {value!r} is unknown; choose {', '.join(choices)}.")
+        check_choice(name, value, choices)
     if pilot is not None and pilot < 2:
         raise Refusal(f"pilot = {pilot} data have no variance; choose pilot >= 2.")
     if pilot is not None and stop != "pilot":

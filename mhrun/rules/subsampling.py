@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mhrun.errors import Refusal
+from mhrun.errors import Refusal, check_choice
 from mhrun.native import NativeTest, piece
 from mhrun.native.philox import ACCEPT as ACCEPT_DRAW
 from mhrun.native.philox import uniform
@@ -56,8 +56,7 @@ class MHSubLhd(Rule):
         ] = "empirical_bernstein",
         released: bool = False,
     ) -> None:
-        if bound not in _BOUNDS:
-            raise Refusal(f"bound = {bound!r} is unknown; choose {', '.join(_BOUNDS)}.")
+        check_choice("bound", bound, _BOUNDS)
         if m < 1 or gamma <= 1 or not 0 < delta < 1 or p <= 1:
             raise Refusal(
                 f"MHSubLhd needs m >= 1, gamma > 1, 0 < delta < 1 and p > 1, not {m}, {gamma:g}, {delta:g}, {p:g}."

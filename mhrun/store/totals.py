@@ -9,8 +9,8 @@ import numpy as np
 from mhrun.array_types import Array
 from mhrun.exchanges import MADE, REFUSED
 from mhrun.store.netcdf import Shape
+from mhrun.types.info import EVALUATIONS
 
-_CUMULATIVE = ("n_lik", "n_lik_overhead", "n_grad")
 _SUMMED = ("accepted", "batch_size", "diverging")
 _AVERAGED = ("log_ratio_var",)  # over the steps where it is finite
 _SIZES = ("size_change", "size_change_squared")  # of minibatches that are not all data
@@ -31,8 +31,8 @@ class Totals(Mapping[str, Array]):
 
     def __init__(self, shape: Shape, n: int) -> None:
         self._shape, self._n = shape, n
-        self._totals: dict[str, Array] = {name: np.zeros(shape.chains, np.int64) for name in _CUMULATIVE}
-        for name in _CUMULATIVE:
+        self._totals: dict[str, Array] = {name: np.zeros(shape.chains, np.int64) for name in EVALUATIONS}
+        for name in EVALUATIONS:
             self._totals[f"warmup_{name}"] = np.zeros(shape.chains)
         for name in (*_SUMMED, *_AVERAGED, *_SIZES, "all_data", "invalid"):
             self._totals[f"sum_{name}"] = np.zeros(shape.chains)
@@ -57,7 +57,7 @@ class Totals(Mapping[str, Array]):
 
     def counts(self) -> dict[str, Array]:
         """Return copies of the counts of evaluations so far, name -> (C,)."""
-        return {name: self._totals[name].copy() for name in _CUMULATIVE}
+        return {name: self._totals[name].copy() for name in EVALUATIONS}
 
     def add(self, first_step: int, record: Mapping[str, Array]) -> dict[str, Array]:
         """Add the steps from `first_step` on, each field (C, K).
@@ -67,7 +67,7 @@ class Totals(Mapping[str, Array]):
         """
         last = last_of_burn_in(self._shape, first_step, record["accepted"].shape[1])
         counts = {}
-        for name in _CUMULATIVE:
+        for name in EVALUATIONS:
             counts[name] = self._totals[name][:, None] + np.cumsum(record[name], axis=1, dtype=np.int64)
             self._totals[name] = counts[name][:, -1].copy()
             if last is not None:

@@ -9,7 +9,7 @@ from mhrun.data import Dataset
 from mhrun.data.table_facts import weight_names
 from mhrun.models.parameters import parameters_of
 from mhrun.models.weights import Weights
-from mhrun.names import identifier
+from mhrun.names import group_name
 from mhrun.types import Model
 
 
@@ -23,7 +23,7 @@ def _of_groups(model: Model, data: Dataset) -> str | None:
     if (parameters := parameters_of(model)) is None:
         return None
     for column, levels in data.facts.get("groups", {}).items():
-        name = identifier(column, "group")
+        name = group_name(column)
         for axis in (axis for parameter in parameters.all for axis in parameter.axes):
             if axis.name not in (column, name, f"{name}_group") or axis.labels is None:
                 continue

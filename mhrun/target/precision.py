@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mhrun.errors import Refusal, nearest
+from mhrun.errors import Refusal, check_choice
 from mhrun.types.capabilities import TakesAutocast, offers
 
 FP32, TF32, BF16 = "fp32", "tf32", "bf16"
@@ -38,10 +38,7 @@ def check_precision(name: Any, device: torch.device, model: Any, surrogate: str)
     Raises:
         Refusal: an unknown format, or one that the device, the model or a surrogate does not allow.
     """
-    if name not in PRECISIONS:
-        raise Refusal(
-            f"precision = {name!r} is unknown; choose {', '.join(PRECISIONS)}.{nearest(str(name), PRECISIONS)}"
-        )
+    check_choice("precision", name, PRECISIONS)
     if name == TF32 and device.type == "cpu":
         raise Refusal("precision = tf32 is a format of NVIDIA GPUs; on a CPU choose fp32 or bf16.")
     if name == BF16 and not (offers(model, TakesAutocast) and model.takes_autocast):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mhrun.data import Dataset
-from mhrun.errors import Refusal
+from mhrun.errors import Refusal, check_choice
 from mhrun.native import native_form
 from mhrun.target.lower_bound import LowerBound
 from mhrun.target.surrogate import Surrogate
@@ -23,8 +23,7 @@ def surrogate_of(name: str, model: Model, read: Callable[[], Dataset]) -> Surrog
     Raises:
         Refusal: an unknown name, or a model without lower bounds.
     """
-    if name not in SURROGATES:
-        raise Refusal(f"surrogate = {name!r} is unknown; choose {', '.join(SURROGATES)}.")
+    check_choice("surrogate", name, SURROGATES)
     if name in _TAYLOR:
         return Surrogate(model, read, 1 + _TAYLOR.index(name))
     if name == "none":

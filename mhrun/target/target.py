@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mhrun.data import Dataset
 from mhrun.data.transforms import Transforms
-from mhrun.errors import Refusal, UserError
+from mhrun.errors import Refusal, UserError, check_choice
 from mhrun.native import NativeModel, available, native_form
 from mhrun.target.all_data import AllData
 from mhrun.target.batches import Batches, moments
@@ -123,8 +123,7 @@ class Target:
         device: torch.device | str = "cpu",
         precision: str = FP32,
     ) -> None:
-        if temper not in ("posterior", "likelihood"):
-            raise Refusal(f"temper = {temper!r} is unknown; choose posterior or likelihood.")
+        check_choice("temper", temper, ("posterior", "likelihood"))
         # of the data in minibatches
         self.transforms = data.transforms if isinstance(data, HasTransforms) else None
         if surrogate != "none" and self.transforms is not None:

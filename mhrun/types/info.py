@@ -57,6 +57,9 @@ INFO_DTYPES: dict[str, str] = {
     "violations": "int32",
 }
 
+EVALUATIONS = ("n_lik", "n_lik_overhead", "n_grad")
+"""The fields of `Info` that count evaluations: of a ladder they are added up."""
+
 Record = Mapping[str, "npt.NDArray[np.generic]"]
 """The trace of some steps: each field of `Info` (C, K), and ``theta`` (C, draws, D) at the stored steps.
 

@@ -30,7 +30,7 @@ class Field(NamedTuple):
     `at_most`: another field, whose values these must not exceed.
     """
 
-    row: tuple[int, ...] | None  # shape of a row, () for a scalar; None for any shape
+    row: tuple[int, ...] | None = ()  # shape of a row, () for a scalar; None for any shape
     values: str = ""
     classes: int = 0
     setting: str = ""  # the model's setting that determines the shape, for error messages

@@ -97,7 +97,7 @@ def test_what_is_no_category_is_not_proposed_as_one(capsys):
         ({"y": flags}, ["features=[age"], "write lists as features=[a,b]"),
         ({"y": flags}, ["baselines=no"], "baselines=no cannot be read; write baselines.COLUMN=VALUE."),
         ({"y": flags}, ["baselines.age=1"], "baselines: 'age' is not in categorical = []; add it."),
-        ({"y": flags}, ["missing=keep"], "missing = 'keep' is unknown; choose refuse, drop"),
+        ({"y": flags}, ["missing=keep"], "missing = 'keep' is unknown; choose refuse or drop"),
         ({"y": flags}, ["other"], "needs a folder and a table"),
         (
             {"y": flags},

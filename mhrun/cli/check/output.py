@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mhrun.check.results import CheckResult
     from mhrun.check.subject import Subject
 
+_HEADINGS = ("check", "verdict", "what was found")
 _OF_RULES = (
     "A rule that takes no account of minibatch noise is biased with minibatches: that is not judged. One that is meant "
     "to be right with them has exact = True or corrects_noise = True on its class: then a bias fails."
@@ -40,7 +41,7 @@ def show_table(results: Sequence[CheckResult], subject: Subject, seconds: float)
     if screen:
         console.print(_table(_merged(results)))
     else:  # into a file or a pipe go plain columns, a line for each check
-        rows = [("check", "verdict", "what was found"), *(result[:3] for result in _merged(results))]
+        rows = [_HEADINGS, *(result[:3] for result in _merged(results))]
         widths = [max(len(row[k]) for row in rows) for k in range(2)]
         for check, outcome, detail in rows:
             print(f"{check:<{widths[0]}}  {outcome:<{widths[1]}}  {detail}")
@@ -56,7 +57,7 @@ def _table(results: Sequence[CheckResult]) -> Table:
     from rich.table import Table
 
     table = Table()
-    for heading in ("check", "verdict", "what was found"):
+    for heading in _HEADINGS:
         table.add_column(heading)
     for result in results:
         table.add_row(result.check, coloured(result.outcome), result.detail.replace("[", r"\["))

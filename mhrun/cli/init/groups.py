@@ -11,7 +11,7 @@ from mhrun.cli.init.models import Fitted, part_text, place_of, successes_of
 from mhrun.data.dataset import Dataset
 from mhrun.data.table_facts import features_of
 from mhrun.errors import UserError
-from mhrun.names import identifier
+from mhrun.names import group_name
 
 # Dimensions of a trace, and parameters, besides those of groups.
 _TAKEN = ("chain", "draw", "step", "parameter", "feature", "intercept", "weights", "scale")
@@ -251,10 +251,10 @@ def _identifiers(columns: Iterable[str]) -> list[str]:
     found: list[str] = []
     taken = set(_TAKEN)
     for column in columns:
-        name = identifier(column, "group")
+        name = group_name(column)
         number = 2
         while taken & {name, *_parameters_of(name)}:
-            name, number = f"{identifier(column, 'group')}_group{number if number > 2 else ''}", number + 1
+            name, number = f"{group_name(column)}_group{number if number > 2 else ''}", number + 1
         found.append(name)
         taken |= {name, *_parameters_of(name)}
     return found

@@ -17,7 +17,7 @@ from mhrun.engine.execution.steps import PlainSteps
 from mhrun.engine.execution.stepwise import StepwiseExecutor
 from mhrun.engine.execution.threads import faster_threads, is_heavy, torch_threads
 from mhrun.engine.method import Method
-from mhrun.errors import Refusal, UserError
+from mhrun.errors import Refusal, UserError, check_choice
 from mhrun.types import INFO_DEFAULTS, INFO_DTYPES, Controls, Info, Record, State
 
 COMPILED, TORCH = "compiled", "torch"
@@ -61,8 +61,7 @@ def choose_executor(
         Refusal: executor=compiled without a compiled loop.
         UserError: the run began with a compiled loop that is unavailable now.
     """
-    if choice not in EXECUTORS:
-        raise Refusal(f"executor = {choice!r} is unknown; choose {', '.join(EXECUTORS)}.")
+    check_choice("executor", choice, EXECUTORS)
     if begun_with == TORCH or (begun_with is None and choice == TORCH):
         return TorchExecutor(method, TORCH)
     if begun_with == GRAPH or (begun_with is None and choice == GRAPH):

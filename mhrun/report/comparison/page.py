@@ -18,6 +18,7 @@ from mhrun.report.comparison.compare import Comparison, compare
 from mhrun.report.comparison.figures import error_figure, figure
 from mhrun.report.comparison.rows import Row
 from mhrun.report.convergence import is_finite
+from mhrun.report.declared import OF_METHODS
 from mhrun.report.efficiency import is_apart, named, runners_up, unconverged
 from mhrun.report.on_page import draw, write_drawn
 from mhrun.report.page import FigureOnPage, TableOnPage, template
@@ -51,10 +52,9 @@ EXPLAINED = {
     "ess_tail": "Effective sample size for the 5 % and 95 % quantiles, of the coordinate where it is least",
     "ess_per_million": "Effective sample size for each million evaluations after burn-in; – for methods that are too "
     "short to judge: R-hat above 1.01 or ESS below 400",
-    "ess_per_second": "Effective sample size for each second of wall time of all chains after burn-in, which depends "
-    "on what else the machine does; – likewise",
-    "acceptance": "Share of the proposals that are accepted after burn-in",
-    "data_per_step": "Mean number of data that a step reads",
+    "ess_per_second": OF_METHODS["ess_per_second"],
+    "acceptance": OF_METHODS["accept_rate"],
+    "data_per_step": OF_METHODS["data_per_step"],
     "evaluations": "Log-likelihoods of one datum at one point, or its gradient, or both from one pass; all chains "
     "together, after burn-in",
     "setup": "Log-likelihoods and gradients before the draws: search for a mode, pilot and burn-in",

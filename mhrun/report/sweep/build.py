@@ -16,7 +16,7 @@ from mhrun.report.check_commands import project_of
 from mhrun.report.claims.evidence import evidence_of
 from mhrun.report.claims.judge import Judged, judge_sweep
 from mhrun.report.declared import measure_of
-from mhrun.report.guard import Guard
+from mhrun.report.guard import NO_FIGURE, NO_TABLE, Guard
 from mhrun.report.metrics import to_json
 from mhrun.report.on_page import draw, figure_on_page, notes_or_line, table_on_page, write_drawn
 from mhrun.report.page import FigureOnPage, TableOnPage, claims_context, template
@@ -49,8 +49,6 @@ MEANS = "sweep_seeds"
 _OVER_SEEDS = "\nMean ± standard deviation over the seeds; the table below has every job."
 _SE, _SD = "one standard error", "standard deviation over seeds"
 _NUMBER = re.compile(r"-?\d[\d.,]*(e[+-]?\d+)?")
-_NO_TABLE = "This table could not be made"
-_NO_FIGURE = "This figure could not be drawn"
 
 
 def build_sweep_report(place: Path, warn: Callable[[str], None]) -> Path:
@@ -97,10 +95,10 @@ def _metrics_of(place: Path, jobs: Sequence[Job], guard: Guard) -> _Metrics:
         return _Metrics(frame, [], {}, "", *[_nothing(jobs)] * 3)
     keys, headings = keys_of(frame), headings_of(config, frame)
     averaged, other_keys = over_seeds(frame, keys)
-    table = guard("sweep", _NO_TABLE, lambda: rendered_sweep(frame, keys, headings))
+    table = guard("sweep", NO_TABLE, lambda: rendered_sweep(frame, keys, headings))
     means: Mapping[str, str] | str = NOTHING
     if SEED in keys:
-        means = guard(MEANS, _NO_TABLE, lambda: rendered_sweep(averaged, other_keys, headings, "sd"))
+        means = guard(MEANS, NO_TABLE, lambda: rendered_sweep(averaged, other_keys, headings, "sd"))
     drawn, drawn_keys = (averaged, other_keys) if other_keys else (frame, keys)
     styles = _method_styles(jobs)
     bars = _SD if other_keys and SEED in keys else _SE
@@ -108,7 +106,7 @@ def _metrics_of(place: Path, jobs: Sequence[Job], guard: Guard) -> _Metrics:
     with style():
         figure = guard(
             "sweep",
-            _NO_FIGURE,
+            NO_FIGURE,
             lambda: draw(
                 lambda: (
                     seeds_figure(columns, styles, headings, floors)
