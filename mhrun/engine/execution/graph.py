@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -61,7 +62,11 @@ class GraphSteps(CapturedSteps):
 
     def capture(self, step: Step, inputs: list[Tensor]) -> Step:
         """Return a CUDA graph of the step, or what `torch.compile` makes of it."""
-        return _cuda(step, inputs) if inputs[0].is_cuda else self._compiled(step, inputs)
+        if inputs[0].is_cuda:
+            return _cuda(step, inputs)
+        with warnings.catch_warnings():  # torch's compiler imports parts of torch that are deprecated
+            warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"torch\.")
+            return self._compiled(step, inputs)
 
     def agree(self, one: Tensor, other: Tensor) -> bool:
         """Return whether two tensors agree to rounding; ratios and counts in float64 have that of the state."""

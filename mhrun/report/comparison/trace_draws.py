@@ -144,10 +144,14 @@ def _check_order(key: Any, unnamed: Mapping[str, xr.DataArray]) -> None:
     """Refuse arrays without names of dimensions that are more likely (draw, chain, ...), as emcee returns them."""
     for name, array in unnamed.items():
         if array.shape[0] > array.shape[1]:
+            one_chain = ""
+            if array.ndim == 2:
+                count, dim = array.shape
+                one_chain = f" If it is one chain of {count:,} draws of {dim:,} parameters, pass draws[None]."
             raise UserError(
                 f"{key}: {name} of shape {array.shape} is, as (chain, draw, ...), {array.shape[0]:,} chains of "
                 f"{array.shape[1]:,} draws. Swap the first two axes, draws.swapaxes(0, 1); or, if it is right, name "
-                "them: xarray.DataArray(draws, dims=('chain', 'draw', ...))."
+                f"them: xarray.DataArray(draws, dims=('chain', 'draw', ...)).{one_chain}"
             )
 
 
