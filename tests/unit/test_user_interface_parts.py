@@ -176,7 +176,7 @@ def test_draws_are_found_among_statistics_of_other_steps(fitted):
         mhrun.predict(marked, level, x)
 
 
-def test_predictions_of_a_ladder_are_of_its_coldest_rung():
+def test_predictions_of_a_ladder_are_of_its_coldest_rung(capsys):
     ladder = mhrun.ReplicaExchange(METROPOLIS, mhrun.Full(), mhrun.Metropolis(), rungs=3)
     data = torch.randn(50, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     trace = mhrun.sample(
@@ -191,6 +191,7 @@ def test_predictions_of_a_ladder_are_of_its_coldest_rung():
     )
     theta = trace["posterior"]["theta"].to_numpy()
     assert theta.shape == (12, 20, 1)  # four ladders
+    assert "the trace has the chains of all 3 rungs; mhrun.rung(trace) returns" in capsys.readouterr().err
     for number in range(3):
         part = mhrun.rung(trace, number)
         assert np.array_equal(part["posterior"]["theta"], theta[number::3])
