@@ -142,6 +142,20 @@ class Declared(mhrun.Metropolis):
     exact = "yes"
 
 
+@pytest.mark.parametrize("method", [None, "mcmc", "parallel_tempering"])
+def test_a_control_variate_of_a_method_that_reads_all_data_is_refused(method):
+    """It would cost a mode search, and change nothing."""
+    with pytest.raises(UserError, match="surrogate = 'taylor2' is a control variate of minibatches"):
+        mhrun.sample(
+            lambda theta, x: -0.5 * (x - theta[0]) ** 2,
+            np.arange(9.0),
+            method,
+            start=[0.0],
+            surrogate="taylor2",
+            steps=9,
+        )
+
+
 @pytest.mark.parametrize(
     ("rule", "message"),
     [

@@ -9,7 +9,10 @@ from mhrun.engine.assemble import check_kind
 from mhrun.engine.call.settings import is_scalar, step_size_schedule, temperature_schedule
 from mhrun.engine.defaults import default_counts, default_kernel, default_of, default_surrogate
 from mhrun.engine.named_method import STEP_SIZE, NamedMethod, method
+from mhrun.errors import Refusal
+from mhrun.kernels import MetropolisHastings
 from mhrun.numbers import whole_number
+from mhrun.pairing.full import Full
 from mhrun.parts import Kernel
 from mhrun.schedules import Schedule
 from mhrun.schedules.cosine import Cosine
@@ -69,6 +72,7 @@ def choose(kernel: Any, arguments: Arguments, with_surrogate: Callable[..., Targ
             surrogate = own
             target = with_surrogate(surrogate=surrogate)
     check_kind("kernel", kernel, Kernel, "sample: kernel")
+    _check_surrogate(arguments.surrogate, kernel)
     step_size = step_size_schedule(arguments.step_size, arguments.acceptance, kernel)
     steps, warmup = _counts(arguments, name, type(step_size))
     chains = _chains(arguments, kernel)
@@ -86,6 +90,7 @@ def _named(named: NamedMethod, arguments: Arguments, with_surrogate: Callable[..
     settings: dict[str, Any] = {"steps": steps, "warmup": warmup}
     settings |= {"data": {"n": target.n}, "target": {"temper": arguments.temper}}
     kernel = named.kernel(settings)
+    _check_surrogate(arguments.surrogate, kernel)
     settings["chains"] = chains = _chains(arguments, kernel)
     given: dict[str, Schedule] = {}
     if not is_auto(arguments.step_size) or arguments.acceptance is not None:
@@ -101,6 +106,21 @@ def _named(named: NamedMethod, arguments: Arguments, with_surrogate: Callable[..
         given["temperature"] = temperature_schedule(_temperature(arguments), kernel.rungs, chains)
     schedules = named.schedules(settings, given)
     return Chosen(kernel, target, surrogate, schedules, chains, warmup, steps, "")
+
+
+def _check_surrogate(surrogate: str | None, kernel: Kernel) -> None:
+    """Refuse a surrogate that a call gives to a kernel that reads all data, on which it has no effect.
+
+    Raises:
+        Refusal: it does.
+    """
+    of_a_chain = kernel.of_a_chain
+    reads_all = isinstance(of_a_chain, MetropolisHastings) and isinstance(of_a_chain.pairing, Full)
+    if surrogate not in (None, _NO_SURROGATE) and reads_all and isinstance(kernel.pairing, Full):
+        raise Refusal(
+            f"surrogate = {surrogate!r} is a control variate of minibatches, and this kernel reads all data at each "
+            "step; leave it out, or choose a method with minibatches, such as smh2."
+        )
 
 
 def _counts(arguments: Arguments, name: str | None, step_size: type) -> tuple[int, int]:

@@ -191,7 +191,9 @@ def sample(
                 trace = opened.load()
     warn_of_trace(method, summary, trace, until)
     if (rungs := chosen.kernel.rungs) > 1:  # whose means would be those of no target
-        _print(f"the trace has the chains of all {rungs} rungs; mhrun.rung(trace) returns those of the coldest.")
+        _print(
+            f"the trace has the chains of all {rungs} rungs; mhrun.rung(trace) returns those of the coldest."
+        )
     return trace
 
 
