@@ -30,8 +30,8 @@ def surrogate_of(name: str, model: Model, read: Callable[[], Dataset]) -> Surrog
         return None
     if native_form(model, "lower_bound", "log_lik") is None:
         raise Refusal(
-            f"{type(model).__name__} has no lower bounds of its log-likelihood, which surrogate={name} needs, and with it "
-            "firefly Monte Carlo; logistic, binomial, softmax and robust regression have them. For other methods choose "
-            "surrogate=none, taylor1 or taylor2 (target.surrogate in a configuration)."
+            f"{type(model).__name__} has no lower bounds of its log-likelihood, which surrogate={name} and firefly "
+            "Monte Carlo need; logistic, binomial, softmax and robust regression have them. For other methods "
+            "choose surrogate=none, taylor1 or taylor2 (target.surrogate in a configuration)."
         )
     return LowerBound(model, read, tuned=name == _LOWER[0])
