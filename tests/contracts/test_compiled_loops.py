@@ -16,6 +16,7 @@ from mhrun.dynamics.sghmc import SGHMC
 from mhrun.kernels import MetropolisHastings, ReplicaExchange, Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.native import compiled_once, compiler
+from mhrun.native.indices import distinct
 from mhrun.random import MANY, Draws, Streams
 from mhrun.target import Target
 from mhrun.types import Controls
@@ -97,6 +98,35 @@ class Wide:
 
     def log_lik(self, theta, rows):
         return -(rows["x"] - theta[:, :1]).square()
+
+
+def kernels(pairing):
+    moves = mhrun.MetropolisHastings(mhrun.RandomWalk(), pairing, mhrun.Metropolis())
+    yield moves
+    yield mhrun.MetropolisHastings(mhrun.HamiltonianProposal(2), pairing, mhrun.Metropolis())
+    yield ReplicaExchange(moves, pairing, mhrun.Metropolis(), 2)
+
+
+@pytest.mark.parametrize(
+    ("pairing", "used", "unused"),
+    [
+        (mhrun.Full(), {"total"}, {"distinct", "difference", "moments"}),
+        (mhrun.Shared(5), {"distinct", "difference"}, {"total"}),
+    ],
+    ids=["all data", "minibatches"],
+)
+def test_a_loop_has_no_pieces_that_it_does_not_need(target, pairing, used, unused):
+    """Each takes seconds to compile."""
+    for kernel in kernels(pairing):
+        loop = compile_loop(kernel, target, 1, 1)
+        model = target.native(full=True)
+        pieces = compiler._parts(loop.body)
+        known = {"distinct": distinct} | {
+            name: getattr(model, name) for name in ("total", "difference", "moments")
+        }
+        found = {name for name, one in known.items() if one in pieces}
+        assert used <= found, kernel
+        assert not found & unused, kernel
 
 
 @pytest.mark.parametrize("ladder", [False, True])
