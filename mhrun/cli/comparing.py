@@ -256,7 +256,7 @@ def _short(value: object) -> str:
     return cut(f"{value:.4g}" if isinstance(value, float) else str(value), 40)
 
 
-_SHORT = {
+_SHORT_HEADINGS = {
     "ESS per 10^6 evaluations": "per 10^6",
     "ESS per second": "per s",
     "data per step": "data/step",
@@ -266,7 +266,7 @@ _SHORT = {
 def explain(columns: Mapping[str, str]) -> None:
     """Print what columns of the table are, heading -> text, wrapped to the terminal; nothing without any."""
     width = shutil.get_terminal_size((100, 24)).columns
-    names = {_SHORT.get(heading, heading): text for heading, text in columns.items()}
+    names = {_SHORT_HEADINGS.get(heading, heading): text for heading, text in columns.items()}
     start = max(map(len, names), default=0) + 2
     print()
     for name, text in names.items():
@@ -289,7 +289,7 @@ def show(frame: pd.DataFrame, distances: Sequence[str]) -> None:
         printed = Table(box=None, pad_edge=False, header_style="bold")
         printed.add_column("", no_wrap=True)
         for heading in columns:
-            printed.add_column(_SHORT.get(heading, heading), justify="right", no_wrap=True)
+            printed.add_column(_SHORT_HEADINGS.get(heading, heading), justify="right", no_wrap=True)
         latest = ""
         for name, row in zip(frame.index, shown_frame(frame[columns]).to_numpy(), strict=True):
             run, _, method = str(name).rpartition(": ")

@@ -20,7 +20,7 @@ _NAME, _BAR, _SHARE, _CLOCK = 20, 16, 5, 13  # widths of the columns of a bar
 _FACTS = 12  # width below which acceptance and evaluations are left out
 _WIDE_TERMINAL = 120  # width of a terminal with room for steps and executor
 _SETTLED = 3.0  # seconds of steps, which begin slowly, from which the remaining time is shown
-_SHORT = ("acc.", "lik", "grad")
+_SHORT_NAMES = ("acc.", "lik", "grad")
 
 
 def watcher(stream: IO[str] | None = None) -> Bars | Lines:
@@ -236,7 +236,7 @@ class Clocked:
 
 
 def _facts(accept_rate: float | None, n_lik: int, n_grad: int, *, short: bool = False) -> str:
-    acceptance, likelihoods, gradients = _SHORT if short else ("acceptance", "likelihoods", "gradients")
+    acceptance, likelihoods, gradients = _SHORT_NAMES if short else ("acceptance", "likelihoods", "gradients")
     parts = [] if accept_rate is None else [f"{acceptance} {accept_rate:.2f}"]
     if n_lik:
         parts.append(f"{in_figures(n_lik, 2)} {likelihoods}")

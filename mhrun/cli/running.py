@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mhrun.cli.progress import Bars, Lines, Notes
 
 
-_SHORT = 5.0  # seconds; a shorter run prints no breakdown of its time
+_SHORT_RUN = 5.0  # seconds; a shorter run prints no breakdown of its time
 
 
 def run_once(overrides: Sequence[str], folders: Sequence[Path]) -> int:
@@ -98,7 +98,7 @@ def line_of_time(whole: float, methods: float = math.inf, report: float = 0.0) -
         methods: seconds in which steps of methods ran; without any, there is nothing to explain.
         report: seconds of the report.
     """
-    if whole < _SHORT or methods >= whole / 2:
+    if whole < _SHORT_RUN or methods >= whole / 2:
         return ""
     rest = max(0.0, whole - methods - report)
     whole_text, steps, report_text, rest_text = map(describe_duration, (whole, methods, report, rest))

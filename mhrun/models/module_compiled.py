@@ -16,7 +16,7 @@ from mhrun.native.tensors import fit_for_loops
 from mhrun.types import Rows
 
 # By what log-likelihoods and gradients of the loop and of the module may differ, relative to 1 + their size.
-_CLOSE = 1e-3
+_TOLERANCE = 1e-3
 
 
 class Compiled(Bound):
@@ -87,6 +87,6 @@ class Compiled(Bound):
         if not all(bool(values.isfinite().all()) for values in of_module):
             return None
         return all(
-            one.dtype == other.dtype and torch.allclose(one, other, rtol=_CLOSE, atol=_CLOSE)
+            one.dtype == other.dtype and torch.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE)
             for one, other in zip(of_module, of_loop, strict=True)
         )

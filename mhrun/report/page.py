@@ -38,8 +38,8 @@ class FileOnPage(NamedTuple):
     address: str
 
 
-_SHORT = re.compile(r'<td(?: class="(words)")?>([^<]{1,20})</td>')
-_LONG = 14  # rows from which on a table scrolls within the page
+_SHORT_CELL = re.compile(r'<td(?: class="(words)")?>([^<]{1,20})</td>')
+_SCROLLING_ROWS = 14  # rows from which on a table scrolls within the page
 _KINDS = {
     "csv": ("CSV", "text/csv"),
     "md": ("Markdown", "text/markdown"),
@@ -61,7 +61,7 @@ class TableOnPage(NamedTuple):
         if isinstance(self.content, str):
             return None
         # Lines are not broken at the sign or the exponent of a number.
-        page = _SHORT.sub(
+        page = _SHORT_CELL.sub(
             lambda cell: f'<td class="{"words short" if cell[1] else "short"}">{cell[2]}</td>',
             self.content["html"],
         )
@@ -75,7 +75,7 @@ class TableOnPage(NamedTuple):
     @property
     def is_long(self) -> bool:
         """Whether the table has more rows than fit beside other things."""
-        return not isinstance(self.content, str) and self.content["html"].count("<tr") > _LONG
+        return not isinstance(self.content, str) and self.content["html"].count("<tr") > _SCROLLING_ROWS
 
     @property
     def files(self) -> list[FileOnPage]:

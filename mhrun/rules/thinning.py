@@ -14,7 +14,7 @@ from mhrun.parts import ARRIVALS, Rule
 from mhrun.random import Draws, Purpose
 from mhrun.types import Arrivals, Contest, Events, Verdict
 
-_FIRST = 32  # least number of arrivals drawn at once
+_DRAWN_AT_ONCE = 32  # least number of arrivals drawn at once
 _HELD = 1 << 20  # most arrivals in memory
 
 
@@ -104,12 +104,14 @@ class Thinning(Rule):
     ) -> None:
         """Add the arrivals' part to the log-ratios of the chains `rows` (R,), and count the arrivals, in place."""
         since, start = torch.zeros_like(rate), 0
-        most = _FIRST if self.only_lowers else _HELD  # most rejections come with one of the first arrivals
+        most = (
+            _DRAWN_AT_ONCE if self.only_lowers else _HELD
+        )  # most rejections come with one of the first arrivals
         while len(rows):
             rate_left = max(0.0, float((rate - since)[rows].max()))
             wanted = 1 << math.ceil(math.log2(rate_left + 4 * rate_left**0.5 + 1))
             drawn, most = min(wanted, max(1, min(most, _HELD // len(rows)))), 4 * most
-            stop = start + max(_FIRST, drawn)
+            stop = start + max(_DRAWN_AT_ONCE, drawn)
             events = supply.arrive(rows, since[rows], start, stop, rate[rows])
             in_time = events.time <= rate[rows, None]
             step = self._steps(events, in_time, beta[rows, None], a[rows, None])

@@ -27,7 +27,9 @@ DATA = 32
 """Of the data that a network was fitted to, so many, evenly spaced, are predicted."""
 _WORK = 5e10  # multiplications that are done at most, some ten seconds
 _PER_VALUE = 10  # multiplications that a value of a layer takes as long as, besides those of products
-_ENOUGH = 1000  # draws of all chains without which a costly network is not judged: they have to be worth 400
+_DRAWS_TO_JUDGE = (
+    1000  # draws of all chains without which a costly network is not judged: they have to be worth 400
+)
 _HELD = 1 << 22  # numbers that are held at once
 _SEEN = 1e-3  # range of a probability below which it is left out
 _ROUNDING = 1e-9  # the same of an output, relative to its size
@@ -125,8 +127,8 @@ def _predictions(model: Model, data: Dataset, draws: ChainDraws, dtype: torch.dt
     with FlopCounterMode(display=False) as counter:
         shape = predicted(draws[0, :1]).shape[1:]
     most = _WORK / (counter.get_total_flops() / 2 + len(chosen) * _PER_VALUE * per_datum)
-    if most < min(_ENOUGH, draws.shape[0] * draws.shape[1]):
-        raise _TooCostly(f"its predictions at {_ENOUGH:,} draws take too long.")
+    if most < min(_DRAWS_TO_JUDGE, draws.shape[0] * draws.shape[1]):
+        raise _TooCostly(f"its predictions at {_DRAWS_TO_JUDGE:,} draws take too long.")
     draws = draws[:, :: -(-draws.shape[0] * draws.shape[1] // int(most))]
     flat = draws.reshape(-1, draws.shape[-1])
     places = some_coordinates(int(np.prod(shape)))

@@ -241,7 +241,7 @@ def test_a_sequential_test_is_run_on_one_data_set_after_another(project, capsys,
         "chains: 3\nsteps: 40\nwarmup: 100\nm: 10\ntemperature: 1.0\n"
         "methods: {one: {schedules: {step_size: {start: 0.3}}}}\n"
     )
-    monkeypatch.setattr("mhrun.cli.check.calibrate._FEWEST", 3)
+    monkeypatch.setattr("mhrun.cli.check.calibrate._FEWEST_DATA_SETS", 3)
     status, (found,) = checked(capsys, "replications=3")
     assert found["outcome"] in ("holds", "does not apply")
     assert status == 0
@@ -250,7 +250,7 @@ def test_a_sequential_test_is_run_on_one_data_set_after_another(project, capsys,
 @pytest.mark.slow
 def test_data_sets_that_are_run_concurrently_have_the_same_draws(project, capsys, monkeypatch):
     """So with a pilot, too; an error in a process is printed as one line."""
-    monkeypatch.setattr("mhrun.cli.check.calibrate._FEWEST", 3)
+    monkeypatch.setattr("mhrun.cli.check.calibrate._FEWEST_DATA_SETS", 3)
     arguments = ["methods.full.schedules.step_size.start=auto", "replications=5", "steps=200", "warmup=200"]
     alone, beside = (checked(capsys, *arguments, f"runtime.jobs={jobs}") for jobs in (1, 2))
     assert alone == beside
@@ -269,7 +269,7 @@ def test_a_method_keeps_the_settings_of_its_target(project, capsys, monkeypatch)
         "# @package _global_\ndefaults: [/data: rows, /model: line, /method@methods.one: sgld_cv]\n"
         "chains: 2\nsteps: 40\nwarmup: 20\nm: 5\nmethods: {one: {schedules: {step_size: {step_size: 1e-3}}}}\n"
     )
-    monkeypatch.setattr("mhrun.cli.check.calibrate._FEWEST", 3)
+    monkeypatch.setattr("mhrun.cli.check.calibrate._FEWEST_DATA_SETS", 3)
     surrogates = []
     monkeypatch.setattr(Target, "on", lambda *given: surrogates.append(ON(*given).surrogate) or ON(*given))
     checked(capsys, "replications=3")
@@ -279,7 +279,7 @@ def test_a_method_keeps_the_settings_of_its_target(project, capsys, monkeypatch)
 
 @pytest.mark.slow
 def test_settings_that_are_left_to_a_pilot_are_found_for_each_data_set(project, capsys, monkeypatch):
-    monkeypatch.setattr("mhrun.cli.check.calibrate._FEWEST", 3)
+    monkeypatch.setattr("mhrun.cli.check.calibrate._FEWEST_DATA_SETS", 3)
     found_by_pilots = []
     monkeypatch.setattr(
         "mhrun.engine.pilot.run.pilot", lambda method: found_by_pilots.append(1) or pilot(method)

@@ -66,7 +66,7 @@ def recorded(monkeypatch, kernel, of, *, replays=True):
 def early(monkeypatch):
     """Record after a few steps, in runs of any length."""
     monkeypatch.setattr(replay, "_PAYS", 1)
-    monkeypatch.setattr(replay, "_FIRST", 5)
+    monkeypatch.setattr(replay, "_STEPS_BEFORE_RECORDING", 5)
 
 
 def compared(monkeypatch, kernel, of):

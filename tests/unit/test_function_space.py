@@ -293,7 +293,7 @@ def thinned(monkeypatch, rows):
     """Of some of the draws there is no rate, which would be too low."""
     assert compare(rows, rows[0]).rows["sghmc"]["ess_per_million"] is not None
     with monkeypatch.context() as patch:
-        patch.setattr("mhrun.target.function_space._ENOUGH", 2)
+        patch.setattr("mhrun.target.function_space._DRAWS_TO_JUDGE", 2)
         model, draws = rows[0].run.target.model, rows[0].run.draws("sghmc")
         products = sum(block.stop - block.start for block in model.blocks if block.weights)
         half = draws.shape[0] * draws.shape[1] // 2

@@ -304,7 +304,7 @@ def test_arrivals_do_not_depend_on_how_they_are_cut_into_parts(monkeypatch):
     kernel = MetropolisHastings(RandomWalk(), Thinned(), TunaMH(0.1))
     runs = []
     for first, held in ((32, 1 << 20), (3, 1 << 20), (2, 8)):
-        monkeypatch.setattr(thinning, "_FIRST", first)
+        monkeypatch.setattr(thinning, "_DRAWN_AT_ONCE", first)
         monkeypatch.setattr(thinning, "_HELD", held)
         state, draws = begin(kernel, target, np.zeros((4, 1)), derive_key(2, "parts"))
         _, thetas, infos = advance(kernel, target, state, controls(0.2, 8.0, chains=4), draws, 15)

@@ -16,7 +16,7 @@ from mhrun.errors import Refusal, UserError
 from mhrun.numbers import whole_number
 
 _REPLICATIONS, _N = 100, 500
-_FEWEST = 20  # data sets whose ranks show anything
+_FEWEST_DATA_SETS = 20  # data sets whose ranks show anything
 _OWN = ("replications", "n")
 
 
@@ -37,7 +37,7 @@ def calibrate(overrides: Sequence[str], folders: Sequence[Path], *, as_json: boo
     setting = Setting(
         overrides=tuple(override for override in overrides if not _is_own(override)),
         folders=tuple(folders),
-        replications=whole_number("replications", own.get("replications", _REPLICATIONS), _FEWEST),
+        replications=whole_number("replications", own.get("replications", _REPLICATIONS), _FEWEST_DATA_SETS),
         n=whole_number("n", own["n"], 1) if "n" in own else None,
         most=_N,
     )

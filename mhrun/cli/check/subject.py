@@ -23,14 +23,24 @@ _UNUSED = (
     "of an expansion. Compare its draws with those of hmc or mcmc, too (mhrun compare)."
 )
 _LOWER_BOUND = "lower_bound"  # how the names of these surrogates begin
-_LEAST = {"seed": 0, "chains": 200, "n": 1, "m": 1, "effective": 1}  # fewer chains cannot show a distribution
+_LOWER_LIMITS = {
+    "seed": 0,
+    "chains": 200,
+    "n": 1,
+    "m": 1,
+    "effective": 1,
+}  # fewer chains cannot show a distribution
 
 
 def _number(config: DictConfig, key: str) -> Any:
     value, whole = config[key], key != "effective"
-    if not is_number(value) or not _LEAST[key] <= value < float("inf") or (whole and not is_whole(value)):
+    if (
+        not is_number(value)
+        or not _LOWER_LIMITS[key] <= value < float("inf")
+        or (whole and not is_whole(value))
+    ):
         form = "a whole number" if whole else "a number"
-        raise UserError(f"{key} = {value!r} must be {form}, at least {_LEAST[key]}.")
+        raise UserError(f"{key} = {value!r} must be {form}, at least {_LOWER_LIMITS[key]}.")
     return int(value) if whole else float(value)
 
 
@@ -42,7 +52,7 @@ def subject_of(config: DictConfig, name: str) -> Subject:
     """
     from mhrun.check.subject import Subject
 
-    settings = {key: _number(config, key) for key in _LEAST}
+    settings = {key: _number(config, key) for key in _LOWER_LIMITS}
     step = config.step_size
     if step is not None and (isinstance(step, bool | str) or not 0 < step < float("inf")):
         raise UserError(f"step_size = {step!r} must be a positive number, or null for a search.")

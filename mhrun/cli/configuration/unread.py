@@ -27,7 +27,7 @@ from mhrun.paths import CONF, EXPERIMENTS, user_folders
 _REFERENCE = re.compile(r"\$\{\s*(?:oc\.select:\s*)?([A-Za-z_]\w*)\s*(?=[.\[},])")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _CODE = (".py", ".yaml", ".md", ".html", ".jinja", ".j2")
-_NEAR = 0.7  # similarity of a name, above which another is taken for a misspelling of it
+_SIMILARITY = 0.7  # similarity of a name, above which another is taken for a misspelling of it
 _OF_REPORTS = ("metrics", "figures", "tables", "notes", "finding")
 _ADDS = (OverrideType.ADD, OverrideType.FORCE_ADD)
 
@@ -120,7 +120,7 @@ def _check_files(
         code = "\n".join(_code_of(unresolved))
         unread = [key for key in unread if not _is_named(key, code)]
     for key in unread:
-        near = difflib.get_close_matches(key, sorted(settings | references), 1, _NEAR)
+        near = difflib.get_close_matches(key, sorted(settings | references), 1, _SIMILARITY)
         if near:
             raise UserError(f"the experiment sets '{key}', which nothing reads. Did you mean '{near[0]}'?")
     if unread:

@@ -24,7 +24,7 @@ from mhrun.store.fingerprint import fingerprint
 from mhrun.target.precision import FP32, lowered
 from mhrun.types import Rows
 
-_MOST = 512  # data of the trial minibatch, at most
+_TRIAL_DATA = 512  # data of the trial minibatch, at most
 _LEAST, _MOST_ROUNDS = 4, 32  # gradients that are timed; passes of small modules are replayed after some 20
 _STEPS = 1000  # of a run that is worth the measurement, whatever its steps take
 _SECONDS = 0.5  # after which no more than the least are timed
@@ -59,7 +59,7 @@ def fastest(method: Method, model: ModuleModel) -> str:
     theta = method.first_points()
     if (names := evaluations(method, model, theta)) == [BOUND]:
         return BOUND
-    m = max(1, min(method.kernel.reads(method.target), method.target.n, _MOST))
+    m = max(1, min(method.kernel.reads(method.target), method.target.n, _TRIAL_DATA))
     rows = method.target.data.rows(torch.arange(m, device=method.target.device).expand(len(theta), m))
     shapes = [(name, tuple(field.shape), str(field.dtype)) for name, field in rows.items()]
     environment: tuple[Any, ...] = (

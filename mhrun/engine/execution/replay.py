@@ -21,7 +21,7 @@ from mhrun.random import MANY, Draws
 from mhrun.target import Target
 from mhrun.types import Controls, Info, State
 
-_FIRST = 30  # steps before a recording; by then a target has computed what it keeps
+_STEPS_BEFORE_RECORDING = 30  # steps before a recording; by then a target has computed what it keeps
 _CHECKED = 3  # replayed steps of each kind that are compared with the kernel's
 _PAYS = 1_000  # steps of a run: a recording takes as long as some hundred of them
 _KERNELS = (MetropolisHastings, ReplicaExchange, Unadjusted)
@@ -74,7 +74,7 @@ class ReplayedSteps(CapturedSteps):
     def __call__(self, state: State, controls: Controls) -> tuple[State, Info]:
         """Do one step, with controls (C,)."""
         self._done += 1
-        if self._done <= _FIRST:
+        if self._done <= _STEPS_BEFORE_RECORDING:
             return self.plain(state, controls)
         return super().__call__(state, controls)
 

@@ -30,8 +30,8 @@ _ROWS = 5  # data that are evaluated alone
 _TOGETHER, _TOGETHER_OF_MODULE = 300, 30  # and at once: a large network takes long
 _DERIVATIVES = 20  # coordinates in which the gradient is compared with finite differences
 _ROUNDING = 1.0  # nats by which rounding may change the log-likelihood of all data
-_NEAR = 1e-3  # the same where rounding is measured
-_AWAY = 0.1  # by what the start is left, where zeros may hide what is wrong
+_DISTANCE = 0.1  # from the start, where zeros may hide what is wrong
+_ROUNDING_DISTANCE = 1e-3  # the same where rounding is measured
 # Relative differences that rounding does not make: of values of float64 and others, and of finite differences.
 _VALUES, _FINITE = {True: 1e-9, False: 1e-3}, {True: 1e-4, False: 0.1}
 _OF_FLOAT32 = 1e-5  # of sums of products of float32 numbers
@@ -68,7 +68,7 @@ def check_model(target: Target, theta: Tensor, *, takes_gradients: bool = True) 
     check_support(target, theta)
     point = _near(model, theta, rows)
     check_rows(target, point)
-    _check_precision(target, theta + _NEAR / _AWAY * (point - theta))
+    _check_precision(target, theta + _ROUNDING_DISTANCE / _DISTANCE * (point - theta))
     both = native_form(model, "log_lik_and_grad", "log_lik")
     # Gradients are those of training mode
     by_minibatch = offers(model, HasBuffers) and bool(model.buffer_names)
@@ -107,7 +107,7 @@ def _warn_of_constant_buffers(model: ModuleModel, theta: Tensor, rows: Rows) -> 
 def _near(model: Model, theta: Tensor, rows: Rows) -> Tensor:
     """Return a point (1, D) near the start, or the start where the model has no finite value nearby."""
     z = Draws(Streams(0, 1, theta.device), 0).normal(Purpose.INIT, theta.shape[1])
-    point = theta + _AWAY * (1 + theta.abs()) * z.to(theta)
+    point = theta + _DISTANCE * (1 + theta.abs()) * z.to(theta)
     with suppress(Exception):  # a model may refuse points outside of its support in any way
         if bool(model.log_lik(point, rows).isfinite().all()):
             return point

@@ -24,7 +24,7 @@ from mhrun.types.scale import Scale
 _COORDINATES = 4  # of another mode, that are named
 # Of the share of another mode, in draws, from which on R-hat and ESS judge whether chains cross
 _VISITED = 0.1
-_LONG = 25  # leapfrog steps from which a dense scale is named
+_LONG_TRAJECTORY = 25  # leapfrog steps from which a dense scale is named
 NETWORK = "network"
 _DOUBTS = {
     NETWORK: " The posterior of a network is far from normal, and this scale is a guess: judge predictions, and "
@@ -95,7 +95,7 @@ def line(name: str, facts: PilotFacts) -> str:
         doubt += f" {moved(**facts['moved'])}"
     if "flat_along" in facts:
         doubt = f" {improper(facts['flat_along'])}"
-    if facts.get("scale") == "diagonal" and (count or 0) >= _LONG:
+    if facts.get("scale") == "diagonal" and (count or 0) >= _LONG_TRAJECTORY:
         doubt += (
             " Trajectories are long because parameters are correlated: precondition=dense may need few steps, and "
             "standardised (whitened) parameters too."

@@ -37,7 +37,7 @@ from mhrun.numbers import rounded
 from mhrun.target import Target
 from mhrun.target.function_space import is_network
 
-_MUCH = 0.1  # share of decisions on all data above which a run warns
+_SHARE_ON_ALL_DATA = 0.1  # share of decisions on all data above which a run warns
 # Difference of logit(acceptance) from the rate that tuning aimed at, above which it had not settled.
 _SETTLED = 1.0
 _CHANCE = 4.0  # standard errors of an acceptance rate, in the same unit, that are no sign of it
@@ -106,7 +106,7 @@ def _full_batch_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator
             f"{method.name}: the first minibatch, m = {first:,}, is not smaller than n = {method.target.n:,}: each "
             "decision read all data. Lower m, or take more data."
         )
-    elif method.kernel.is_sequential and all_data >= _MUCH:
+    elif method.kernel.is_sequential and all_data >= _SHARE_ON_ALL_DATA:
         yield (
             f"{method.name}: {all_data:.0%} of its decisions read all {method.target.n:,} data, so that "
             "its minibatches save little; a lower step size or a higher temperature needs fewer data."
