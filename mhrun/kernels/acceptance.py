@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from scipy.special import erfcx
+import numpy as np
+from scipy.special import erfcx, expit
 
 from mhrun.kernels.metropolis_hastings import MetropolisHastings
 from mhrun.parts import Kernel
@@ -68,21 +69,42 @@ def is_assumed(kernel: Kernel) -> bool:
     return kernel.proposal is not None and kernel.proposal.best_acceptance is None
 
 
-def noise_widening(noise: float) -> float:
-    """Return by how much minibatch noise of a log-ratio widens the draws of a Metropolis test that ignores it.
+def noise_widening(noise: float, *, barker: bool = False, dim: float = math.inf) -> float:
+    """Return by how much minibatch noise of a log-ratio widens the draws of a test that ignores it.
 
-    With noise N(0, s^2) a log-ratio of r is accepted with probability a(r) = E min(1, exp(r + s z)), and log a(r) -
-    log a(-r) is r / T for small r, where
+    With noise N(0, s^2) a log-ratio of r is accepted with probability a(r), the mean of that without noise over
+    r + s z, and log a(r) - log a(-r) is r / T for small r, where T = a(0) / (2 a'(0)):
 
-        T = a(0) / (2 a'(0)) = (1/2 + g) / (2 g),  g = exp(s^2 / 2) Phi(-s),
+        (1/2 + g) / (2 g),  g = exp(s^2 / 2) Phi(-s)        Metropolis: a(r) = E min(1, exp(r + s z)),
+        1 / (4 E[p (1 - p)]),  p = 1 / (1 + exp(-s z))       Barker: a(r) = E[1 / (1 + exp(-r - s z))],
 
     so that small moves sample at a temperature T times as high. Larger moves are less affected.
 
+    The noise of small moves has a variance in proportion to their squared length L^2, and each move counts for its L^2.
+    As T is concave in s^2, the mean of T is at most that at the mean of s^2 with these weights, E[L^4] / E[L^2]^2 =
+    1 + 2 / D times the mean itself for normal moves in D dimensions.
+
     Args:
-        noise: s, the standard deviation of the log-ratio over minibatches.
+        noise: s, the standard deviation of the log-ratio over minibatches, of all moves.
+        barker: whether the test has Barker's probability.
+        dim: D; infinity for moves of one length.
 
     Returns:
         sqrt(T) - 1, the share by which standard deviations are too large.
     """
+    noise *= math.sqrt(1 + 2 / dim)
+    if barker:
+        return math.sqrt(1 / (4 * _logistic_density(noise))) - 1
     g = 0.5 * float(erfcx(noise / math.sqrt(2)))  # erfcx(x) = exp(x^2) erfc(x)
     return math.sqrt((0.5 + g) / (2 * g)) - 1
+
+
+def _logistic_density(noise: float) -> float:
+    """Return E[p (1 - p)] with p = 1 / (1 + exp(-s z)) and s = `noise`, by the trapezoidal rule, exact to rounding."""
+    if noise == 0:
+        return 0.25
+    widest = min(10 * noise, 40.0)  # beyond, the normal or the logistic density is 0 to rounding
+    x, step = np.linspace(-widest, widest, 401, retstep=True)
+    p = expit(x)
+    normal = np.exp(-0.5 * (x / noise) ** 2) / (noise * math.sqrt(2 * math.pi))
+    return float((p * (1 - p) * normal).sum() * step)

@@ -129,17 +129,52 @@ def test_the_summary_of_the_skewness_is_without_what_chance_has_of_it(tmp_path):
     assert most == SKEW_EDGES[edge]
 
 
-def test_the_widening_that_is_named_is_that_of_small_moves(rng):
-    """A Metropolis chain on N(0, 1) with noise N(0, s^2) in its log-ratio, in NumPy; small moves, many chains.
+@pytest.mark.parametrize("barker", [False, True])
+def test_the_widening_that_is_named_is_that_of_small_moves(rng, barker):
+    """A chain on N(0, 1) with noise N(0, s^2) in its log-ratio, in NumPy; small moves, many chains.
 
     Standard deviations of 4,000 chains, so that a standard error is about 1.2 %.
     """
-    assert noise_widening(0.0) == pytest.approx(0.0)
+    assert noise_widening(0.0, barker=barker) == pytest.approx(0.0)
     for noise in (0.5, 1.0, 2.0):
-        x = rng.standard_normal(4_000) * (1 + noise_widening(noise))
+        widening = noise_widening(noise, barker=barker)
+        x = rng.standard_normal(4_000) * (1 + widening)
         for _ in range(1_500):
             to = x + 0.25 * rng.standard_normal(len(x))
             ratio = (x**2 - to**2) / 2 + noise * rng.standard_normal(len(x))
-            x = np.where(np.log(rng.random(len(x))) < ratio, to, x)
-        assert x.std() == pytest.approx(1 + noise_widening(noise), rel=0.06)
-        assert x.std() > 1 + 0.6 * noise_widening(noise)
+            u = rng.random(len(x))
+            x = np.where(np.log(u) - np.log1p(-u) * barker < ratio, to, x)
+        assert x.std() == pytest.approx(1 + widening, rel=0.06)
+        assert x.std() > 1 + 0.6 * widening - 0.03 * barker
+
+
+@pytest.mark.parametrize("barker", [False, True])
+@pytest.mark.parametrize(("dim", "step"), [(1, 0.5), (1, 2.4), (3, 0.5)])
+def test_noise_in_proportion_to_the_length_of_moves_does_not_widen_more(rng, barker, dim, step):
+    """As that of log-likelihood differences; s is that of all moves, pooled. Long moves have more than its share."""
+    x = rng.standard_normal((20_000, dim))
+    variances = []
+    for k in range(500):
+        move = step * rng.standard_normal(x.shape)
+        ratio = -(move * (x + move / 2)).sum(1)
+        sd = 0.9 * np.linalg.norm(move, axis=1) / (step * dim**0.5)
+        u = rng.random(len(x))
+        accept = np.log(u) - np.log1p(-u) * barker < ratio + sd * rng.standard_normal(len(x))
+        x[accept] += move[accept]
+        if k >= 250:
+            variances.append(x.var())
+    widening = np.mean(variances) ** 0.5 - 1
+    assert 0.02 < widening < noise_widening(0.9, barker=barker, dim=dim)
+    if (dim, step) == (1, 0.5):  # where one of equal moves is exceeded
+        assert widening > 1.1 * noise_widening(0.9, barker=barker)
+
+
+def test_the_quadrature_of_barkers_test_is_exact():
+    for noise in (1e-3, 0.3, 1.0, 7.0, 300.0):
+        z = np.linspace(-12, 12, 2_000_001)
+        p = 1 / (1 + np.exp(-np.clip(noise * z, -700, 700)))
+        density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
+        mean = np.trapezoid(p * (1 - p) * density, z)
+        assert noise_widening(noise, barker=True) == pytest.approx(
+            (4 * mean) ** -0.5 - 1, rel=1e-6, abs=1e-12
+        )

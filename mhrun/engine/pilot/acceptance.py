@@ -186,8 +186,8 @@ def _open_size(
     reason = f"{measured.why}, and noise of the log-ratio with sd {sd:.2g} at m = {m:,}"
     error: PilotFacts = {}
     if widens and sd:
-        reason += _wider(sd)
-        error["variance_error"] = (1 + noise_widening(sd)) ** 2 - 1
+        reason += _wider(chains, sd)
+        error["variance_error"] = (1 + _widening(chains, sd)) ** 2 - 1
     return m, chains, measured._replace(why=reason), error
 
 
@@ -228,7 +228,7 @@ def _against_noise(chains: PilotChains, measured: _Step, wanted_rate: float | No
             or chains.kernel.pairing.keeps_batch
         ):
             return measured
-        reason = f"minibatch noise of the log-ratio has sd {sd:.2g}{_wider(sd)}"
+        reason = f"minibatch noise of the log-ratio has sd {sd:.2g}{_wider(chains, sd)}"
         return measured._replace(why=f"{measured.why}; {reason}")
     if chains.kernel.pairing.keeps_batch:
         reason = f"{measured.why}; minibatch noise has sd {sd:.2g}, which no step size lowers"
@@ -236,15 +236,20 @@ def _against_noise(chains: PilotChains, measured: _Step, wanted_rate: float | No
     if not chains.method.plan.is_open:
         return measured
     step, rate, sd = _quieter(chains, measured.step, sd, NOISE)
+    instead = "" if wanted_rate is None else f" in place of {wanted_rate:.2f}"
     reason = (
-        f"minibatch noise of the log-ratio has sd {sd:.2g} at it{_wider(sd)}, and would dominate at a larger one; "
-        f"acceptance {rate:.2f}"
+        f"minibatch noise of the log-ratio has sd {sd:.2g} at it{_wider(chains, sd)}, and would dominate at a "
+        f"larger one; acceptance {rate:.2f}{instead}"
     )
     return measured._replace(step=step, rate=rate, aim=min(_MOST_ACCEPTED, rate), noise=sd**2, why=reason)
 
 
-def _wider(sd: float) -> str:
-    return f", which makes the posterior wider, its sd by at most {noise_widening(sd):.0%}"
+def _widening(chains: PilotChains, sd: float) -> float:
+    return noise_widening(sd, barker=chains.kernel.rule.barker, dim=chains.method.target.dim)
+
+
+def _wider(chains: PilotChains, sd: float) -> str:
+    return f", which makes the posterior wider, its sd by at most {_widening(chains, sd):.0%}"
 
 
 def _why(rate: float, aim: float) -> str:

@@ -94,7 +94,7 @@ def noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
         elif keeps_batch:
             effect = "each point keeps its minibatch, and chains stay where it overestimates the density"
         else:
-            most = 100 * noise_widening(noise)
+            most = 100 * noise_widening(noise, barker=rule.barker, dim=method.target.dim)
             share = f"up to {most:.0f} %" if most < _MOST_SHOWN else f"more than {_MOST_SHOWN} %"
             effect = f"draws are too wide, standard deviations by {share}"
         yield (
