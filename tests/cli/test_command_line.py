@@ -111,6 +111,10 @@ def _here(tmp_path, monkeypatch):
         ),
         ([*SMOKE, "+steps=9"], "mhrun: 'steps' is there already: write steps=VALUE, without the +."),
         (
+            [*SMOKE, "+methods.mcmc.schedules.temperature=2"],
+            "mhrun: 'methods.mcmc.schedules.temperature' is there already: write",
+        ),
+        (
             [*SMOKE, "methods.mint.starts=[[0,1]]"],
             "'methods.mcmc.starts' is one; to set it here too, write +methods.mint.starts=VALUE.",
         ),
@@ -244,6 +248,10 @@ def _here(tmp_path, monkeypatch):
         (
             [*SMOKE, "+report.colours=[mint]"],
             "report.colours = ['mint'] must be the methods that share a colour",
+        ),
+        (
+            [*SMOKE, "report.sweep=[false,ess]"],
+            "report.sweep = [False, 'ess'] must be a list of names of metrics",
         ),
         ([*SMOKE, "+report.colours={a: mint}"], "report.colours.a = 'mint' must be a list of methods"),
         (

@@ -47,7 +47,7 @@ def test_a_method_that_a_setting_does_not_touch_has_one_line():
     }
 
 
-def test_a_method_that_the_first_setting_does_not_touch_has_no_marks():
+def test_a_method_with_the_same_numbers_at_each_value_has_no_marks():
     """Its value at each place is the same number, of one run: it is no measurement at T = 4."""
     rows = [
         {"T": t, "method": name, "ess": e} for t in (1, 4) for name, e in (("mcmc", 9.0), ("mint", 5.0 * t))
@@ -56,7 +56,7 @@ def test_a_method_that_the_first_setting_does_not_touch_has_no_marks():
     marks = {line.get_marker() for line in figure.axes[0].get_lines() if len(line.get_xdata()) == 2}
     assert "" in marks
     assert len(marks) == 2
-    assert [text.get_text() for text in figure.texts] == ["Lines without marks: T does not touch the method"]
+    assert [text.get_text() for text in figure.texts] == ["Lines without marks: the same at each T"]
     plt.close(figure)
 
 

@@ -61,6 +61,7 @@ def check_settings(config: Any, *, is_resolved: bool = True) -> None:
     _check_runtime(config["runtime"])
     _check_names(config)
     _check_colours(config["report"].get("colours"), is_resolved)
+    _check_sweep(config["report"].get("sweep"))
     _check_groups(config)
     _check_keys(config)
 
@@ -135,6 +136,16 @@ def _check_names(config: Mapping[str, Any]) -> None:
                 raise UserError(
                     f"{what} {name} has the files of {twin} where capitals make no difference; rename one."
                 )
+
+
+def _check_sweep(metrics: Any) -> None:
+    """Refuse metrics of a sweep that YAML reads as something else than a name: ``[off, bias]``."""
+    for metric in metrics if isinstance(metrics, list) else ():
+        if not isinstance(metric, str):
+            raise UserError(
+                f"report.sweep = {_short(metrics)} must be a list of names of metrics, and {metric!r} is none; put a "
+                "name that YAML reads as a number or a truth value, such as off, in quotes."
+            )
 
 
 def _check_colours(colours: Any, is_resolved: bool) -> None:

@@ -18,6 +18,7 @@ from mhrun.cli.configuration.unread import references_of, taken_settings
 from mhrun.cli.configuration.unread_check_overrides import listed, part_of
 from mhrun.cli.configuration.without_experiment import added, is_own
 from mhrun.errors import UserError, nearest
+from mhrun.numbers import is_number_text
 from mhrun.store.identity import COUNTS
 
 
@@ -112,7 +113,8 @@ def key_hint(key: str, command: Command) -> str:
     """
     if (config := command.experiment()) is None:
         return ""
-    value = next((o.partition("=")[2] for o in command.overrides if o.partition("=")[0] == key), "")
+    given = (override.lstrip("+").partition("=") for override in command.overrides)
+    value = next((value for name, _, value in given if name == key), "")
     keys = [k for k in key_paths(config) if not k.startswith("hydra")]
     unknown = _UnknownKey(key, value, command, config, keys)
     return next(filter(None, (hint(unknown) for hint in _HINTS)))
@@ -123,7 +125,7 @@ def _exists(unknown: _UnknownKey) -> str | None:
     key, keys = unknown.key, unknown.keys
     if key not in keys:
         return None
-    if unknown.is_added() and not _is_group(unknown.config, key):
+    if unknown.is_added() and (is_number_text(unknown.value) or not _is_group(unknown.config, key)):
         return f"'{key}' is there already: write {key}=VALUE, without the +."
     if unknown.value.startswith("{"):
         members = [k.rpartition(".")[2] for k in keys if k.rpartition(".")[0] == key]

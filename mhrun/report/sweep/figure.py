@@ -195,7 +195,7 @@ def _draw_panel(axis: Axes, lines: _Lines, metric: str, bars: str) -> _Panel:
             panel.ends.append(end)
             panel.notes.update(_notes(part, metric, bars, bottom))
             if is_untouched:
-                panel.notes[f"lines without marks: {lines.heading} does not touch the method"] = None
+                panel.notes[f"lines without marks: the same at each {lines.heading}"] = None
             if metric in lines.floors:
                 floor = part[lines.floors[metric]].map(number_of)
                 axis.plot(part[lines.key], floor, **_FLOOR, color=style["color"])
