@@ -420,7 +420,7 @@ CASES = {
             *(
                 "warmup=50",
                 "scales.smoke.full=[24,24,24,24,24]",
-                "scales.smoke.few=24",
+                "scales.smoke.few=200",  # in which every chain moves
                 "scales.smoke.fly=24",
             ),
             *without(*(f"{test}_n{k}" for test in ("metropolis", "smh1", "smh2") for k in (1, 2, 4))),
