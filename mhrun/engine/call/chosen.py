@@ -115,7 +115,8 @@ def _check_surrogate(surrogate: str | None, kernel: Kernel) -> None:
         Refusal: it does.
     """
     of_a_chain = kernel.of_a_chain
-    reads_all = isinstance(of_a_chain, MetropolisHastings) and isinstance(of_a_chain.pairing, Full)
+    # Not Firefly, whose bounds a surrogate is.
+    reads_all = type(of_a_chain) is MetropolisHastings and isinstance(of_a_chain.pairing, Full)
     if surrogate not in (None, _NO_SURROGATE) and reads_all and isinstance(kernel.pairing, Full):
         raise Refusal(
             f"surrogate = {surrogate!r} is a control variate of minibatches, and this kernel reads all data at each "
