@@ -18,6 +18,7 @@ import pytest
 import xarray as xr
 from kit import FEW, assert_same_bits, compute, config, contents
 
+import mhrun
 from mhrun.engine.run_method import steps_at_once
 from mhrun.errors import UserError
 from mhrun.report.run import Run
@@ -565,3 +566,17 @@ def test_a_name_that_is_too_long_is_not_a_matter_of_permissions(tmp_path):
         UserError, match=r"has a name that is too long; choose a shorter one with runtime.outputs"
     ):
         read_json(folder / "summary.json")
+
+
+def test_an_interruption_from_python_says_that_its_folder_goes_on(tmp_path, capsys, monkeypatch):
+    def stopped(*args, **how):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mhrun.engine.call.sample.run_method", stopped)
+    settings = {"start": [0.0], "step_size": 0.1, "steps": 20, "warmup": 5}
+    with pytest.raises(KeyboardInterrupt):
+        mhrun.sample(lambda theta: -0.5 * theta.square().sum(), None, folder=tmp_path / "kept", **settings)
+    assert f"interrupted: what {tmp_path / 'kept'} has of the run is kept" in capsys.readouterr().err
+    with pytest.raises(KeyboardInterrupt):
+        mhrun.sample(lambda theta: -0.5 * theta.square().sum(), None, **settings)
+    assert "interrupted" not in capsys.readouterr().err

@@ -225,7 +225,13 @@ def _place(folder: str | Path | None) -> Iterator[Path]:
     """Yield the folder of a trace, which no other process writes to; for None a temporary one."""
     if folder is not None:
         with locked(folder) as place:
-            yield place
+            try:
+                yield place
+            except KeyboardInterrupt:
+                _print(
+                    f"interrupted: what {folder} has of the run is kept, and the same call goes on from there"
+                )
+                raise
     else:
         with tempfile.TemporaryDirectory(prefix="mhrun-") as temporary:
             yield Path(temporary)
