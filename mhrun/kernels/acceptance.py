@@ -80,9 +80,10 @@ def noise_widening(noise: float, *, barker: bool = False, dim: float = math.inf)
 
     so that small moves sample at a temperature T times as high. Larger moves are less affected.
 
-    The noise of small moves has a variance in proportion to their squared length L^2, and each move counts for its L^2.
-    As T is concave in s^2, the mean of T is at most that at the mean of s^2 with these weights, E[L^4] / E[L^2]^2 =
-    1 + 2 / D times the mean itself for normal moves in D dimensions.
+    The noise of small moves has a variance in proportion to their squared length L^2, where it is alike in all
+    directions, and each move counts for its L^2. As T is concave in s^2, the mean of T is at most that at the mean of
+    s^2 with these weights, which is E[L^4] / E[L^2]^2 = 1 + 2 / D times the mean of s^2 for normal moves in D
+    dimensions.
 
     Args:
         noise: s, the standard deviation of the log-ratio over minibatches, of all moves.

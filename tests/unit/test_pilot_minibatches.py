@@ -170,3 +170,23 @@ def test_a_rising_schedule_is_judged_by_its_largest_step_that_counts():
     assert found(trace)["step_size"] == pytest.approx(1e-4 * 2**6)
     sd = float(np.sqrt(trace["sample_stats"]["log_ratio_var"].max()))
     assert found(trace)["noise_sd"] == pytest.approx(sd, rel=1.0)
+
+
+def test_a_rate_that_noise_makes_impossible_is_named_beside_the_one_in_its_place(capsys):
+    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(20), mhrun.Metropolis())
+    x = np.random.default_rng(2).normal(size=2_000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mhrun.sample(
+            mhrun.GaussianMean(),
+            x,
+            kernel,
+            temperature=10.0,
+            acceptance=0.2,
+            warmup=100,
+            steps=20,
+            executor="torch",
+        )
+    line = capsys.readouterr().err
+    assert "would dominate at a larger one; acceptance 0." in line
+    assert " in place of 0.20" in line

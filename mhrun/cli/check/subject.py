@@ -25,11 +25,11 @@ _UNUSED = (
 _LOWER_BOUND = "lower_bound"  # how the names of these surrogates begin
 _LOWER_LIMITS = {
     "seed": 0,
-    "chains": 200,
+    "chains": 200,  # fewer cannot show a distribution
     "n": 1,
     "m": 1,
     "effective": 1,
-}  # fewer chains cannot show a distribution
+}
 
 
 def _number(config: DictConfig, key: str) -> Any:

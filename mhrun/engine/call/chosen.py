@@ -109,10 +109,10 @@ def _named(named: NamedMethod, arguments: Arguments, with_surrogate: Callable[..
 
 
 def _check_surrogate(surrogate: str | None, kernel: Kernel) -> None:
-    """Refuse a surrogate that a call gives to a kernel that reads all data, on which it has no effect.
+    """Refuse a surrogate where it has no effect: with a kernel that reads all data.
 
     Raises:
-        Refusal: it does.
+        Refusal: a call gives one to such a kernel.
     """
     of_a_chain = kernel.of_a_chain
     # Not Firefly, whose bounds a surrogate is.
