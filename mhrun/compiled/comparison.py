@@ -50,13 +50,25 @@ def index_filler(target: Target, mode: int) -> Piece:
     return only if mode == FULL else filler(target.n, replacement=target.replacement)
 
 
+@piece
+def apart(batch: Any, sum_1: Any, sum_2: Any, mean_kept: Any, var_kept: Any) -> Any:
+    """Return the comparison of a candidate with what is kept of the current point, which has other data or all.
+
+    `sum_1` and `sum_2` are those of the candidate's log-likelihoods and of their squares.
+    """
+    m = batch.m
+    mean, var = sum_1 / m, 0.0
+    if batch.mode == STORED:
+        var = max(sum_2 - sum_1 * mean, 0.0) / (m - 1) if m > 1 else np.nan
+    return mean - mean_kept, var + var_kept, mean, var
+
+
 def _of_all_data(total: Piece) -> Piece:
     @piece
     def compare(
         args: Any, batch: Any, index: Any, current: Any, candidate: Any, mean_kept: Any, var_kept: Any
     ) -> Any:
-        mean = total(args, candidate) / np.float64(batch.n)  # the current point's is kept
-        return mean - mean_kept, 0.0, mean, 0.0
+        return apart(batch, total(args, candidate), 0.0, mean_kept, 0.0)
 
     return compare
 
@@ -66,18 +78,12 @@ def _of_minibatches(difference: Piece, moments: Piece) -> Piece:
     def compare(
         args: Any, batch: Any, index: Any, current: Any, candidate: Any, mean_kept: Any, var_kept: Any
     ) -> Any:
-        m = batch.m
-        gain, spread, mean, var = 0.0, 0.0, 0.0, 0.0
         if batch.mode == STORED:  # each point has its own minibatch
-            sum_1, sum_2 = moments(args, index, m, candidate)
-            mean = sum_1 / m
-            var = max(sum_2 - sum_1 * mean, 0.0) / (m - 1) if m > 1 else np.nan
-            gain, spread = mean - mean_kept, var + var_kept
-        else:  # both points use this one
-            sum_1, sum_2 = difference(args, index, m, current, candidate)
-            gain = sum_1 / m
-            spread = max(sum_2 - sum_1 * gain, 0.0) / max(m - 1, 1)
-        return gain, spread, mean, var
+            sum_1, sum_2 = moments(args, index, batch.m, candidate)
+            return apart(batch, sum_1, sum_2, mean_kept, var_kept)
+        sum_1, sum_2 = difference(args, index, batch.m, current, candidate)
+        gain = sum_1 / batch.m
+        return gain, max(sum_2 - sum_1 * gain, 0.0) / max(batch.m - 1, 1), 0.0, 0.0
 
     return compare
 

@@ -42,7 +42,7 @@ class Surface:
         is_curved = target.dim <= most_scaled(target.model)
         self.size = min(target.n, ROWS, *[_NUMBERS // target.dim] * is_curved)
         streams = Streams(derive_key(seed, "reference"), 1, target.device)
-        self._index = Draws(streams, 0).index(target.n, self.size, replacement=False)
+        self._index = Draws(streams, 0, ahead=1).index(target.n, self.size, replacement=False)
         self._evaluated = _Evaluated()
 
     def of_all_data(self) -> Surface:

@@ -140,7 +140,7 @@ class Regression(Weights, ABC):
     def native(self, data: Rows, *, full: bool) -> NativeModel | None:
         """Return the pieces of the compiled loops; None without any."""
         family = self.family_in_loops(data)
-        return None if family is None else native_model(family, self.arrays_in_loops(data))
+        return None if family is None else native_model(family, self.arrays_in_loops(data), full=full)
 
     def native_family(self) -> Family | None:
         """Return the compiled form of f; None if there is none."""

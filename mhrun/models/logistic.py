@@ -207,7 +207,7 @@ class Logistic(Weights):
         if data["x"].dtype in NARROW:
             return None
         x, y = self._fields({name: value[None] for name, value in data.items()})
-        return pieces(x[0].numpy(), y[0].numpy(), _scale(x), self.precision)
+        return pieces(x[0].numpy(), y[0].numpy(), _scale(x), self.precision, full=full)
 
     def _fields(self, rows: Rows) -> tuple[Tensor, Tensor]:
         if not {"x", "y"} <= set(rows):

@@ -17,6 +17,7 @@ from mhrun.models.linear_native import (
     products,
     total_of,
 )
+from mhrun.models.tiles_native import tiles_of, total_and_gradient_of_tiles, total_of_tiles
 from mhrun.native import NativeModel, piece
 from mhrun.native.compiler import piece_once
 from mhrun.native.maths import exp_negative_64, log1p_unit_64
@@ -24,7 +25,9 @@ from mhrun.native.maths import exp_negative_64, log1p_unit_64
 _TILE = 256  # rows at a time
 
 
-def pieces(x: npt.NDArray[Any], y: npt.NDArray[Any], scale: float, precision: float) -> NativeModel:
+def pieces(
+    x: npt.NDArray[Any], y: npt.NDArray[Any], scale: float, precision: float, *, full: bool
+) -> NativeModel:
     """Return the pieces for x (n, D) and y (n,), +1 or -1.
 
     Args:
@@ -32,10 +35,11 @@ def pieces(x: npt.NDArray[Any], y: npt.NDArray[Any], scale: float, precision: fl
         y: the labels.
         scale: factor applied to x.
         precision: prior precision of each weight; 0 for a flat prior.
+        full: whether sums over all data are needed.
     """
     zero = np.zeros(1, x.dtype if x.dtype.kind == "f" else np.float32)
     args = (np.ascontiguousarray(x), y, zero, scale, precision)
-    return NativeModel(
+    model = NativeModel(
         args,
         log_prior=log_prior,
         difference=piece_once(difference_of, _terms),
@@ -45,6 +49,14 @@ def pieces(x: npt.NDArray[Any], y: npt.NDArray[Any], scale: float, precision: fl
         prior_gradient=prior_gradient,
         terms=_terms,
         full_pass_stats=piece_once(full_pass_stats_of, _terms),
+    )
+    tiles = tiles_of(x, zero.dtype) if full else None
+    if tiles is None:
+        return model
+    return model._replace(
+        args=(*args, tiles, zero, len(x)),
+        total=piece_once(total_of_tiles, _weights, _sum),
+        total_and_gradient=piece_once(total_and_gradient_of_tiles, _weights, _score),
     )
 
 
@@ -122,3 +134,28 @@ def _gradient(args: Any, index: Any, m: Any, theta: Any, out: Any) -> None:
         add_rows(x, rows, size, factors, part)
         for d in range(len(out)):  # in float64; those of a tile are in the precision of the data
             out[d] += part[d]
+
+
+@piece
+def _weights(args: Any, theta: Any) -> Any:
+    return rounded(theta, args[3], args[2])
+
+
+@piece
+def _sum(args: Any, start: Any, size: Any, eta: Any) -> Any:
+    y, total = args[1], 0.0
+    for j in range(size):
+        total += log_sigmoid(np.float64(y[start + j]) * eta[j])
+    return total
+
+
+@piece
+def _score(args: Any, start: Any, size: Any, eta: Any) -> Any:
+    y, scale, total = args[1], args[3], 0.0
+    for j in range(size):
+        sign = np.float64(y[start + j])
+        z = sign * eta[j]
+        e = exp_negative_64(-abs(z))
+        total += min(z, 0.0) - log1p_unit_64(e)
+        eta[j] = sign * scale * (e if z > 0 else 1.0) / (1.0 + e)
+    return total

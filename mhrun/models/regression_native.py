@@ -29,6 +29,7 @@ from mhrun.models.linear_native import (
     total_bound,
     total_of,
 )
+from mhrun.models.tiles_native import tiles_of, total_and_gradient_of_tiles, total_of_tiles
 from mhrun.native import NativeBounds, NativeLowerBound, NativeModel, Piece, piece, routine
 from mhrun.native.compiler import piece_once
 from mhrun.native.forms import GAP_ROUNDING
@@ -63,12 +64,12 @@ class RegressionArrays(NamedTuple):
     precision: float  # of the prior
 
 
-def native_model(family: Family, arrays: RegressionArrays) -> NativeModel:
-    """Return the pieces of the log-likelihood."""
-    x = np.ascontiguousarray(arrays.x)
-    args = (x, arrays.known, arrays.settings, np.zeros(1), arrays.precision)
+def native_model(family: Family, arrays: RegressionArrays, *, full: bool) -> NativeModel:
+    """Return the pieces of the log-likelihood; with `full` also those of all data."""
+    x, zero = np.ascontiguousarray(arrays.x), np.zeros(1)
+    args = (x, arrays.known, arrays.settings, zero, arrays.precision)
     terms, moments = piece_once(_terms, family.value), piece_once(_moments, family.value)
-    return NativeModel(
+    model = NativeModel(
         args,
         log_prior=log_prior,
         difference=piece_once(difference_of, terms),
@@ -78,6 +79,16 @@ def native_model(family: Family, arrays: RegressionArrays) -> NativeModel:
         prior_gradient=prior_gradient,
         terms=terms,
         full_pass_stats=piece_once(full_pass_stats_of, terms),
+    )
+    tiles = tiles_of(x, zero.dtype) if full else None
+    if tiles is None:
+        return model
+    return model._replace(
+        args=(*args, tiles, zero, len(x)),
+        total=piece_once(total_of_tiles, _coefficients, piece_once(_sum, family.value)),
+        total_and_gradient=piece_once(
+            total_and_gradient_of_tiles, _coefficients, piece_once(_score, family.value, family.derivatives)
+        ),
     )
 
 
@@ -184,6 +195,32 @@ def _gradient(derivatives: Piece) -> Piece:
             add_rows(x, rows, size, eta, out)
 
     return gradient
+
+
+@piece
+def _coefficients(args: Any, theta: Any) -> Any:
+    return theta
+
+
+def _sum(value: Piece) -> Piece:
+    def sum_of(args: Any, start: Any, size: Any, eta: Any) -> Any:
+        known, settings, total = args[1], args[2], 0.0
+        for j in range(size):
+            total += value(known, settings, start + j, eta[j])
+        return total
+
+    return sum_of
+
+
+def _score(value: Piece, derivatives: Piece) -> Piece:
+    def score(args: Any, start: Any, size: Any, eta: Any) -> Any:
+        known, settings, total = args[1], args[2], 0.0
+        for j in range(size):
+            total += value(known, settings, start + j, eta[j])
+            eta[j], _ = derivatives(known, settings, start + j, eta[j])
+        return total
+
+    return score
 
 
 @piece

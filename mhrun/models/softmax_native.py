@@ -27,6 +27,7 @@ from mhrun.models.linear_native import (
     total_bound,
     total_of,
 )
+from mhrun.models.tiles_native import TILE, add_tile, tile_products, tiles_of
 from mhrun.native import NativeBounds, NativeLowerBound, NativeModel, piece, routine
 from mhrun.native.compiler import piece_once
 from mhrun.native.forms import GAP_ROUNDING
@@ -35,10 +36,12 @@ from mhrun.native.maths import exp_negative_64, log_64
 _TILE = 128  # rows at a time
 
 
-def native_model(x: Array, y: Array, classes: int, precision: float) -> NativeModel:
-    """Return the pieces of the log-likelihood for x (n, F) and classes y (n,)."""
-    return NativeModel(
-        (np.ascontiguousarray(x), np.asarray(y, np.int64), classes, np.zeros(1), precision),
+def native_model(x: Array, y: Array, classes: int, precision: float, *, full: bool) -> NativeModel:
+    """Return the pieces of the log-likelihood for x (n, F) and classes y (n,); with `full` also of all data."""
+    zero = np.zeros(1)
+    args = (np.ascontiguousarray(x), np.asarray(y, np.int64), classes, zero, precision)
+    model = NativeModel(
+        args,
         log_prior=log_prior,
         difference=piece_once(difference_of, _differences),
         moments=_moments,
@@ -47,6 +50,12 @@ def native_model(x: Array, y: Array, classes: int, precision: float) -> NativeMo
         prior_gradient=prior_gradient,
         terms=_differences,
         full_pass_stats=piece_once(full_pass_stats_of, _differences),
+    )
+    tiles = tiles_of(x, zero.dtype) if full else None
+    if tiles is None:
+        return model
+    return model._replace(
+        args=(*args, tiles, zero, len(x)), total=_total_of_tiles, total_and_gradient=_total_and_gradient
     )
 
 
@@ -208,6 +217,61 @@ def _gradient(args: Any, index: Any, m: Any, theta: Any, out: Any) -> None:
             for j in range(size):
                 factors[j] = (1.0 if y[rows[j]] == k else 0.0) - factors[j] / totals[j]
             add_rows(x, rows, size, factors, out[k * features : (k + 1) * features])
+
+
+@piece
+def _fill_logits_of_tile(args: Any, k: Any, size: Any, theta: Any, logits: Any) -> None:
+    """Fill logits (K, tile) of the data of tile k."""
+    tiles, zero = args[5], args[6]
+    features = tiles.shape[1]
+    for label in range(len(logits)):
+        weights = theta[label * features : (label + 1) * features]
+        tile_products(tiles[k], weights, size, zero, logits[label])
+
+
+@piece
+def _sum_of_tile(y: Any, start: Any, size: Any, logits: Any, largest: Any, totals: Any) -> Any:
+    """Return the sum of log-likelihoods; logits and totals become what `_exponentiate` makes of them."""
+    total = 0.0
+    _fill_largest(logits, size, largest)
+    for j in range(size):
+        total += logits[y[start + j], j] - largest[j]
+    _exponentiate(logits, size, largest, totals)
+    for j in range(size):
+        total -= log_64(totals[j]) if totals[j] == totals[j] else totals[j]
+    return total
+
+
+@piece
+def _total_of_tiles(args: Any, theta: Any) -> Any:
+    y, n = args[1], args[7]
+    logits, largest, totals = np.empty((args[2], TILE)), np.empty(TILE), np.empty(TILE)
+    log_lik = 0.0
+    for k in range(len(args[5])):
+        start, size = k * TILE, min(TILE, n - k * TILE)
+        _fill_logits_of_tile(args, k, size, theta, logits)
+        log_lik += _sum_of_tile(y, start, size, logits, largest, totals)
+    return log_lik
+
+
+@piece
+def _total_and_gradient(args: Any, theta: Any, out: Any) -> Any:
+    y, tiles, zero, n = args[1], args[5], args[6], args[7]
+    features = tiles.shape[1]
+    logits, largest, totals = np.empty((args[2], TILE)), np.empty(TILE), np.empty(TILE)
+    log_lik = 0.0
+    for d in range(len(out)):
+        out[d] = 0.0
+    for k in range(len(tiles)):
+        start, size = k * TILE, min(TILE, n - k * TILE)
+        _fill_logits_of_tile(args, k, size, theta, logits)
+        log_lik += _sum_of_tile(y, start, size, logits, largest, totals)
+        for label in range(len(logits)):
+            factors = logits[label]
+            for j in range(size):
+                factors[j] = (1.0 if y[start + j] == label else 0.0) - factors[j] / totals[j]
+            add_tile(tiles[k], size, factors, zero, out[label * features : (label + 1) * features])
+    return log_lik
 
 
 @piece

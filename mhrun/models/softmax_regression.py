@@ -134,7 +134,8 @@ class SoftmaxRegression(Weights):
         """Return the pieces of the compiled loops; None for many weights, of which products of matrices are faster."""
         if not self._loops(data):
             return None
-        return native_model(data["x"].numpy(), data["y"].numpy(), self.classes, self.precision)
+        x, y = data["x"].numpy(), data["y"].numpy()
+        return native_model(x, y, self.classes, self.precision, full=full)
 
     def native_bounds(self, data: Rows, kind: str, surrogate: Any) -> NativeBounds | None:
         """Return the pieces of the compiled loops on terms with bounds; None for many weights."""

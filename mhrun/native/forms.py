@@ -71,6 +71,8 @@ class NativeModel(NamedTuple):
     total: Piece  # (args, theta) -> sum of l_i over all data
     gradient: Piece  # (args, index, m, theta, out (D,)): sum over the batch of the gradient of l_i
     prior_gradient: Piece  # (args, theta, out (D,))
+    # (args, theta, out (D,)) -> sum of l_i over all data, and its gradient in out; without it they take two passes
+    total_and_gradient: Piece | None = None
     # For minibatches that grow; without these two they run in torch.
     terms: Piece | None = None  # (args, index, m, origin, candidate, out (m,)): d_i of each datum
     # (args, origin, candidate) -> sums over all data of d_i, d_i^2; largest |d_i|

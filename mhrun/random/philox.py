@@ -52,7 +52,7 @@ def normals_of(words: Tensor) -> Tensor:
     return pairs.flatten(start_dim=2)
 
 
-def scaled_of(low: Tensor, high: Tensor, n: int) -> Tensor:
+def scaled_of(low: Tensor, high: Tensor, n: int | Tensor) -> Tensor:
     """Return floor(n * (2^32 high + low) / 2^64)."""
     return (high * n + ((low * n) >> 32)) >> 32
 
@@ -63,8 +63,11 @@ def independent_of(words: Tensor, n: int, m: int) -> Tensor:
     return torch.cat((first, second[..., : m - first.shape[-1]]), dim=-1)
 
 
-def stream_of(words: Tensor, n: int) -> Tensor:
-    """Return the stream of uniform indices (..., 2 blocks): elements 2b and 2b + 1 are the halves of block b."""
+def stream_of(words: Tensor, n: int | Tensor) -> Tensor:
+    """Return the stream of uniform indices below n (..., 2 blocks): elements 2b and 2b + 1 are the halves of block b.
+
+    A tensor n (blocks, 2) has the bound of each.
+    """
     return scaled_of(words[..., 0::2], words[..., 1::2], n).flatten(start_dim=-2)
 
 

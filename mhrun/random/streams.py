@@ -24,6 +24,11 @@ from mhrun.torch_private import assert_on_device
 
 USES = 16
 _SORTED = 1 << 22  # most indices drawn at once in torch, at about 150 bytes each
+_SHUFFLED, _SHUFFLES = (
+    1 << 15,
+    64,
+)  # data of a permutation, and permutations, that take less than compiling a loop
+_SHUFFLE = 1 << 31  # blocks of a minibatch from here on put the second half of the data in order
 
 
 class Purpose(IntEnum):
@@ -72,6 +77,9 @@ class Streams:
         self.compiled = compiled
         self._numbers = torch.arange(first_chain, first_chain + chains, device=self.device)
         self._generator: torch.Generator | None = None
+        self._shuffles = (
+            0  # permutations of more than half of the data that were drawn without a compiled loop
+        )
 
     @property
     def numbers(self) -> Tensor:
@@ -142,11 +150,16 @@ class Streams:
         if stop == start:
             return torch.zeros(len(steps), 0, dtype=dtype, device=self.device)
         large = len(steps) * stop > _SORTED and (self.device.type == "cpu" or stop > _SORTED)
-        if self.compiled or stop > n // 2 or large:
+        shuffled = stop > n // 2
+        many = len(steps) > 1 or stop > _SHUFFLED or self._shuffles == _SHUFFLES
+        if self.compiled or large or (shuffled and many):
             index_dtype = np.int32 if dtype == torch.int32 else np.int64
             places = steps.cpu().numpy(), chains.cpu().numpy()
             drawn = permutations(self.key, *places, n, start, stop, use, index_dtype)
             return torch.from_numpy(drawn).to(self.device)
+        if shuffled:
+            self._shuffles += 1
+            return self._shuffled(steps, chains, n, stop, use)[:, start:].to(dtype)
         part = max(1, _SORTED // stop)
         parts = zip(steps.split(part), chains.split(part), strict=True)
         return torch.cat([self._distinct(*rows, n, stop, use)[:, start:].to(dtype) for rows in parts])
@@ -154,12 +167,8 @@ class Streams:
     def _distinct(self, steps: Tensor, chains: Tensor, n: int, m: int, use: int) -> Tensor:
         """Return the first m <= n // 2 distinct values of the streams of some chains and steps, (R, m)."""
         count = enough(n, m)
-        high = ((steps >> 32) & 0xFFFFF) | (use << 20) | (int(Purpose.MINIBATCH) << 24)
         while True:
-            blocks = torch.arange(-(-count // 2), device=self.device)
-            counters = (blocks, (steps & LOW)[:, None], high[:, None], chains[:, None])
-            words = torch.stack(torch.broadcast_tensors(*philox(*counters, self.key)), -1)
-            distinct, short = distinct_of(stream_of(words, n), m)
+            distinct, short = distinct_of(stream_of(self._pairs(steps, chains, count, use), n), m)
             if self.device.type != "cpu":  # checked on the device, without synchronisation
                 if self.device.type == "cuda":
                     assert_on_device(~short)
@@ -167,6 +176,29 @@ class Streams:
             if not short:
                 return distinct
             count *= 2
+
+    def _shuffled(self, steps: Tensor, chains: Tensor, n: int, m: int, use: int) -> Tensor:
+        """Return the first m > n // 2 elements of the permutation of one chain and step, (1, m)."""
+        half = n // 2
+        drawn = self._distinct(steps, chains, n, half, use)
+        is_left = torch.ones(n, dtype=torch.bool, device=self.device)
+        is_left[drawn[0]] = False
+        left = is_left.nonzero()[:, 0].tolist()
+        count = m - half
+        words = self._pairs(steps, chains, count, use, _SHUFFLE)
+        how_many = torch.arange(len(left), len(left) - 2 * words.shape[1], -1, device=self.device)
+        ahead = stream_of(words, how_many.view(-1, 2))[0, :count].tolist()
+        for place, distance in enumerate(ahead):  # Fisher & Yates
+            other = place + distance
+            left[place], left[other] = left[other], left[place]
+        return torch.cat((drawn, torch.tensor(left[:count], device=self.device)[None]), dim=1)
+
+    def _pairs(self, steps: Tensor, chains: Tensor, count: int, use: int, first: int = 0) -> Tensor:
+        """Return the words (R, blocks, 4) for `count` indices, two from each block, from block `first` on."""
+        high = ((steps >> 32) & 0xFFFFF) | (use << 20) | (int(Purpose.MINIBATCH) << 24)
+        blocks = torch.arange(first, first + -(-count // 2), device=self.device)
+        counters = (blocks, (steps & LOW)[:, None], high[:, None], chains[:, None])
+        return torch.stack(torch.broadcast_tensors(*philox(*counters, self.key)), -1)
 
     def marks(
         self, first_step: int, steps: int, n: int, start: int, count: int, rows: Tensor | None

@@ -20,6 +20,7 @@ from mhrun.data import Dataset
 from mhrun.engine.execution.executors import choose_executor
 from mhrun.engine.method import Method
 from mhrun.models.gaussian_mean import GaussianMean
+from mhrun.native import compiler
 from mhrun.native.forms import Draw, StepControls
 from mhrun.native.philox import split_key
 from mhrun.proposals import langevin, reversible_langevin
@@ -103,6 +104,42 @@ def test_a_subclass_that_changes_a_method_runs_in_torch(proposal, is_compiled):
     scale = Scale(torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64))
     for moves in (kernel(proposal), kernel(proposal).with_scale(scale)):
         assert (compile_loop(moves, target(), 1, 1) is not None) == is_compiled
+
+
+@pytest.mark.parametrize(
+    ("proposal", "pairing", "needed"),
+    [
+        (mhrun.LangevinProposal(), mhrun.Full(), {"total_and_gradient"}),
+        (mhrun.HamiltonianProposal(2), mhrun.Full(), {"total_and_gradient"}),
+        (mhrun.LangevinProposal(), mhrun.Stored(7), {"moments", "gradient"}),
+    ],
+    ids=["all data", "trajectories", "stored"],
+)
+def test_all_data_are_read_in_one_pass(proposal, pairing, needed):
+    loop = compile_loop(kernel(proposal, pairing), target(), 1, 1)
+    model, pieces = target().native(full=True), compiler._parts(loop.body)
+    names = ("total", "moments", "gradient", "total_and_gradient")
+    assert {name for name in names if getattr(model, name) in pieces} == needed
+
+
+def test_one_pass_is_two(monkeypatch):
+    """A model that does not offer it gives the same chains, to rounding."""
+    moves = kernel(mhrun.HamiltonianProposal(2))
+    state, _ = begin(moves, target(), 2)
+    one_pass, thetas, record = advance_compiled(moves, target(), state, controls(0.2, chains=2), STEPS)
+    native = mhrun.Logistic.native
+
+    def without(model, data, *, full):
+        return native(model, data, full=full)._replace(total_and_gradient=None)
+
+    monkeypatch.setattr(mhrun.Logistic, "native", without)
+    two_passes, expected, other = advance_compiled(moves, target(), state, controls(0.2, chains=2), STEPS)
+    assert record["accepted"].any()
+    assert np.allclose(thetas, expected, rtol=1e-10)
+    assert np.allclose(record["log_ratio"], other["log_ratio"], rtol=1e-8, atol=1e-10)
+    for field in ("log_lik_mean", "grad"):
+        found, wanted = (getattr(state.evaluation, field) for state in (one_pass, two_passes))
+        assert torch.allclose(found, wanted, rtol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["log_prior_grad", "prior_precision", "full_log_lik", "full_value_and_grad"])

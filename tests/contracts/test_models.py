@@ -189,6 +189,12 @@ def test_native_functions_agree_with_the_plain_model(case):
         native.gradient(native.args, index.numpy(), 40, a, out)
         (grad,) = torch.autograd.grad(model.log_lik(point[None], rows).sum(), point)
         assert out == pytest.approx(grad.numpy(), rel=1e-4, abs=1e-4)
+        if native.total_and_gradient is not None:
+            every, both = np.arange(target.n), np.full(model.dim, np.nan)
+            found = native.total_and_gradient(native.args, a, both)
+            assert found == pytest.approx(native.total(native.args, a), rel=1e-12)
+            native.gradient(native.args, every, target.n, a, out)
+            assert both == pytest.approx(out, rel=1e-6 if data.fields["x"].dtype == torch.float32 else 1e-11)
         assert native.log_prior(native.args, a) == pytest.approx(float(model.log_prior(here[None])))
         native.prior_gradient(native.args, a, out)
         prior = model.log_prior(point[None]).sum()

@@ -124,6 +124,24 @@ def test_a_minibatch_without_replacement_grows_by_going_on(n, m, compiled):
         assert torch.equal(found, whole[chains, start:])
 
 
+@pytest.mark.parametrize(("n", "m"), [(2, 2), (3, 2), (3, 3), (10, 6), (11, 11), (2000, 1001), (2001, 2001)])
+def test_a_few_permutations_need_no_compiled_loop(n, m, monkeypatch):
+    streams, compiled = Streams(derive_key(3, "few"), 3), Streams(derive_key(3, "few"), 3, compiled=True)
+    step, chain = torch.tensor([(7 << 32) + 5]), torch.tensor([2])
+    for start in {0, n // 3, n // 2}:
+        expected = compiled.permuted(step, chain, n, start, m, use=3)
+        with monkeypatch.context() as patch:
+            patch.setattr("mhrun.random.streams.permutations", None)
+            assert torch.equal(streams.permuted(step, chain, n, start, m, use=3), expected)
+    calls = []
+    monkeypatch.setattr(
+        "mhrun.random.streams.permutations", lambda *_: calls.append(1) or np.zeros((1, m), np.int64)
+    )
+    for _ in range(100):
+        streams.permuted(step, chain, n, 0, m)
+    assert len(calls) == 100 - 64 + len({0, n // 3, n // 2})  # from then on compiling pays
+
+
 @pytest.mark.parametrize(
     ("n", "largest", "bits"),
     [(3000, 3000, 0), (3000, 187, 16), pytest.param(80_000, 5000, 32, marks=pytest.mark.slow)],
