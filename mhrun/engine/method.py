@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mhrun.engine.cost import compiling_pays
 from mhrun.engine.model_checks.properties import check_model
-from mhrun.engine.model_checks.starting_density import check_start
+from mhrun.engine.model_checks.starting_density import check_start, rows_not_finite
 from mhrun.engine.starts import Starts
 from mhrun.errors import Refusal, UserError
 from mhrun.kernels.stationary import describe_kind, kind_of, samples
@@ -194,7 +194,9 @@ class Method:
         theta = self.first_points(1 if self.starts is None and self.target.dim >= MANY else None)
         count = max(1, min(data.n, _TRIED, _TRIED_IN_ALL // len(theta)))
         # In integers: in float32 the last of more than 2^24 rows would round to one beyond the end.
-        index = (torch.arange(count, device=data.device) * (data.n - 1) // max(1, count - 1))[None]
+        places = torch.arange(count, device=data.device) * (data.n - 1) // max(1, count - 1)
+        places = torch.cat((places, rows_not_finite(data.fields, len(theta)).to(data.device)))
+        index, count = places[None], len(places)
         with torch.no_grad():
             log_lik: Any = model.log_lik(theta, data.rows(index))
         label = f"log_lik of {type(model).__name__}"

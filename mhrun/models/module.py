@@ -18,6 +18,7 @@ from mhrun.errors import Refusal, UserError, nearest
 from mhrun.models.block_priors import prior_of_blocks
 from mhrun.models.explained import converted
 from mhrun.models.module_classes import (
+    LIKELIHOODS,
     LogProbs,
     are_probabilities,
     checked_log_probs,
@@ -118,7 +119,8 @@ class ModuleModel:
                 parameter.detach().zero_()
         warn_of_layers(self._prepared)
         self.is_classifier = self._log_probs is not None
-        self._of_classes = likelihood if isinstance(likelihood, str) else None  # whose data are checked
+        # whose data are checked
+        self._of_classes = likelihood if isinstance(likelihood, str) and likelihood in LIKELIHOODS else None
         self.evaluation = evaluation
         has_loop = likelihood == "categorical"
         evaluators = Evaluators(self._prepared, self._likelihood, evaluation, has_loop=has_loop)

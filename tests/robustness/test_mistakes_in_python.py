@@ -71,6 +71,38 @@ def test_data_that_are_not_a_number_are_named(lacking, message):
         sampled(lambda theta, batch: theta[0] * batch.x - batch.y, data)
 
 
+@pytest.mark.parametrize("method", ["sghmc", "mhminibatch"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_row_that_is_not_finite_is_found_by_methods_that_read_few(method, value):
+    """In any of many rows; where a model makes something of it, it is no mistake."""
+    x = np.arange(100_000.0)
+    x[54_321] = value
+
+    def log_lik(theta, rows):
+        return -0.5 * (rows - theta) ** 2
+
+    def with_missing(theta, rows):
+        return torch.where(rows.isfinite(), log_lik(theta, rows), 0.0)
+
+    settings = {"start": [0.0], "step_size": 1e-5, "steps": 20, "warmup": 0}
+    message = "x has 1 NaN .in row 54,321" if np.isnan(value) else "in row 54,321 .* x has infinite values"
+    with pytest.raises(UserError, match=message):
+        mhrun.sample(lambda theta, rows: log_lik(theta, rows.x), {"x": x}, method, **settings)
+    trace = mhrun.sample(lambda theta, rows: with_missing(theta, rows.x), {"x": x}, method, **settings)
+    assert np.isfinite(trace["posterior"]["theta"]).all()
+
+
+def test_every_name_is_among_the_values_of_a_start_that_is_refused():
+    """The scale is negative, after a vector that alone would fill the line."""
+
+    def log_lik(theta, rows):
+        return torch.distributions.Normal(theta.a + theta.b.sum(), theta.s).log_prob(rows)
+
+    parameters = {"a": "Normal(0, 1)", "b": {"shape": [5], "prior": "Normal(0, 1)"}, "s": "Normal(-5, 0.1)"}
+    with pytest.raises(UserError, match=r"a = .*, b\[0\] = .*, b\[1\] = .*, s = -[45].* and 3 more"):
+        mhrun.sample(log_lik, np.zeros(9), parameters=parameters)
+
+
 class Ramp(mhrun.Schedule):
     quantities = ("step_size",)
 

@@ -243,3 +243,22 @@ def test_a_scale_that_underflows_stops_a_chain_and_not_the_run(evaluation):
             warmup=0,
             dtype=torch.float32,
         )
+
+
+def heteroscedastic(outputs, rows):
+    return torch.distributions.Normal(outputs[:, 0], outputs[:, 1].exp()).log_prob(rows["y"])
+
+
+def test_a_likelihood_of_the_users_may_be_named_and_has_no_classes(monkeypatch):
+    """As in a configuration file: outcomes are real numbers, and the module has as many outputs as it likes."""
+    monkeypatch.setattr("mhrun.models.module_classes.trusted_object", lambda name, setting: heteroscedastic)
+    x = torch.linspace(-1, 1, 50)[:, None]
+    data = {"x": x, "y": 0.3 * x[:, 0]}
+    found = []
+    for likelihood in ("mine.net.heteroscedastic", heteroscedastic):
+        model = mhrun.ModuleModel(lambda: nn.Linear(1, 2), likelihood=likelihood)
+        trace = mhrun.sample(
+            model, data, mhrun.Unadjusted(mhrun.SGLD(), m=10), step_size=1e-4, steps=5, dtype=torch.float32
+        )
+        found.append(trace["posterior"])
+    assert found[0].equals(found[1])

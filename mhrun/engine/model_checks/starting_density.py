@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import torch
@@ -15,6 +16,7 @@ from mhrun.types import Model
 
 _READ = 1 << 16  # rows that are searched for NaN at a time
 _EVALUATED = 1 << 10  # rows whose log-likelihoods are searched at a time: those of a network take memory
+_MOST_SEARCHED = 1 << 28  # numbers of a field that are searched for those that are not finite
 _SHOWN = 4  # parameters in a message
 _LARGE_FEATURE = 1e3  # value from which features are named: exp of a predictor overflows at weights near 1
 _NO_FEATURES = ("y", *SIZES)
@@ -49,6 +51,25 @@ def check_start(target: Target, theta: Tensor, log_lik: Tensor) -> None:
     )
 
 
+def rows_not_finite(fields: Mapping[str, Tensor], chains: int) -> Tensor:
+    """Return the first few data (K,) that have NaN or an infinity: a model may be defined there, or may not.
+
+    `chains` is at how many points they will be evaluated. Fields of very many numbers are not searched.
+    """
+    found = []
+    for field in fields.values():
+        if not field.is_floating_point() or field.numel() > _MOST_SEARCHED:
+            continue
+        for start in range(0, len(field), _READ):
+            part = field[start : start + _READ]
+            bad = ~part.reshape(len(part), -1).isfinite().all(1)
+            if bool(bad.any()):
+                most = max(1, _EVALUATED // (chains * len(fields)))
+                found.append(start + bad.nonzero()[:most, 0])
+                break
+    return torch.cat(found) if found else torch.zeros(0, dtype=torch.int64)
+
+
 def _first_datum(target: Target, point: Tensor) -> str:
     """Return in words the first log-likelihood that is not finite at a point (1, D), and its row."""
     data = target.data
@@ -63,12 +84,16 @@ def _first_datum(target: Target, point: Tensor) -> str:
 
 
 def _values(model: Model, theta: Tensor) -> str:
-    """Return the first parameters of a point (D,) in words."""
+    """Return some parameters of a point (D,) in words, of every name if there are few: any may be the cause."""
     parameters = parameters_of(model)
     values = theta if parameters is None else parameters.flat(theta)
-    texts = [
-        f"{name} = {value:.3g}" for name, value in zip(model.names, values[:_SHOWN].tolist(), strict=False)
-    ]
+    names = list(model.names)
+    before, ranks = Counter[str](), []
+    for name in names:
+        ranks.append(before[of := name.partition("[")[0]])
+        before[of] += 1
+    shown = sorted(sorted(range(len(names)), key=ranks.__getitem__)[:_SHOWN])
+    texts = [f"{names[d]} = {values[d]:.3g}" for d in shown]
     return ", ".join(texts) + f" and {len(values) - _SHOWN:,} more" * (len(values) > _SHOWN)
 
 
