@@ -10,7 +10,7 @@ from mhrun.report.plots import finished, panels
 from mhrun.report.vocabulary import Array, Axes, Estimate, Figure, Run, Style, method_styles
 
 from .errors import LEVELS, Cost, Course, cost, cost_of, course, effective, is_exact
-from .truth import Truth, truth
+from .truth import Truth, coordinates, truth
 
 TICKS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
 
@@ -27,7 +27,7 @@ def costs(run: Run) -> dict[str, Cost]:
 
 def values(run: Run, method: str) -> Array:
     """Return the functions at a method's draws (C, S, F)."""
-    return run.cached(truth_of).functions(run.draws(method))
+    return run.cached(truth_of).functions(coordinates(run, method))
 
 
 def courses(run: Run) -> dict[str, Course]:

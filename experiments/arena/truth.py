@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from mhrun.diagnostics.grid import Grid, log_masses
+from mhrun.models.parameters import parameters_of
 from mhrun.models.tied_means import TiedMeans
 from mhrun.report.vocabulary import Array, Run
 from mhrun.target import Target
@@ -47,10 +48,17 @@ def functions(u: Array, *, products: bool) -> Array:
 
 def truth(run: Run) -> Truth:
     """Return the truth of a run: quadrature for a mixture of tied means, else importance sampling."""
-    temperature = float(run.config["temperature"])
     if isinstance(run.target.model, TiedMeans):
-        return by_quadrature(run.target, temperature)
+        return by_quadrature(run.target, float(run.config["temperature"]))
     return by_importance(run.target, int(run.config["seed"]))
+
+
+def coordinates(run: Run, method: str) -> Array:
+    """Return a method's draws (C, S, D) in the coordinates that chains move in, as truths are: unconstrained."""
+    draws, parameters = run.draws(method), parameters_of(run.target.model)
+    if parameters is None or parameters.is_plain:
+        return draws
+    return parameters.theta(parameters.named(torch.from_numpy(draws)), "a draw").numpy()
 
 
 def by_quadrature(target: Target, temperature: float) -> Truth:
@@ -66,7 +74,7 @@ def by_quadrature(target: Target, temperature: float) -> Truth:
 
 
 def by_importance(target: Target, seed: int) -> Truth:
-    """Return the truth at temperature 1, of all standardised parameters u and their squares.
+    """Return the truth at temperature 1, of all standardised coordinates u of theta and their squares.
 
     Points theta = mode + S z in pairs +z, -z, z ~ N(0, I), S S^T the covariance of the Laplace approximation q. With
     weights w = posterior / q, of mean 1, and E_q u = 0, E_q u^2 = 1 known,

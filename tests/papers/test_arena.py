@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+import mhrun
 from mhrun.cli.configuration.compose import compose_config
+from mhrun.data import Dataset
 from mhrun.data.regression_sample import RegressionSample
 from mhrun.diagnostics.grid import Estimate
 from mhrun.engine.experiment import run_experiment
@@ -52,6 +54,26 @@ def test_importance_sampling_agrees_with_quadrature_within_its_stated_error(monk
         square.append(np.mean(((found.mean - mean) / sd) ** 2) / found.error)
     assert 0.25 < np.mean(square) < 2.4
     assert found.effective < 0.999
+
+
+def test_errors_of_a_constrained_parameter_are_in_the_coordinates_of_chains():
+    """A scale: draws are of s, and the truth is of log s, whose posterior is that of an inverse gamma variable."""
+    x = torch.from_numpy(np.random.default_rng(3).normal(0.0, 0.6, 400))
+    model = mhrun.FunctionModel(
+        lambda theta, batch: -torch.log(theta.s) - 0.5 * (batch.x / theta.s) ** 2,
+        parameters={"s": "LogNormal(0, 10)"},
+    )
+    shape, rate = (
+        len(x) / 2,
+        float((x**2).sum()) / 2,
+    )  # of 1/s^2, but for the prior, which is nearly flat in log s
+    draws = np.random.default_rng(4).gamma(shape, 1 / rate, (4, 5000, 1)) ** -0.5
+    run = SimpleNamespace(target=Target(model, Dataset({"x": x})), draws=lambda method: draws)
+    found = truth.by_importance(run.target, 1)
+    values = found.functions(truth.coordinates(run, "any")).reshape(-1, 2)
+    # 20,000 independent draws: 5 standard errors.
+    assert np.abs((values.mean(0) - found.mean) / found.sd).max() < 5 / np.sqrt(20_000)
+    assert values.std(0) == pytest.approx(found.sd, rel=0.05)
 
 
 def test_the_error_of_independent_draws_is_one_over_the_root_of_their_number():
