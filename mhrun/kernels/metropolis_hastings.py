@@ -100,12 +100,14 @@ class MetropolisHastings(Kernel):
     @property
     def stationary(self) -> dict[str, Any] | None:
         """The stationary distribution as ``distribution`` and ``m`` (None: all data), or None if unknown."""
-        distribution = self.pairing.stationary
-        if distribution is None or not self.rule.keeps_ratio:
+        distribution, m = self.pairing.stationary, self.pairing.m
+        if self.rule.exact:
+            distribution, m = "tempered", None
+        elif distribution is None or not self.rule.keeps_ratio:
             return None
         if not self.proposal.keeps_balance or self.adapts:
             return None
-        return {"distribution": distribution, "m": self.pairing.m}
+        return {"distribution": distribution, "m": m}
 
     @property
     def pass_size(self) -> int | None:

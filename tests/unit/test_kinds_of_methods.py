@@ -22,10 +22,12 @@ from mhrun.kernels.stationary import (
     varies_temperature,
 )
 from mhrun.pairing.full import Full
+from mhrun.pairing.growing import Growing
 from mhrun.paths import CONF, ROOT
 from mhrun.proposals.langevin import LangevinProposal
 from mhrun.proposals.random_walk import RandomWalk
 from mhrun.proposals.reversible_langevin import ReversibleLangevinProposal
+from mhrun.rules.austere import Austere
 from mhrun.rules.metropolis import Metropolis
 from mhrun.schedules import Plan
 from mhrun.schedules.cosine import Cosine
@@ -59,6 +61,20 @@ def test_a_method_declares_its_target_stationary_if_it_is_exact(methods, name):
     kernel = build(methods[name]["kernel"], "kernel")
     wanted = EXACT if name in EXACT_METHODS else OPTIMISER if name in OPTIMISERS else APPROXIMATE
     assert kind_of(kernel) == wanted
+
+
+class Delayed(Austere):
+    """A rule that declares itself exact on a minibatch that grows, as delayed acceptance is."""
+
+    exact = True
+
+
+def test_a_rule_may_be_exact_where_its_pairing_knows_no_distribution():
+    def kind(rule):
+        return kind_of(MetropolisHastings(RandomWalk(), Growing(), rule))
+
+    assert kind(Austere(50, 0.05)) == APPROXIMATE
+    assert kind(Delayed(50, 0.05)) == EXACT
 
 
 @pytest.mark.parametrize(

@@ -79,12 +79,20 @@ def test_rare_data_that_no_minibatch_shows_are_warned_of(found):
     assert found["noise"].on_all_data > 1.5 * found["noise"].by_minibatches
 
 
+class DeclaredExact(mhrun.MHMinibatch):
+    """A rule that says that noise does not matter, as delayed acceptance may."""
+
+    exact = True
+
+
 @pytest.mark.parametrize(
     "kernel",
     [
         mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()),
         mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(100), mhrun.Metropolis()),
+        mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Growing(), DeclaredExact(m=20)),
     ],
+    ids=["all data", "one size", "an exact rule"],
 )
 def test_other_tests_have_no_such_noise(found, kernel):
     mhrun.sample(

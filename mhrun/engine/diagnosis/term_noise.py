@@ -39,11 +39,11 @@ def term_noise(method: Method, trace: xr.DataTree) -> TermNoise | None:
 
     Returns:
         Root mean squares over the decisions at some draws that read a part of the data. None for other tests than those
-        that grow their minibatches, for proposals with gradients, for networks, if few draws were kept, if nearly all
-        decisions read all data, and of so many data that all cannot be evaluated at 20 draws.
+        that grow their minibatches, for exact rules, for proposals with gradients, for networks, if few draws were
+        kept, if nearly all decisions read all data, and of so many data that all cannot be evaluated at 20 draws.
     """
     kernel, target = method.kernel.of_a_chain, method.target
-    if not isinstance(kernel, MetropolisHastings) or kernel.pairing.offers != SUPPLY:
+    if not isinstance(kernel, MetropolisHastings) or kernel.pairing.offers != SUPPLY or kernel.rule.exact:
         return None
     if (some := moves(method, trace, min(_MAX_DECISIONS, _MAX_ROWS // target.n))) is None:
         return None
