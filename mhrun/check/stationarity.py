@@ -32,6 +32,7 @@ from mhrun.check.targets import (
     tossed,
 )
 from mhrun.check.trajectories import steps_about
+from mhrun.kernels.stationary import is_declared_exact
 from mhrun.parts import ARRIVALS, ESTIMATES
 from mhrun.random import derive_key
 
@@ -66,7 +67,7 @@ def reads_all(subject: Subject, known: Known) -> str | None:
         return _NOT_EXACT
     if kernel.adapts:
         return "it never stops adapting and has no stationary distribution"
-    if kernel.rule is not None and kernel.rule.exact:
+    if is_declared_exact(kernel):
         return None
     if kernel.rule is not None and kernel.rule.wants == ESTIMATES:
         return "it keeps estimates from data drawn with replacement, whose noise perturbs its target at any m"

@@ -73,6 +73,11 @@ def samples(kernel: Kernel, plan: Plan) -> Samples:
     )
 
 
+def is_declared_exact(kernel: Kernel) -> bool:
+    """Return whether a kernel's parts declare that the target is stationary, whatever the minibatch size."""
+    return (kernel.rule is not None and kernel.rule.exact) or kernel.stationary == TARGET
+
+
 def by_noise_alone(kernel: Kernel) -> bool:
     """Return whether a kernel has no acceptance test, so that its noise sets the temperature of draws."""
     return kernel.of_a_chain.dynamics is not None and not kernel.optimises

@@ -23,13 +23,13 @@ class Polynomial(Stateless):
     Args:
         start: the first step size; a list: one for each chain, only without `end`; "auto": a pilot finds a step size,
             and the decay is from twice of it to half of it.
-        end: the last step size, or None.
+        end: the last step size, or None; that of `start` makes all of them equal.
         exponent: exponent of the decay.
         hold: steps at `start` before the decay begins.
         b: steps over which the decay is slow, only without `end`.
 
     Raises:
-        Refusal: start <= end, or an invalid setting.
+        Refusal: start < end, or an invalid setting.
     """
 
     quantities: tuple[str, ...] = ("step_size",)
@@ -57,9 +57,9 @@ class Polynomial(Stateless):
             raise Refusal(f"start = {start!r} and end = {end!r} must be numbers, or auto.")
         self.first = numbers("start", start)
         lowest = float(self.first.min())
-        if not (lowest > 0 and (end is None or 0 < end < lowest)):
+        if not (lowest > 0 and (end is None or 0 < end <= lowest)):
             raise Refusal(
-                f"a polynomial decay goes down: 0 < end < start, not start = {lowest:g}, end = {end}."
+                f"a polynomial decay goes down: 0 < end <= start, not start = {lowest:g}, end = {end}."
             )
         if end is not None and len(self.first) > 1:
             raise Refusal("a polynomial decay with a start for each chain needs end=null.")
@@ -100,7 +100,7 @@ class Polynomial(Stateless):
         placed = copy.copy(self)
         if self.last is None:
             placed._b = 1.0 + self.b
-        else:  # ((b + falling - 1) / b)^exponent = first / last
+        elif self.last < float(self.first):  # ((b + falling - 1) / b)^exponent = first / last
             try:
                 placed._b = max(1, falling - 1) / ((float(self.first) / self.last) ** (1 / self.exponent) - 1)
             except OverflowError as error:

@@ -14,11 +14,14 @@ from mhrun.compiled.metropolis import metropolis_loop
 from mhrun.errors import UserError
 from mhrun.kernels import MetropolisHastings, PlanarFlow
 from mhrun.models.gaussian_mean import GaussianMean
+from mhrun.pairing.growing import Growing
+from mhrun.parts import SUPPLY, Rule
 from mhrun.proposals.langevin import LangevinProposal
 from mhrun.proposals.random_walk import RandomWalk
 from mhrun.random import Purpose
 from mhrun.rules.metropolis import Metropolis
 from mhrun.target import Target
+from mhrun.types import Verdict
 
 
 class WrongSign(Metropolis):
@@ -167,7 +170,35 @@ class TempersThePrior(MetropolisHastings):
         return super().step(posterior, state, controls, draws)
 
 
+class TwoStages(Rule):
+    """Delayed acceptance (Christen & Fox 2005): a first test on m fresh data, and one on all data corrects it."""
+
+    wants = SUPPLY
+    keeps_ratio = exact = True
+
+    def __init__(self, m, stages=2):
+        self.m, self.stages = m, stages
+
+    def decide(self, contest, draws):
+        supply, rows = contest.supply, torch.arange(len(contest.offset))
+        first_terms = supply.terms(rows, 0, self.m)
+        terms = first_terms
+        if self.m < supply.n:
+            terms = torch.cat((first_terms, supply.terms(rows, self.m, supply.n)), dim=-1)
+        first, log_ratio = (contest.offset + contest.scale * part.mean(-1) for part in (first_terms, terms))
+        accepted = draws.uniform(Purpose.ACCEPT).log() < first
+        if self.stages == 2:
+            accepted &= draws.uniform(Purpose.ACCEPT, use=1).log() < log_ratio - first
+        size = torch.full_like(rows, supply.n, dtype=torch.int32)
+        return Verdict(accepted, log_ratio, torch.zeros_like(log_ratio), size)
+
+
+def of_stages(stages):
+    return lambda n, m: MetropolisHastings(RandomWalk(), Growing(), TwoStages(m, stages))
+
+
 WRONG = {
+    "no second stage": (of_stages(1), EXACT | {"goes there"}, INVARIANCE | {"detailed balance"}),
     "forgets the temperature": (of_parts(ForgetsTemperature), TEMPERED, TEMPERED),
     "cold": (of_parts(kernel=ColdKernel), TEMPERED, TEMPERED),
     "tempers the prior": (
@@ -207,7 +238,20 @@ def test_fields_of_a_wrong_shape_are_named_with_their_own_type():
 
 
 # The quickest; the others take seconds to minutes.
-FAST = {"wrong sign", "uncounted passes", "accepts anything"}
+FAST = {"no second stage", "wrong sign", "uncounted passes", "accepts anything"}
+
+
+def test_a_rule_that_is_exact_on_a_part_of_the_data_holds_on_a_part():
+    """With m = n its first stage would be all there is to try."""
+    sizes = []
+
+    def make(n, m):
+        sizes.append((n, m))
+        return of_stages(2)(n, m)
+
+    found = judged(make, "invariance", "balance", chains=3000)
+    assert {verdict.outcome for verdict in found.values()} == {"holds"}
+    assert (30, 10) in sizes
 
 
 @pytest.mark.parametrize(

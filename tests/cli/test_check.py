@@ -59,6 +59,10 @@ def test_the_command_prints_verdicts_and_returns_a_status(capsys, tmp_path, monk
         "cost counting",
     ]
 
+    for method in ("mcmc", "tunamh", "zig_zag"):
+        assert run(["check", f"method={method}", "m=10", *few[:2]]) == 2
+        assert "m=10 sets 'm', which the method does not read." in capsys.readouterr().err
+
     for method in ("flymc", "flymc_untuned"):
         assert run(["check", f"method={method}", "n=100", "checks=costs"]) == 0
     assert capsys.readouterr().out.count("no check fails") == 2

@@ -43,6 +43,11 @@ def test_the_polynomial_meets_its_ends_and_its_exponent():
     assert np.abs(np.diff(line, 2)).max() < 1e-6 * line.max()
 
 
+def test_a_polynomial_with_equal_ends_is_constant():
+    sizes = Polynomial(1e-3, end=1e-3).bind(10, 90).values({}, 1, 100)["step_size"]
+    assert sizes.eq(1e-3).all()
+
+
 def test_chains_may_each_have_a_polynomial_of_their_own():
     sizes = Polynomial([0.1, 0.3], end=None, exponent=0.55).bind(10, 90).values({}, 1, 100)["step_size"]
     assert sizes.shape == (100, 2)

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mhrun.cli.checked import PARTS, SETTINGS, WHOLE
 from mhrun.cli.configuration.overrides import parsed
-from mhrun.cli.configuration.unread import hint, references_of
+from mhrun.cli.configuration.unread import hint, references_of, taken_settings
 from mhrun.errors import UserError, nearest
 from mhrun.paths import CONF
 
@@ -87,6 +87,10 @@ def check_overrides_read(overrides: Sequence[str], config: DictConfig, of_class:
     for text, override in zip(overrides, parsed(overrides), strict=True):
         key = (override.package or override.key_or_group).replace("/", ".").removeprefix("_global_.")
         top, _, rest = key.partition(".")
+        if key == "m" and whole in ("kernel", "method") and "m" not in references_of(unresolved[whole]):
+            raise UserError(
+                f"{text} sets 'm', which the {whole} does not read.{_place_of_m(unresolved, whole)}"
+            )
         if override.is_delete() or top == "hydra" or top in SETTINGS or _refers(unresolved, key):
             continue
         if top in PARTS:
@@ -113,6 +117,13 @@ def check_overrides_read(overrides: Sequence[str], config: DictConfig, of_class:
                     else f"{settings}, and what a part has as {part}.KEY."
                 )
             )
+
+
+def _place_of_m(unresolved: Any, whole: str) -> str:
+    """Return in words where a kernel or a method has its minibatch size, empty if nowhere."""
+    parts = taken_settings(unresolved[whole], whole)
+    path = next((path for path, takes in parts if "m" in takes), None)
+    return f" Give {path}.m=VALUE." if path is not None else ""
 
 
 def part_of(overrides: Sequence[str]) -> str:
