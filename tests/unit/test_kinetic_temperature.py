@@ -1,6 +1,7 @@
 """The temperature of momenta: its closed forms, and what a run makes of it."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from significance import ALPHA
 from torch import nn
 
 import mhrun
+from mhrun.engine.warnings.noise import kinetic_warnings
 from mhrun.random import Draws, Streams
 from mhrun.types import Controls
 
@@ -39,6 +41,17 @@ def test_momenta_have_the_temperature_of_the_noise_and_what_gradient_noise_adds(
     expected = temperature + step * noise / (2 * friction)
     z = (found / expected - 1) / math.sqrt(2 / (chains * dim))  # the momenta are independent normals
     assert 2 * stats.norm.sf(abs(z)) > ALPHA
+
+
+@pytest.mark.parametrize(
+    ("chains", "dim", "limit"), [(4, 1000, 1.25), (4, 82, 1 + 4 * math.sqrt(2 / 328)), (4, 25, 1.57)]
+)
+def test_few_momenta_are_warned_of_beyond_their_error(chains, dim, limit):
+    method = SimpleNamespace(
+        name="sghmc", shape=SimpleNamespace(chains=chains), target=SimpleNamespace(dim=dim)
+    )
+    assert not list(kinetic_warnings(method, {KINETIC: limit - 0.01}))
+    assert len(list(kinetic_warnings(method, {KINETIC: limit + 0.01}))) == 1
 
 
 def network(hidden=True):
