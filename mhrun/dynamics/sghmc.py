@@ -83,6 +83,15 @@ class SGHMC(Dynamics):
         """Return (1 - a/2) |v|^2 / (D e), (C,): momenta have the variance e T / (1 - a/2) where all forces are 0."""
         return (1 - self.friction / 2) * aux["momentum"].square().mean(-1) / controls.step_size
 
+    def worth(self, shrink: Tensor) -> Tensor | None:
+        """Return that of a second-order autoregression: x (2 - a) / (a (4 - 2 a - x)) with x = e h.
+
+        theta_t+1 = (2 - a - x) theta_t - (1 - a) theta_t-1 + noise. None where momenta are drawn anew.
+        """
+        if self.refresh:
+            return None
+        return shrink * (2 - self.friction) / (self.friction * (4 - 2 * self.friction - shrink))
+
     def native(self) -> NativeDynamics:
         """Return the pieces of a compiled loop."""
         return NativeDynamics((self.friction, self.noise_estimate, self.refresh), _move, ("momentum",))

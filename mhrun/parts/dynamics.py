@@ -88,6 +88,14 @@ class Dynamics(ABC):
         """
         return None
 
+    def worth(self, shrink: Tensor) -> Tensor | None:
+        """Return how many independent draws one draw is worth on a normal target, in directions with e h = `shrink`.
+
+        h is the curvature and e the step size. It is one over the integrated autocorrelation time of theta: of an
+        autoregression with the coefficient r = 1 - e h it is (1 - r) / (1 + r). None: unknown.
+        """
+        return shrink / (2 - shrink) if self.overdamped else None
+
     def native(self) -> NativeDynamics | None:
         """Return the piece of a compiled loop, or None."""
         return None

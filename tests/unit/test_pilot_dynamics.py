@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from regressions import D, N, exact_variances, found, of_logistic, run
+from scipy import linalg
 
 import mhrun
 from mhrun.diagnostics.chains import diagnoses
@@ -214,6 +215,49 @@ def test_the_line_of_a_pilot_names_the_largest_step_of_a_schedule(capsys):
             warmup=100,
         )
         assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("friction", [0.05, 0.5, 1.0])
+@pytest.mark.parametrize("shrink", [0.002, 0.02, 0.3])
+def test_what_a_draw_is_worth_is_one_over_its_autocorrelation_time(friction, shrink):
+    """Of the linear recursion of theta and momentum, whose powers are summed; the noise enters the momentum."""
+    step = np.array([[1 - shrink, 1 - friction], [-shrink, 1 - friction]])
+    noise = 2 * friction * np.ones((2, 2))
+    variance = linalg.solve_discrete_lyapunov(step, noise)
+    sums = np.linalg.inv(np.eye(2) - step) @ variance  # over the powers from 0 on
+    time = 2 * sums[0, 0] / variance[0, 0] - 1
+    worth = mhrun.SGHMC(friction).worth(torch.tensor(shrink, dtype=torch.float64))
+    assert float(worth) == pytest.approx(1 / time)
+    if friction == 1:
+        assert float(mhrun.SGLD().worth(torch.tensor(shrink, dtype=torch.float64))) == pytest.approx(1 / time)
+    assert mhrun.SGHMC(friction, refresh=10).worth(torch.tensor(shrink)) is None
+
+
+def test_a_network_whose_chains_hardly_move_is_said_to(capsys):
+    """Where minibatch noise leaves a tiny step size, chains stay at the modes that they begin at."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, (2000, 1)).astype(np.float32)
+    y = (np.sin(3 * x[:, 0]) + (0.05 + 0.4 * (x[:, 0] > 0)) * rng.normal(size=2000)).astype(np.float32)
+
+    def log_lik(outputs, rows):
+        return torch.distributions.Normal(outputs[:, 0], outputs[:, 1].exp()).log_prob(rows["y"])
+
+    net = torch.nn.Sequential(torch.nn.Linear(1, 10), torch.nn.Tanh(), torch.nn.Linear(10, 2))
+    model = mhrun.ModuleModel(net, likelihood=log_lik, prior_variance=1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trace = mhrun.sample(
+            model,
+            {"x": x, "y": y},
+            mhrun.Unadjusted(mhrun.SGHMC(), m=20),
+            steps=100,
+            warmup=0,
+            dtype=torch.float32,
+        )
+    assert (
+        "expected of 4 chains of 100 steps, so that chains hardly leave the modes" in capsys.readouterr().err
+    )
+    assert 0 < found(trace)["expected_ess"] < 400
 
 
 @pytest.mark.slow

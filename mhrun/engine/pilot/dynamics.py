@@ -106,9 +106,9 @@ def _facts(
     if trials is not None:
         facts |= {"n_lik": trials.n_lik, "n_grad": trials.n_grad}
         facts["why"] += _trials_in_words(trials, longest)
-    expected = expected_draws(method, start.curvature, step)
+    expected = expected_draws(method, start.curvature, 2 / rates.stability_bound, step)
     if expected is not None:
-        facts["expected_ess"] = expected
+        facts["expected_ess"] = expected.draws
         is_exact, noisy = facts["variance_error"] < VARIANCE_ERROR / 2, 2 * rates.of_the_step < rates.error
         facts["why"] += in_words(method, expected, is_exact=is_exact, noisy=noisy)
     shift = None if errors.judged is None else errors.judged.shift(longest)
