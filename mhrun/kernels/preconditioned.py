@@ -203,6 +203,10 @@ class PreconditionedDynamics(Dynamics):
         phi, aux = self.dynamics.move(self.scale.to_phi(theta), self.scale.pull(grad), aux, controls, draws)
         return self.scale.to_theta(phi), aux
 
+    def worth(self, shrink: Tensor) -> Tensor | None:
+        """Return that of the dynamics; `shrink` is of the curvature in phi."""
+        return self.dynamics.worth(shrink)
+
     def kinetic_temperature(self, aux: Mapping[str, Tensor], controls: Controls) -> Tensor | None:
         """Return that of the momenta of phi (C,); None if the dynamics has none that would show it."""
         return self.dynamics.kinetic_temperature(aux, controls)

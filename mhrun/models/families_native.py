@@ -8,7 +8,7 @@ import numpy as np
 
 from mhrun.models.regression_native import Family
 from mhrun.native import piece
-from mhrun.native.maths import exp_negative_64, log1p_unit_64
+from mhrun.native.maths import exp_64, exp_negative_64, log1p_64, log1p_unit_64
 
 # Robust regression. known: y; settings: degrees of freedom, scale, log of the density at 0.
 
@@ -17,8 +17,7 @@ from mhrun.native.maths import exp_negative_64, log1p_unit_64
 def _robust_value(known: Any, settings: Any, i: Any, eta: Any) -> Any:
     s = (known[i, 0] - eta) / settings[1]
     z = s * s / settings[0]
-    log = log1p_unit_64(z) if z <= 1.0 else np.log1p(z)  # exact for tiny z, and keeps infinity and NaN
-    return settings[2] - 0.5 * (settings[0] + 1) * log
+    return settings[2] - 0.5 * (settings[0] + 1) * log1p_64(z)
 
 
 @piece
@@ -49,19 +48,19 @@ ROBUST = Family(_robust_value, _robust_derivatives, _robust_size, lower_bound=_r
 @piece
 def _poisson_value(known: Any, settings: Any, i: Any, eta: Any) -> Any:
     eta += known[i, 1]
-    return known[i, 0] * eta - np.exp(eta) - known[i, 2]
+    return known[i, 0] * eta - exp_64(eta) - known[i, 2]
 
 
 @piece
 def _poisson_derivatives(known: Any, settings: Any, i: Any, eta: Any) -> Any:
-    mean = np.exp(eta + known[i, 1])
+    mean = exp_64(eta + known[i, 1])
     return known[i, 0] - mean, -mean
 
 
 @piece
 def _poisson_size(known: Any, settings: Any, i: Any, eta: Any) -> Any:
     eta += known[i, 1]
-    return known[i, 0] * abs(eta) + np.exp(eta) + known[i, 2]
+    return known[i, 0] * abs(eta) + exp_64(eta) + known[i, 2]
 
 
 @piece

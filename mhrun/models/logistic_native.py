@@ -80,17 +80,24 @@ def rounded(theta: Any, scale: Any, zero: Any) -> Any:
 
 
 @piece
+def _fill_signs(y: Any, rows: Any, size: Any, signs: Any) -> None:
+    """Fill signs[j] with y[rows[j]] for j < size: arithmetic on what is gathered is not in vector lanes."""
+    for j in range(size):
+        signs[j] = y[rows[j]]
+
+
+@piece
 def _terms(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any) -> None:
     x, y, zero, scale = args[0], args[1], args[2], args[3]
     origin_weights, candidate_weights = rounded(origin, scale, zero), rounded(candidate, scale, zero)
-    before = np.empty(_TILE)
+    before, signs = np.empty(_TILE), np.empty(_TILE)
     for start in range(0, m, _TILE):
         size = min(_TILE, m - start)
-        part = out[start : start + size]
-        product_pairs(x, index[start:], size, origin_weights, candidate_weights, zero, before, part)
+        part, rows = out[start : start + size], index[start:]
+        product_pairs(x, rows, size, origin_weights, candidate_weights, zero, before, part)
+        _fill_signs(y, rows, size, signs)
         for j in range(size):
-            sign = np.float64(y[index[start + j]])
-            part[j] = log_sigmoid(sign * part[j]) - log_sigmoid(sign * before[j])
+            part[j] = log_sigmoid(signs[j] * part[j]) - log_sigmoid(signs[j] * before[j])
 
 
 @piece
@@ -118,17 +125,18 @@ def _gradient(args: Any, index: Any, m: Any, theta: Any, out: Any) -> None:
     weights = rounded(theta, scale, zero)
     tile = min(_TILE, m)
     values, factors, part = np.empty(tile), np.empty(tile, zero.dtype), np.empty_like(weights)
+    signs = np.empty(tile)
     for d in range(len(out)):
         out[d] = 0.0
     for start in range(0, m, _TILE):
         size = min(_TILE, m - start)
         rows = index[start:]
         products(x, rows, size, weights, zero, values)
+        _fill_signs(y, rows, size, signs)
         for j in range(size):
-            sign = np.float64(y[rows[j]])
-            z = sign * values[j]
+            z = signs[j] * values[j]
             e = exp_negative_64(-abs(z))
-            factors[j] = sign * scale * (e if z > 0 else 1.0) / (1.0 + e)  # of log-sigmoid: sigmoid(-z)
+            factors[j] = signs[j] * scale * (e if z > 0 else 1.0) / (1.0 + e)  # of log-sigmoid: sigmoid(-z)
         for d in range(len(out)):
             part[d] = zero[0]
         add_rows(x, rows, size, factors, part)

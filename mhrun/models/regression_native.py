@@ -67,7 +67,9 @@ class RegressionArrays(NamedTuple):
 def native_model(family: Family, arrays: RegressionArrays, *, full: bool) -> NativeModel:
     """Return the pieces of the log-likelihood; with `full` also those of all data."""
     x, zero = np.ascontiguousarray(arrays.x), np.zeros(1)
-    args = (x, arrays.known, arrays.settings, zero, arrays.precision)
+    # Numbers, and not an array, which might share memory with what a loop writes to.
+    settings = tuple(arrays.settings.tolist())
+    args = (x, arrays.known, settings, zero, arrays.precision)
     terms, moments = piece_once(_terms, family.value), piece_once(_moments, family.value)
     model = NativeModel(
         args,
@@ -84,7 +86,7 @@ def native_model(family: Family, arrays: RegressionArrays, *, full: bool) -> Nat
     if tiles is None:
         return model
     return model._replace(
-        args=(*args, tiles, zero, len(x)),
+        args=(*args, tiles, zero, len(x), np.asfortranarray(arrays.known)),
         total=piece_once(total_of_tiles, _coefficients, piece_once(_sum, family.value)),
         total_and_gradient=piece_once(
             total_and_gradient_of_tiles, _coefficients, piece_once(_score, family.value, family.derivatives)
@@ -145,6 +147,16 @@ def native_lower_bound(
     return NativeLowerBound(args, log_prior, piece_once(_gap, family.value, family.lower_bound), total_bound)
 
 
+@piece
+def _gathered(known: Any, rows: Any, size: Any) -> Any:
+    """Return known[rows[j]] for j < size, column by column: arithmetic on it is in vector lanes."""
+    columns = np.empty((known.shape[1], _TILE))
+    for k in range(known.shape[1]):
+        for j in range(size):
+            columns[k, j] = known[rows[j], k]
+    return columns.T
+
+
 # Each of these makes a piece from pieces of a family.
 
 
@@ -154,11 +166,11 @@ def _terms(value: Piece) -> Piece:
         before = np.empty(_TILE)
         for start in range(0, m, _TILE):
             size = min(_TILE, m - start)
-            part = out[start : start + size]
-            product_pairs(x, index[start:], size, origin, candidate, zero, before, part)
+            part, rows = out[start : start + size], index[start:]
+            product_pairs(x, rows, size, origin, candidate, zero, before, part)
+            here = _gathered(known, rows, size)
             for j in range(size):
-                i = index[start + j]
-                part[j] = value(known, settings, i, part[j]) - value(known, settings, i, before[j])
+                part[j] = value(here, settings, j, part[j]) - value(here, settings, j, before[j])
 
     return terms
 
@@ -190,8 +202,9 @@ def _gradient(derivatives: Piece) -> Piece:
             size = min(_TILE, m - start)
             rows = index[start:]
             products(x, rows, size, theta, zero, eta)
+            here = _gathered(known, rows, size)
             for j in range(size):
-                eta[j], _ = derivatives(known, settings, rows[j], eta[j])
+                eta[j], _ = derivatives(here, settings, j, eta[j])
             add_rows(x, rows, size, eta, out)
 
     return gradient
@@ -204,7 +217,7 @@ def _coefficients(args: Any, theta: Any) -> Any:
 
 def _sum(value: Piece) -> Piece:
     def sum_of(args: Any, start: Any, size: Any, eta: Any) -> Any:
-        known, settings, total = args[1], args[2], 0.0
+        settings, known, total = args[2], args[8], 0.0
         for j in range(size):
             total += value(known, settings, start + j, eta[j])
         return total
@@ -214,9 +227,10 @@ def _sum(value: Piece) -> Piece:
 
 def _score(value: Piece, derivatives: Piece) -> Piece:
     def score(args: Any, start: Any, size: Any, eta: Any) -> Any:
-        known, settings, total = args[1], args[2], 0.0
+        settings, known, total = args[2], args[8], 0.0
         for j in range(size):
             total += value(known, settings, start + j, eta[j])
+        for j in range(size):  # in one loop, those of a robust regression are not in vector lanes
             eta[j], _ = derivatives(known, settings, start + j, eta[j])
         return total
 

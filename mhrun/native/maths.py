@@ -180,6 +180,23 @@ def log_64(x: Any) -> Any:
 
 
 @piece
+def exp_64(x: Any) -> Any:
+    """exp(x) for any float64: infinity above 700, exp(-700) below -700, and NaN of NaN."""
+    e = exp_negative_64(-abs(x))
+    y = 1.0 / e if x > 0.0 else e
+    y = y if x <= 700.0 else np.inf
+    return y if x == x else x
+
+
+@piece
+def log1p_64(z: Any) -> Any:
+    """log(1 + z) for float64 z >= 0, also tiny or infinite, and NaN of NaN."""
+    small, large = log1p_unit_64(min(z, 1.0)), log_64(1.0 + z)
+    y = small if z <= 1.0 else large
+    return y if z < np.inf else z
+
+
+@piece
 def cos_sin_64(t: Any) -> Any:
     """cos(2 pi t) and sin(2 pi t) for float64 t in [0, 1]: series on the eighth of a turn about a quarter turn."""
     k = i32(4.0 * t + 0.5)

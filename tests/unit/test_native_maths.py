@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import special
 
-from mhrun.native import maths
+from mhrun.native import compiled, maths
 
 u64 = np.uint64
 
@@ -23,6 +23,32 @@ def test_exponentials_to_a_few_units_in_the_last_place(rng):
 def test_far_tails_are_nothing_and_not_garbage():
     assert 0 <= maths.exp_negative_32(np.float32(-1e30)) < 1e-37
     assert 0 <= maths.exp_negative_64(-1e300) < 1e-300
+
+
+def test_exponentials_and_logarithms_of_any_number(rng):
+    """In compiled loops and as plain Python; beyond their range they are what they are of infinity."""
+    x = np.concatenate([rng.normal(size=4000) * 10.0 ** rng.integers(-12, 3, 4000), [0.0, 700.0, -699.0]])
+    x = x[np.abs(x) <= 700]
+    ours = np.array([maths.exp_64(v) for v in x])
+    assert np.abs(ours / np.exp(x) - 1).max() < 6 * 2.0**-53
+    z = np.concatenate([np.abs(x), 10.0 ** rng.uniform(-300, 300, 4000), [1.0, np.nextafter(1, 2)]])
+    ours = np.array([maths.log1p_64(v) for v in z[z > 0]])
+    assert np.abs(ours / np.log1p(z[z > 0]) - 1).max() < 6 * 2.0**-53
+    assert maths.log1p_64(0.0) == 0
+
+    def loop(values, exponentials, logarithms):
+        for i in range(len(values)):
+            exponentials[i], logarithms[i] = maths.exp_64(values[i]), maths.log1p_64(abs(values[i]))
+
+    ends = np.array([0.0, np.inf, -np.inf, 701.0, 1e300, -1e300, np.nan])
+    exponentials, logarithms = np.empty((2, len(ends)))
+    compiled(loop)(ends, exponentials, logarithms)
+    assert np.array_equal(exponentials[[0, 1, 3, 4]], [1.0, np.inf, np.inf, np.inf])
+    assert (exponentials[[2, 5]] < 1e-300).all()
+    assert np.isnan(exponentials[-1])
+    assert np.allclose(logarithms[[0, 3, 4, 5]], np.log1p(np.abs(ends[[0, 3, 4, 5]])), rtol=1e-15)
+    assert np.isinf(logarithms[[1, 2]]).all()
+    assert np.isnan(logarithms[-1])
 
 
 def test_activations_to_a_few_units_in_the_last_place(rng):

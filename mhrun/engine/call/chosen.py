@@ -17,6 +17,7 @@ from mhrun.parts import Kernel
 from mhrun.schedules import Schedule
 from mhrun.schedules.cosine import Cosine
 from mhrun.schedules.plan import is_auto
+from mhrun.schedules.tuned import Tuned
 from mhrun.target import Target
 
 _NO_SURROGATE, _POSTERIOR = "none", 1.0  # where a call gives no surrogate and no temperature
@@ -95,8 +96,9 @@ def _named(named: NamedMethod, arguments: Arguments, with_surrogate: Callable[..
     given: dict[str, Schedule] = {}
     if not is_auto(arguments.step_size) or arguments.acceptance is not None:
         schedule = step_size_schedule(arguments.step_size, arguments.acceptance, kernel)
-        # Of a method with cycles a number is the step size at their beginning.
-        if is_scalar(arguments.step_size) and arguments.acceptance is None and named.reads(STEP_SIZE):
+        # Of a method with cycles a number is the step size at their beginning; of one that tunes it, that of all steps.
+        is_read = named.reads(STEP_SIZE) and not issubclass(named.schedule_class(STEP_SIZE), Tuned)
+        if is_scalar(arguments.step_size) and arguments.acceptance is None and is_read:
             settings[STEP_SIZE] = float(arguments.step_size)
         else:
             given[STEP_SIZE] = schedule
