@@ -73,7 +73,10 @@ class Supply(Protocol):
         ...
 
     def terms(self, rows: Tensor, start: int, stop: int) -> Tensor:
-        """Return terms start..stop of the minibatches of the chains `rows` (R,), as (R, stop - start)."""
+        """Return terms start..stop of the minibatches of the chains `rows` (R,), as (R, stop - start).
+
+        Each part can be read once in a step; a rule keeps the terms that it needs again.
+        """
         ...
 
     def moments(self) -> tuple[Tensor, Tensor]:
