@@ -305,8 +305,8 @@ class Draws:
             first = key[0] if isinstance(key, tuple) else key
             if first == Purpose.MINIBATCH and isinstance(key, tuple) and len(key) == 3:
                 raise UserError(
-                    f"the data of a minibatch from number {key[2]} on are drawn twice in one step: keep them, as a rule "
-                    "keeps the terms that its supply returned, or draw others with another `use`."
+                    f"the data of a minibatch from number {key[2]} on are drawn twice in one step: keep them, as a "
+                    "rule keeps the terms that its supply returned, or draw others with another `use`."
                 )
             if isinstance(first, Purpose):
                 raise UserError(

@@ -456,7 +456,9 @@ def test_numbers_are_drawn_once():
     draws.normal(Purpose.ACCEPT, 1, use=1)
     draws.index(9, 3, replacement=False)
     draws.index(9, 3, replacement=False, start=3)
-    with pytest.raises(UserError, match="data of a minibatch from number 3 on are drawn twice .*: keep them"):
+    with pytest.raises(
+        UserError, match=r"data of a minibatch from number 3 on are drawn twice .*: keep them"
+    ):
         draws.index(9, 2, replacement=False, start=3)
     draws.step = 2
     draws.uniform(Purpose.ACCEPT)
