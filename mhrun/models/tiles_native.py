@@ -19,15 +19,16 @@ from mhrun.native import Piece, piece
 
 TILE = 256  # data of a tile
 _MOST_FEATURES = 64  # with more, tiles are no faster
+_MOST_NUMBERS = 1 << 25  # of the features, which are copied
 
 
 def tiles_of(x: Array, dtype: npt.DTypeLike) -> Array | None:
-    """Return data x (n, D) as tiles (n / TILE, D, TILE) of floating-point numbers; None if D is large.
+    """Return data x (n, D) as tiles (n / TILE, D, TILE) of floating-point numbers; None if it is large.
 
     Integers become `dtype`. The last tile ends with zeros, which no piece reads.
     """
     n, features = x.shape
-    if features > _MOST_FEATURES:
+    if features > _MOST_FEATURES or x.size > _MOST_NUMBERS:
         return None
     tiles = np.zeros((-(-n // TILE), features, TILE), x.dtype if x.dtype.kind == "f" else dtype)
     for k in range(len(tiles)):

@@ -46,7 +46,7 @@ def test_totals_and_gradients_are_those_of_the_model(name, n, features):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
-def test_tiles_have_all_data_and_end_with_zeros(rng, dtype):
+def test_tiles_have_all_data_and_end_with_zeros(rng, dtype, monkeypatch):
     x = (100 * rng.normal(size=(TILE + 5, 3))).astype(dtype)
     tiles = tiles_of(x, np.float32)
     assert tiles.dtype == (np.float32 if dtype == np.int64 else dtype)
@@ -54,5 +54,8 @@ def test_tiles_have_all_data_and_end_with_zeros(rng, dtype):
     assert np.array_equal(flat[: len(x)], x)
     assert not flat[len(x) :].any()
     assert tiles_of(np.zeros((5, 65)), np.float64) is None
+    with monkeypatch.context() as patch:
+        patch.setattr("mhrun.models.tiles_native._MOST_NUMBERS", x.size - 1)
+        assert tiles_of(x, np.float32) is None
     wide = Target(mhrun.Logistic(65), Dataset(fields_of(rng, 9, 65, np.ones(9)))).native(full=True)
     assert wide.total_and_gradient is None
