@@ -182,9 +182,11 @@ def _moments(value: Piece) -> Piece:
         total, square = 0.0, 0.0
         for start in range(0, m, _TILE):
             size = min(_TILE, m - start)
-            products(x, index[start:], size, theta, zero, eta)
+            rows = index[start:]
+            products(x, rows, size, theta, zero, eta)
+            here = _gathered(known, rows, size)
             for j in range(size):
-                log_lik = value(known, settings, index[start + j], eta[j])
+                log_lik = value(here, settings, j, eta[j])
                 total += log_lik
                 square += log_lik * log_lik
         return total, square
