@@ -7,14 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from mhrun.compiled.comparison import (
-    DecisionRecord,
-    PairedBatch,
-    apart,
-    comparison,
-    index_filler,
-    noise_of,
-)
+from mhrun.compiled.comparison import DecisionRecord, PairedBatch, index_filler, noise_of
+from mhrun.compiled.gradients import beginning, contest, gradient_of
 from mhrun.compiled.loop_inputs import (
     Arguments,
     BlockLoop,
@@ -35,7 +29,6 @@ from mhrun.native import (
     NativeModel,
     Piece,
     StepControls,
-    piece,
     piece_once,
 )
 from mhrun.native.indices import Workspaces
@@ -104,18 +97,15 @@ class GradientLoop(BlockLoop):
         self._m = target.n if forms.pairing.m is None else forms.pairing.m
         self.largest = 0 if self.mode == FULL else self._m  # minibatch
         fill = index_filler(target, self.mode)
-        sums = model.gradient
-        if self.mode == FULL and model.total_and_gradient is not None:
-            sums = piece_once(_gradient_of_all_data, model.total_and_gradient)
-        gradient = gradient_piece(sums, model.prior_gradient)
+        gradient = gradient_of(model, self.mode)
         pieces = (
             fill,
             forms.move.follower(piece_once(_on_data, gradient)),
             forms.move.log_ratio,
             decision.decide,
             model.log_prior,
-            _beginning(model, self.mode, fill),
-            _contest(model, self.mode),
+            beginning(model, self.mode, fill),
+            contest(model, self.mode),
         )
         work = Workspaces(target.n, self.largest, replacement=target.replacement)
         super().__init__(piece_once(_loop, *pieces), target, key, threads, work=work)
@@ -192,188 +182,6 @@ class GradientLoop(BlockLoop):
         """Return what rungs exchange, of the arguments."""
         chains: GradientChains = arguments.chains
         return Exchanged(tuple(chains), np.zeros(len(chains.theta), np.bool_))
-
-
-def gradient_piece(gradient: Piece, prior_gradient: Piece) -> Piece:
-    """Return the piece that estimates the gradient of the log posterior of all n data on index[:m].
-
-    It is ``(args, index, m, n, prior_weight, theta (D,), prior (D,), out (D,))``; `prior` is overwritten with the
-    gradient of the log-prior.
-    """
-    return piece_once(_gradient, gradient, piece_once(_of_posterior, prior_gradient))
-
-
-def _gradient(gradient: Piece, of_posterior: Piece) -> Piece:
-    @piece
-    def posterior_gradient(
-        args: Any, index: Any, m: Any, n: Any, prior_weight: Any, theta: Any, prior: Any, out: Any
-    ) -> None:
-        gradient(args, index, m, theta, out)
-        of_posterior(args, m, n, prior_weight, theta, prior, out)
-
-    return posterior_gradient
-
-
-def _of_posterior(prior_gradient: Piece) -> Piece:
-    """Return the piece that makes the gradient of the log posterior of all data from a sum over m of them, in place."""
-
-    @piece
-    def of_posterior(args: Any, m: Any, n: Any, prior_weight: Any, theta: Any, prior: Any, out: Any) -> None:
-        prior_gradient(args, theta, prior)
-        for d in range(len(theta)):
-            out[d] = out[d] * (np.float64(n) / m) + prior_weight * prior[d]
-
-    return of_posterior
-
-
-def _gradient_of_all_data(total_and_gradient: Piece) -> Piece:
-    @piece
-    def gradient(args: Any, index: Any, m: Any, theta: Any, out: Any) -> None:
-        total_and_gradient(args, theta, out)  # the total is not used, and not computed in machine code
-
-    return gradient
-
-
-def _beginning(model: NativeModel, mode: int, fill: Piece) -> Piece:
-    """Return the piece that begins a step: it fills `here` with the gradient at the current point.
-
-    It is ``(args, index, batch: PairedBatch, draw, work, weight, weight_kept, current, prior, here)``.
-    """
-    if mode == SHARED:
-        return piece_once(_on_this_minibatch, fill, gradient_piece(model.gradient, model.prior_gradient))
-    return piece_once(_kept_gradient, model.prior_gradient)
-
-
-def _on_this_minibatch(fill: Piece, gradient: Piece) -> Piece:
-    @piece
-    def begin(
-        args: Any,
-        index: Any,
-        batch: Any,
-        draw: Any,
-        work: Any,
-        weight: Any,
-        weight_kept: Any,
-        current: Any,
-        prior: Any,
-        here: Any,
-    ) -> None:
-        fill(index, batch.m, batch.n, draw, MINIBATCH, 0, work)
-        gradient(args, index, batch.m, batch.n, weight, current, prior, here)
-
-    return begin
-
-
-def _kept_gradient(prior_gradient: Piece) -> Piece:
-    @piece
-    def begin(
-        args: Any,
-        index: Any,
-        batch: Any,
-        draw: Any,
-        work: Any,
-        weight: Any,
-        weight_kept: Any,
-        current: Any,
-        prior: Any,
-        here: Any,
-    ) -> None:
-        if weight_kept != weight:  # the temperature has changed
-            prior_gradient(args, current, prior)
-            for d in range(len(current)):
-                here[d] += (weight - weight_kept) * prior[d]
-
-    return begin
-
-
-def _contest(model: NativeModel, mode: int) -> Piece:
-    """Return the piece that compares two points, and fills `there` with the gradient at the candidate.
-
-    It is ``(args, index, batch: PairedBatch, weight, current, candidate, mean_kept, var_kept, prior, there)`` and
-    returns what that of `comparison` does.
-    """
-    if mode == SHARED:
-        gradient = gradient_piece(model.gradient, model.prior_gradient)
-        return piece_once(_on_both_points, comparison(model, mode), gradient)
-    score = model.total_and_gradient if mode == FULL else None
-    if score is not None:
-        score = piece_once(_in_one_pass, score)
-    elif mode == FULL:
-        score = piece_once(_total_and_gradient, model.total, model.gradient)
-    else:
-        score = piece_once(_moments_and_gradient, model.moments, model.gradient)
-    return piece_once(_on_its_own_data, score, piece_once(_of_posterior, model.prior_gradient))
-
-
-# Each of these makes a piece ``(args, index, m, theta, out)`` that returns the sums of log-likelihoods and of their
-# squares, which are not needed of all data, and fills out (D,) with the gradient.
-
-
-def _in_one_pass(total_and_gradient: Piece) -> Piece:
-    @piece
-    def score(args: Any, index: Any, m: Any, theta: Any, out: Any) -> Any:
-        return total_and_gradient(args, theta, out), 0.0
-
-    return score
-
-
-def _total_and_gradient(total: Piece, gradient: Piece) -> Piece:
-    @piece
-    def score(args: Any, index: Any, m: Any, theta: Any, out: Any) -> Any:
-        gradient(args, index, m, theta, out)
-        return total(args, theta), 0.0
-
-    return score
-
-
-def _moments_and_gradient(moments: Piece, gradient: Piece) -> Piece:
-    @piece
-    def score(args: Any, index: Any, m: Any, theta: Any, out: Any) -> Any:
-        gradient(args, index, m, theta, out)
-        return moments(args, index, m, theta)
-
-    return score
-
-
-def _on_both_points(compare: Piece, gradient: Piece) -> Piece:
-    @piece
-    def contest(
-        args: Any,
-        index: Any,
-        batch: Any,
-        weight: Any,
-        current: Any,
-        candidate: Any,
-        mean_kept: Any,
-        var_kept: Any,
-        prior: Any,
-        there: Any,
-    ) -> Any:
-        gradient(args, index, batch.m, batch.n, weight, candidate, prior, there)
-        return compare(args, batch, index, current, candidate, mean_kept, var_kept)
-
-    return contest
-
-
-def _on_its_own_data(score: Piece, of_posterior: Piece) -> Piece:
-    @piece
-    def contest(
-        args: Any,
-        index: Any,
-        batch: Any,
-        weight: Any,
-        current: Any,
-        candidate: Any,
-        mean_kept: Any,
-        var_kept: Any,
-        prior: Any,
-        there: Any,
-    ) -> Any:
-        sum_1, sum_2 = score(args, index, batch.m, candidate, there)
-        of_posterior(args, batch.m, batch.n, weight, candidate, prior, there)
-        return apart(batch, sum_1, sum_2, mean_kept, var_kept)
-
-    return contest
 
 
 def _on_data(gradient: Piece) -> Piece:
