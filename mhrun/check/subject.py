@@ -18,7 +18,7 @@ from mhrun.check.targets import Known
 from mhrun.check.trajectories import ChainPaths, RecordedDraws
 from mhrun.errors import Refusal
 from mhrun.kernels import MetropolisHastings
-from mhrun.kernels.stationary import is_declared_exact
+from mhrun.kernels.stationary import TARGET
 from mhrun.native import available
 from mhrun.parts import Kernel
 from mhrun.random import Streams, derive_key
@@ -107,9 +107,9 @@ class Subject:
 
         With m = n a kernel that is exact for every m may be another one: what its minibatches decide is not tried.
         """
-        target = self.target(known)
-        few = self.made(known.n, max(1, known.n // _FEW), target)
-        return few if is_declared_exact(few) else self.made(known.n, known.n, target)
+        m = max(1, known.n // _FEW)
+        declared = self.make(known.n, m).stationary == TARGET
+        return self.made(known.n, m if declared else known.n, self.target(known))
 
     def exact_case(self, known: Known, base: float = 1.0) -> Case:
         """Return the kernel of `exact`, on its target at a lowest temperature."""

@@ -86,9 +86,10 @@ class SGHMC(Dynamics):
     def worth(self, shrink: Tensor) -> Tensor | None:
         """Return that of a second-order autoregression: x (2 - a) / (a (4 - 2 a - x)) with x = e h.
 
-        theta_t+1 = (2 - a - x) theta_t - (1 - a) theta_t-1 + noise. None where momenta are drawn anew.
+        theta_t+1 = (2 - a - x) theta_t - (1 - a) theta_t-1 + noise. None where momenta are drawn anew, and of a
+        subclass that moves otherwise.
         """
-        if self.refresh:
+        if self.refresh or type(self).move is not SGHMC.move:
             return None
         return shrink * (2 - self.friction) / (self.friction * (4 - 2 * self.friction - shrink))
 

@@ -90,7 +90,8 @@ def _fill_signs(y: Any, rows: Any, size: Any, signs: Any) -> None:
 def _terms(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any) -> None:
     x, y, zero, scale = args[0], args[1], args[2], args[3]
     origin_weights, candidate_weights = rounded(origin, scale, zero), rounded(candidate, scale, zero)
-    before, signs = np.empty(_TILE), np.empty(_TILE)
+    tile = min(_TILE, m)
+    before, signs = np.empty(tile), np.empty(tile)
     for start in range(0, m, _TILE):
         size = min(_TILE, m - start)
         part, rows = out[start : start + size], index[start:]

@@ -150,7 +150,7 @@ def native_lower_bound(
 @piece
 def _gathered(known: Any, rows: Any, size: Any) -> Any:
     """Return known[rows[j]] for j < size, column by column: arithmetic on it is in vector lanes."""
-    columns = np.empty((known.shape[1], _TILE))
+    columns = np.empty((known.shape[1], size))
     for k in range(known.shape[1]):
         for j in range(size):
             columns[k, j] = known[rows[j], k]

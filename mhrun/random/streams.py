@@ -28,7 +28,7 @@ _SHUFFLED, _SHUFFLES = (
     1 << 15,
     64,
 )  # data of a permutation, and permutations, that take less than compiling a loop
-_SHUFFLE = 1 << 31  # blocks of a minibatch from here on put the second half of the data in order
+_SECOND_HALF = 1 << 31  # blocks of a minibatch from here on put the second half of the data in order
 
 
 class Purpose(IntEnum):
@@ -185,7 +185,7 @@ class Streams:
         is_left[drawn[0]] = False
         left = is_left.nonzero()[:, 0].tolist()
         count = m - half
-        words = self._pairs(steps, chains, count, use, _SHUFFLE)
+        words = self._pairs(steps, chains, count, use, _SECOND_HALF)
         how_many = torch.arange(len(left), len(left) - 2 * words.shape[1], -1, device=self.device)
         ahead = stream_of(words, how_many.view(-1, 2))[0, :count].tolist()
         for place, distance in enumerate(ahead):  # Fisher & Yates

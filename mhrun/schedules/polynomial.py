@@ -42,6 +42,8 @@ class Polynomial(Stateless):
         hold: int = 0,
         b: float = 0.0,
     ) -> None:
+        if isinstance(end, list):
+            raise Refusal(f"end = {end} must be one number for all chains, or null.")
         self._open = is_auto(start) or is_auto(end)
         if self._open:
             for name, value in (("start", start), ("end", end)):

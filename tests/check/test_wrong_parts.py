@@ -12,14 +12,16 @@ from mhrun.check.targets import correlated, gaussian_mean, mixture, positive
 from mhrun.compiled import register
 from mhrun.compiled.metropolis import metropolis_loop
 from mhrun.errors import UserError
-from mhrun.kernels import MetropolisHastings, PlanarFlow
+from mhrun.kernels import MetropolisHastings, PlanarFlow, ReplicaExchange
 from mhrun.models.gaussian_mean import GaussianMean
+from mhrun.pairing.full import Full
 from mhrun.pairing.growing import Growing
 from mhrun.parts import SUPPLY, Rule
 from mhrun.proposals.langevin import LangevinProposal
 from mhrun.proposals.random_walk import RandomWalk
 from mhrun.random import Purpose
 from mhrun.rules.metropolis import Metropolis
+from mhrun.rules.penalty import Penalty
 from mhrun.target import Target
 from mhrun.types import Verdict
 
@@ -235,6 +237,24 @@ def test_fields_of_a_wrong_shape_are_named_with_their_own_type():
 
     found = judged(of_parts(kernel=Wide), "costs")["what a step reports"]
     assert found.detail == "accepted must be (6,), bool; n_grad must be (6,), int64"
+
+
+def test_a_rule_that_needs_a_larger_minibatch_is_checked_on_all_data():
+    """One in three data may be too few to estimate the noise of a minibatch."""
+    (found,) = judged(of_parts(rule=Penalty), "balance", chains=1000).values()
+    assert found.outcome == "holds"
+
+
+def test_a_ladder_is_no_more_exact_than_its_chains():
+    """Its own rule is that of the exchanges."""
+
+    class Exact(Metropolis):
+        exact = True
+
+    def make(n, m):
+        return ReplicaExchange(of_parts()(n, m), Full(), Exact(), 2)
+
+    assert {one.outcome for one in judged(make, "invariance", chains=1000).values()} == {"holds"}
 
 
 # The quickest; the others take seconds to minutes.

@@ -44,7 +44,7 @@ def test_momenta_have_the_temperature_of_the_noise_and_what_gradient_noise_adds(
 
 
 @pytest.mark.parametrize(
-    ("chains", "dim", "limit"), [(4, 1000, 1.25), (4, 82, 1 + 4 * math.sqrt(2 / 328)), (4, 25, 1.57)]
+    ("chains", "dim", "limit"), [(4, 1000, 1.25), (4, 82, stats.chi2.isf(3e-5, 328) / 328), (4, 25, 1.6707)]
 )
 def test_few_momenta_are_warned_of_beyond_their_error(chains, dim, limit):
     method = SimpleNamespace(

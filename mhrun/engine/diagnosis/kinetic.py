@@ -13,7 +13,7 @@ _MIN_MOMENTA = 100  # momenta without which one look at them says nothing: a sta
 
 
 def kinetic_temperature(method: Method, state: State, controls: Controls) -> float | None:
-    """Return the temperature of the momenta after the last step over that of the noise, the median over the chains.
+    """Return the temperature of the momenta after the last step over that of the noise, the mean over the chains.
 
     It is 1 where momenta have the distribution that they should have, and above 1 where minibatch noise of the
     gradients, or the error of too large steps, adds energy (Wenzel et al. 2020, "How good is the Bayes posterior in
@@ -40,4 +40,4 @@ def kinetic_temperature(method: Method, state: State, controls: Controls) -> flo
     if found is None or len(found) * method.target.dim < _MIN_MOMENTA:
         return None
     ratio = found.double().cpu().numpy() / temperature
-    return float(np.median(ratio)) if np.isfinite(ratio).all() else None
+    return float(np.mean(ratio)) if np.isfinite(ratio).all() else None

@@ -16,7 +16,10 @@ from mhrun.types import Model
 
 _READ = 1 << 16  # rows that are searched for NaN at a time
 _EVALUATED = 1 << 10  # rows whose log-likelihoods are searched at a time: those of a network take memory
-_MOST_SEARCHED = 1 << 28  # numbers of a field that are searched for those that are not finite
+_NUMBERS, _MOST_SEARCHED = (
+    1 << 20,
+    1 << 26,
+)  # numbers of a field that are searched for others than finite ones
 _SHOWN = 4  # parameters in a message
 _LARGE_FEATURE = 1e3  # value from which features are named: exp of a predictor overflows at weights near 1
 _NO_FEATURES = ("y", *SIZES)
@@ -58,10 +61,11 @@ def rows_not_finite(fields: Mapping[str, Tensor], chains: int) -> Tensor:
     """
     found = []
     for field in fields.values():
-        if not field.is_floating_point() or field.numel() > _MOST_SEARCHED:
+        if not field.is_floating_point() or not 0 < field.numel() <= _MOST_SEARCHED:
             continue
-        for start in range(0, len(field), _READ):
-            part = field[start : start + _READ]
+        read = max(1, _NUMBERS // field[0].numel())
+        for start in range(0, len(field), read):
+            part = field[start : start + read]
             bad = ~part.reshape(len(part), -1).isfinite().all(1)
             if bool(bad.any()):
                 most = max(1, _EVALUATED // (chains * len(fields)))

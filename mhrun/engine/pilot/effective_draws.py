@@ -11,6 +11,7 @@ from torch import Tensor
 from mhrun.diagnostics.chains import ESS
 from mhrun.engine.method import Method
 from mhrun.kernels import Unadjusted
+from mhrun.target.function_space import is_network
 
 _COUNTED = 10  # effective draws from which on an expected number is given
 
@@ -42,6 +43,8 @@ def expected_draws(
     sizes = plan.collected_controls.step_size
     least = -math.inf if curvature is None else float(torch.linalg.eigvalsh(curvature.double()).min())
     in_narrowest = not least > 0  # as of a network, some of whose directions are flat
+    if in_narrowest and not is_network(method.target.model):
+        return None
     shrunk = sizes.double() * (largest if in_narrowest else least)
     if not bool(((shrunk > 0) & (shrunk <= 1)).all()):
         return None

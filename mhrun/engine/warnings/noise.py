@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from mhrun.diagnostics.chains import EXCESS, FIRST_ORDER, SHIFT
 from mhrun.engine.diagnosis.batch_sizes import batch_sizes
@@ -31,7 +31,9 @@ _OF_KEPT = 1.0  # noise of a log-ratio of points that keep their minibatches abo
 _DIVERGED = 1000  # times the variance of the posterior, above which a number says nothing
 # The sd of noise on all data above which a run warns, if it is by so many times more than minibatches show.
 _HIDDEN, _TIMES_HIDDEN = 0.5, 1.5
-_CHANCE = 4.0  # standard errors of a kinetic temperature above 1 that are not chance
+_CHANCE = (
+    3e-5  # probability that the kinetic temperature of normal momenta, a chi-squared variable, is that high
+)
 # Errors of the log-ratio on selected minibatches above which a run warns: of moves, and of exchanges, between which the
 # rungs move.
 _SHIFTED, _SHIFTED_EXCHANGES = 0.05, 0.3
@@ -285,7 +287,7 @@ def _is_undeclared(kernel: Unadjusted, target: Target) -> bool:
 def kinetic_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line if the momenta of a network have a higher temperature than the noise gives them."""
     kinetic, momenta = summary.get(KINETIC), method.shape.chains * method.target.dim
-    if kinetic is not None and kinetic > 1 + max(EXCESS, _CHANCE * math.sqrt(2 / momenta)):
+    if kinetic is not None and kinetic > max(1 + EXCESS, special.chdtri(momenta, _CHANCE) / momenta):
         yield (
             f"{method.name}: the kinetic temperature of its momenta is {rounded(kinetic)} times that of the noise it "
             "adds, by minibatch noise of the gradients or by too large a step, and draws are of a higher temperature. "
