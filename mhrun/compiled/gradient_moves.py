@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from mhrun.compiled.comparison import DecisionRecord, PairedBatch, index_filler, noise_of
-from mhrun.compiled.gradients import beginning, contest, gradient_of
+from mhrun.compiled.gradients import beginning, gradient_of, of_posterior, score_of, settle_of
 from mhrun.compiled.loop_inputs import (
     Arguments,
     BlockLoop,
@@ -105,7 +105,9 @@ class GradientLoop(BlockLoop):
             decision.decide,
             model.log_prior,
             beginning(model, self.mode, fill),
-            contest(model, self.mode),
+            score_of(model, self.mode),
+            piece_once(of_posterior, model.prior_gradient),
+            settle_of(model, self.mode),
         )
         work = Workspaces(target.n, self.largest, replacement=target.replacement)
         super().__init__(piece_once(_loop, *pieces), target, key, threads, work=work)
@@ -198,7 +200,9 @@ def _loop(
     decide: Piece,
     log_prior: Piece,
     begin: Piece,
-    contest: Piece,
+    score: Piece,
+    complete: Piece,
+    settle: Piece,
 ) -> Piece:
     def loop(chains: Range, steps: Range, work: Any, arguments: Any) -> None:
         # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
@@ -231,8 +235,10 @@ def _loop(
                     fill(index, m, n, draw, MINIBATCH, 0, work)
                 prior = log_prior(model, candidate)
                 mean_kept, var_kept = kept[c, 1], kept[c, 2]
-                gain, spread, mean, var = contest(
-                    model, index, batch, weight, current, candidate, mean_kept, var_kept, prior_grad, there
+                sums = score(model, index, m, candidate, there)
+                complete(model, m, n, weight, candidate, prior_grad, there)
+                gain, spread, mean, var = settle(
+                    model, batch, index, current, candidate, sums, mean_kept, var_kept
                 )
                 offset = prior_power[k, c] * (prior - kept[c, 0])
                 offset += move_ratio(move, current, candidate, here, there, path, controls)

@@ -24,30 +24,30 @@ def gradient_of(model: NativeModel, mode: int) -> Piece:
     gradient = model.gradient
     if mode == FULL and model.total_and_gradient is not None:
         gradient = piece_once(_without_total, model.total_and_gradient)
-    return piece_once(_gradient, gradient, piece_once(_of_posterior, model.prior_gradient))
+    return piece_once(_gradient, gradient, piece_once(of_posterior, model.prior_gradient))
 
 
-def _gradient(gradient: Piece, of_posterior: Piece) -> Piece:
+def _gradient(gradient: Piece, complete: Piece) -> Piece:
     @piece
     def posterior_gradient(
         args: Any, index: Any, m: Any, n: Any, prior_weight: Any, theta: Any, prior: Any, out: Any
     ) -> None:
         gradient(args, index, m, theta, out)
-        of_posterior(args, m, n, prior_weight, theta, prior, out)
+        complete(args, m, n, prior_weight, theta, prior, out)
 
     return posterior_gradient
 
 
-def _of_posterior(prior_gradient: Piece) -> Piece:
+def of_posterior(prior_gradient: Piece) -> Piece:
     """Return the piece that makes the gradient of the log posterior of all data from a sum over m of them, in place."""
 
     @piece
-    def of_posterior(args: Any, m: Any, n: Any, prior_weight: Any, theta: Any, prior: Any, out: Any) -> None:
+    def complete(args: Any, m: Any, n: Any, prior_weight: Any, theta: Any, prior: Any, out: Any) -> None:
         prior_gradient(args, theta, prior)
         for d in range(len(theta)):
             out[d] = out[d] * (np.float64(n) / m) + prior_weight * prior[d]
 
-    return of_posterior
+    return complete
 
 
 def _without_total(total_and_gradient: Piece) -> Piece:
@@ -110,26 +110,64 @@ def _kept_gradient(prior_gradient: Piece) -> Piece:
     return begin
 
 
-def contest(model: NativeModel, mode: int) -> Piece:
-    """Return the piece that compares two points, and fills `there` with the gradient at the candidate.
+def score_of(model: NativeModel, mode: int) -> Piece:
+    """Return the piece that fills out (D,) with the sum over index[:m] of the gradient of l_i.
 
-    It is ``(args, index, batch: PairedBatch, weight, current, candidate, mean_kept, var_kept, prior, there)`` and
-    returns what that of `comparison` does.
+    It is ``(args, index, m, theta, out)`` and returns the sums of l_i and of l_i^2, which `settle_of` takes: not those
+    of squares of all data, and none where both points are on one minibatch.
     """
     if mode == SHARED:
-        return piece_once(_on_both_points, comparison(model, mode), gradient_of(model, mode))
-    score = model.total_and_gradient if mode == FULL else None
-    if score is not None:
-        score = piece_once(_in_one_pass, score)
-    elif mode == FULL:
-        score = piece_once(_total_and_gradient, model.total, model.gradient)
-    else:
-        score = piece_once(_moments_and_gradient, model.moments, model.gradient)
-    return piece_once(_on_its_own_data, score, piece_once(_of_posterior, model.prior_gradient))
+        return piece_once(_gradient_alone, model.gradient)
+    if mode != FULL:
+        return piece_once(_moments_and_gradient, model.moments, model.gradient)
+    if model.total_and_gradient is not None:
+        return piece_once(_in_one_pass, model.total_and_gradient)
+    return piece_once(_total_and_gradient, model.total, model.gradient)
 
 
-# Each of these makes a piece ``(args, index, m, theta, out)`` that returns the sums of log-likelihoods and of their
-# squares, which are not needed of all data, and fills out (D,) with the gradient.
+def settle_of(model: NativeModel, mode: int) -> Piece:
+    """Return the piece that compares two points from the sums of `score_of` at the candidate.
+
+    It is ``(args, batch: PairedBatch, index, current, candidate, sums, mean_kept, var_kept)`` and returns what that of
+    `comparison` does.
+    """
+    return piece_once(_on_one_minibatch, comparison(model, mode)) if mode == SHARED else _on_other_data
+
+
+@piece
+def _on_other_data(
+    args: Any, batch: Any, index: Any, current: Any, candidate: Any, sums: Any, mean_kept: Any, var_kept: Any
+) -> Any:
+    return apart(batch, sums[0], sums[1], mean_kept, var_kept)
+
+
+def _on_one_minibatch(compare: Piece) -> Piece:
+    @piece
+    def settle(
+        args: Any,
+        batch: Any,
+        index: Any,
+        current: Any,
+        candidate: Any,
+        sums: Any,
+        mean_kept: Any,
+        var_kept: Any,
+    ) -> Any:
+        return compare(args, batch, index, current, candidate, mean_kept, var_kept)
+
+    return settle
+
+
+# Each of these makes a piece of `score_of`.
+
+
+def _gradient_alone(gradient: Piece) -> Piece:
+    @piece
+    def score(args: Any, index: Any, m: Any, theta: Any, out: Any) -> Any:
+        gradient(args, index, m, theta, out)
+        return 0.0, 0.0
+
+    return score
 
 
 def _in_one_pass(total_and_gradient: Piece) -> Piece:
@@ -156,44 +194,3 @@ def _moments_and_gradient(moments: Piece, gradient: Piece) -> Piece:
         return moments(args, index, m, theta)
 
     return score
-
-
-def _on_both_points(compare: Piece, gradient: Piece) -> Piece:
-    @piece
-    def contest(
-        args: Any,
-        index: Any,
-        batch: Any,
-        weight: Any,
-        current: Any,
-        candidate: Any,
-        mean_kept: Any,
-        var_kept: Any,
-        prior: Any,
-        there: Any,
-    ) -> Any:
-        gradient(args, index, batch.m, batch.n, weight, candidate, prior, there)
-        return compare(args, batch, index, current, candidate, mean_kept, var_kept)
-
-    return contest
-
-
-def _on_its_own_data(score: Piece, of_posterior: Piece) -> Piece:
-    @piece
-    def contest(
-        args: Any,
-        index: Any,
-        batch: Any,
-        weight: Any,
-        current: Any,
-        candidate: Any,
-        mean_kept: Any,
-        var_kept: Any,
-        prior: Any,
-        there: Any,
-    ) -> Any:
-        sum_1, sum_2 = score(args, index, batch.m, candidate, there)
-        of_posterior(args, batch.m, batch.n, weight, candidate, prior, there)
-        return apart(batch, sum_1, sum_2, mean_kept, var_kept)
-
-    return contest

@@ -31,9 +31,7 @@ _OF_KEPT = 1.0  # noise of a log-ratio of points that keep their minibatches abo
 _DIVERGED = 1000  # times the variance of the posterior, above which a number says nothing
 # The sd of noise on all data above which a run warns, if it is by so many times more than minibatches show.
 _HIDDEN, _TIMES_HIDDEN = 0.5, 1.5
-_CHANCE = (
-    3e-5  # probability that the kinetic temperature of normal momenta, a chi-squared variable, is that high
-)
+_CHANCE = 3e-5  # probability that normal momenta have that kinetic temperature, a chi-squared variable
 # Errors of the log-ratio on selected minibatches above which a run warns: of moves, and of exchanges, between which the
 # rungs move.
 _SHIFTED, _SHIFTED_EXCHANGES = 0.05, 0.3
