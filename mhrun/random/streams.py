@@ -24,10 +24,8 @@ from mhrun.torch_private import assert_on_device
 
 USES = 16
 _SORTED = 1 << 22  # most indices drawn at once in torch, at about 150 bytes each
-_SHUFFLED, _SHUFFLES = (
-    1 << 15,
-    64,
-)  # data of a permutation, and permutations, that take less than compiling a loop
+_SHUFFLED = 1 << 15  # most data of a permutation that takes less than compiling a loop
+_SHUFFLES = 64  # and most such permutations
 _SECOND_HALF = 1 << 31  # blocks of a minibatch from here on put the second half of the data in order
 
 
