@@ -19,7 +19,11 @@ class Monitor(ABC):
     together: int = 1  # consecutive chains that it observes as one: their number must be a multiple
 
     def bind(
-        self, collected: npt.NDArray[np.int64] | None, warmup: int = 0, total: int | None = None
+        self,
+        collected: npt.NDArray[np.int64] | None,
+        warmup: int = 0,
+        total: int | None = None,
+        rungs: int = 1,
     ) -> Self:
         """Return the monitor for a method.
 
@@ -27,6 +31,7 @@ class Monitor(ABC):
             collected: the steps whose draws the method collects; None: all.
             warmup: its steps of burn-in.
             total: its last step, or None if it is unknown.
+            rungs: of its ladders: chain c is on rung c mod rungs.
         """
         return self
 

@@ -30,7 +30,8 @@ class Calibration(Predictive):
     - ``mutual_information``: entropy of the mean prediction less mean entropy of the predictions of the snapshots, in
       nats (mean over the test data);
     - ``error_of_group``, ``nll_of_group``, ``ece_of_group``: of the ensembles of `group` consecutive chains together,
-      the same value for each of these chains (parallel chains; Zhang et al. 2020, Table 3).
+      the same value for each of these chains (parallel chains; Zhang et al. 2020, Table 3). On ladders, of the chains
+      on the same rung of `group` consecutive ladders.
 
     Args:
         data: the test data, with the fields of the model.
@@ -38,8 +39,8 @@ class Calibration(Predictive):
         average: see `Predictive`.
         collect: see `Predictive`.
         after: see `Predictive`.
-        group: chains that are one ensemble together; None for no such metrics. Where neither `collect` nor a schedule
-            chooses snapshots, they are taken when metrics are.
+        group: chains of one temperature that are one ensemble together; None for no such metrics. Where neither
+            `collect` nor a schedule chooses snapshots, they are taken when metrics are.
 
     Raises:
         Refusal: an invalid setting.
@@ -56,16 +57,21 @@ class Calibration(Predictive):
     ) -> None:
         super().__init__(data, every, average, collect, after)
         self.group = None if group is None else whole_number("group", group, least=1)
-        self.together = self.group or 1
+        self._rungs, self.together = 1, self.group or 1
         self._collects_as_it_emits = False
 
     def bind(
-        self, collected: npt.NDArray[np.int64] | None, warmup: int = 0, total: int | None = None
+        self,
+        collected: npt.NDArray[np.int64] | None,
+        warmup: int = 0,
+        total: int | None = None,
+        rungs: int = 1,
     ) -> Self:
         """Return this monitor with its snapshots, see `Periodic.bind`; groups have some in any case."""
         given = copy.copy(self)
         given.collect = None if self._collects_as_it_emits else self.collect  # of another number of steps
-        bound = super(Calibration, given).bind(collected, warmup, total)
+        bound = super(Calibration, given).bind(collected, warmup, total, rungs)
+        bound._rungs, bound.together = rungs, (self.group or 1) * rungs
         bound._collects_as_it_emits = self.group is not None and given.collect is None and collected is None
         if bound._collects_as_it_emits:
             bound.collect = self.every
@@ -77,9 +83,11 @@ class Calibration(Predictive):
         Raises:
             Refusal: the chains are not a whole number of groups.
         """
-        if self.group and chains % self.group:
+        if self.group and chains % self.together:
+            ladders = f", which are {self.group} ladders of {self._rungs} rungs" if self._rungs > 1 else ""
             raise Refusal(
-                f"{chains} chains are not a whole number of groups of {self.group}; set monitor.group."
+                f"{chains} chains are not a whole number of groups of {self.together}{ladders}; set chains, or "
+                "monitor.group."
             )
         return super().start(target, chains)
 
@@ -129,11 +137,11 @@ class Calibration(Predictive):
         """Return the metrics of the groups' ensembles, each group's value for all of its chains."""
         assert self.group is not None
         counts = self._in_groups(memory["collected"])
-        metrics = self.metrics_of_groups(target, memory, counts)
-        return {
-            f"{name}_of_group": or_nan(value, counts).repeat_interleave(self.group)
-            for name, value in metrics.items()
-        }
+        found = {}
+        for name, value in self.metrics_of_groups(target, memory, counts).items():
+            by_rung = or_nan(value, counts).unflatten(0, (-1, 1, self._rungs))
+            found[f"{name}_of_group"] = by_rung.expand(-1, self.group, -1).flatten()
+        return found
 
     def metrics_of_groups(
         self, target: Target, memory: Mapping[str, Tensor], counts: Tensor
@@ -148,6 +156,6 @@ class Calibration(Predictive):
         return self._in_groups(memory[name]) / counts.clamp_min(1)[:, None, None]
 
     def _in_groups(self, values: Tensor) -> Tensor:
-        """Return sums over the chains of each group: (C, ...) -> (G, ...)."""
+        """Return sums over the chains of each group: (C, ...) -> (G, ...), the rungs of its ladders side by side."""
         assert self.group is not None
-        return values.unflatten(0, (-1, self.group)).sum(1)
+        return values.unflatten(0, (-1, self.group, self._rungs)).sum(1).flatten(0, 1)

@@ -67,7 +67,11 @@ class Periodic(Monitor, Generic[Computed]):
         self._last: int | None = None
 
     def bind(
-        self, collected: npt.NDArray[np.int64] | None, warmup: int = 0, total: int | None = None
+        self,
+        collected: npt.NDArray[np.int64] | None,
+        warmup: int = 0,
+        total: int | None = None,
+        rungs: int = 1,
     ) -> Self:
         """Return this monitor with snapshots at these steps, if a schedule chooses them, or after burn-in.
 

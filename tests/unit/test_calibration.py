@@ -145,8 +145,31 @@ def test_ensembles_of_chains_and_mutual_information(rng):
     scaled = temperature_scaled(mean.log(), y)
     assert torch.allclose(metrics["nll_scaled_of_ensemble"], scaled.nll)
     assert torch.allclose(metrics["ece_scaled_of_ensemble"], scaled.ece)
-    with pytest.raises(Refusal, match="not a whole number of groups of 2"):
+    with pytest.raises(Refusal, match="not a whole number of groups of 2; set chains"):
         monitor.start(target, 3)
+
+
+def test_a_group_of_ladders_has_the_chains_of_one_rung(rng):
+    """Two groups of two ladders of three rungs; rung r of ladder l is chain 3 l + r."""
+    model = Perceptron([5, K])
+    data = Dataset(
+        {"x": torch.from_numpy(rng.normal(size=(N, 5))), "y": torch.from_numpy(rng.integers(0, K, N))}
+    )
+    target = Target(model, data)
+    monitor = Calibration(data, every=1, collect=1, group=2).bind(None, 0, 1, rungs=3)
+    theta = torch.from_numpy(rng.normal(size=(12, model.dim)))
+    _, metrics = monitor.observe(target, monitor.start(target, 12), 1, theta)
+    p = model.predict(theta, data.part(0, N)).exp().numpy()
+    y = data.fields["y"].numpy()
+    for chain in range(12):
+        ladder, rung = divmod(chain, 3)
+        first = ladder // 2 * 2
+        mean = (p[3 * first + rung] + p[3 * (first + 1) + rung]) / 2
+        nll = -np.log(mean[np.arange(N), y]).mean()
+        assert float(metrics["nll_of_group"][chain]) == pytest.approx(nll)
+    assert monitor.together == 6
+    with pytest.raises(Refusal, match=r"9 chains are not .* groups of 6, which are 2 ladders of 3 rungs"):
+        monitor.start(target, 9)
 
 
 def test_uncertainty_has_the_scores_of_calibration_and_separates_outside_data_with_groups_of_chains(rng):

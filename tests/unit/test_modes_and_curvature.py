@@ -278,6 +278,16 @@ def test_a_rare_value_whose_gradient_is_0_at_the_mode_of_a_part_shows_at_other_p
         exact += np.cov(grad[place::2].T) / 2
     # The prior in the function, a share of each datum, is a constant.
     assert (root.T @ root).numpy() == pytest.approx(exact, rel=1e-6, abs=1e-12)
+    before = of.n_grad
+    twice = root_of_covariance(of, torch.cat([points, points.flip(0)]), in_pass=2)  # in two passes
+    assert of.n_grad - before == 2 * n
+    other = np.zeros((2, 2))
+    for place, theta in enumerate(points.flip(0).numpy()):
+        grad = (y - 1 / (1 + np.exp(-theta[0] - theta[1] * dummy)))[:, None] * np.stack(
+            [np.ones(n), dummy], 1
+        )
+        other += np.cov(grad[place::2].T) / 2
+    assert (twice.T @ twice).numpy() == pytest.approx((exact + other) / 2, rel=1e-6, abs=1e-12)
 
 
 @pytest.mark.parametrize("rows", [6, 0])

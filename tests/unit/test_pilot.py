@@ -11,8 +11,9 @@ import torch
 from regressions import DATA, MODELS, D, found, full, logistic, of_logistic, prior, run
 
 import mhrun
+from mhrun.data.dataset import Dataset
 from mhrun.engine.assemble import assembled
-from mhrun.engine.defaults import default_method
+from mhrun.engine.defaults import default_method, default_of
 from mhrun.engine.pilot import pilot, piloted
 from mhrun.engine.pilot.acceptance import search_step_size
 from mhrun.engine.pilot.start import inside
@@ -56,6 +57,7 @@ def test_the_step_size_of_a_random_walk_agrees_with_theory():
     [
         (200_000, 200, 200, True, False, "hmc"),
         (200_001, 200, 200, True, False, "sgld_cv"),
+        (200_001, 49, 49, True, False, "sgld_cv"),  # without bounds
         (200_001, 200, 201, True, False, "sghmc"),
         (5_000, 1_000, 1_000, True, False, "hmc"),
         (5_001, 1_000, 1_000, True, False, "sghmc"),
@@ -75,6 +77,79 @@ def test_the_default_method_follows_from_the_sizes(n, columns, dim, gradients, n
     data = SimpleNamespace(fields={"x": torch.empty(n, columns, device="meta")})
     target = SimpleNamespace(n=n, dim=dim, model=model, data=data)
     assert default_method(target, gradients)[0] == name
+
+
+@pytest.mark.parametrize(
+    ("n", "dim", "name"), [(200_000, 49, "hmc"), (200_001, 49, "smh2"), (200_001, 50, "sgld_cv")]
+)
+def test_the_default_of_many_data_with_bounds_is_exact(n, dim, name):
+    data = SimpleNamespace(fields={"x": torch.empty(n, dim, device="meta")})
+    target = SimpleNamespace(n=n, dim=dim, model=MODELS["logistic"], data=data)
+    assert default_method(target, True, has_bounds=True)[0] == name
+
+
+@pytest.mark.parametrize(
+    ("surrogate", "name"), [(None, "smh2"), ("taylor2", "smh2"), ("taylor1", "sgld_cv"), ("none", "sgld_cv")]
+)
+def test_the_default_takes_the_surrogate_that_is_given(surrogate, name):
+    """Without the right surrogate SMH-2 accepts almost nothing."""
+    x = np.zeros((200_001, 1))
+    target = Target(mhrun.Logistic(1), Dataset.of({"x": x, "y": np.ones(len(x))}))
+    assert default_of(target, surrogate)[0] == name
+
+
+def test_a_prior_beside_that_of_a_regression_has_no_bounds():
+    x = np.zeros((200_001, 1))
+    data = {"x": x, "y": np.ones(len(x))}
+
+    class Own(mhrun.Logistic):
+        def log_prior(self, theta):
+            return -theta.abs().sum(-1)
+
+    assert default_of(Target(Own(1), Dataset.of(data)))[0] == "sgld_cv"
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_the_default_on_many_data_of_a_regression_is_the_posterior(capsys):
+    """Also where few rows decide: 40 with a level have no event. Quadrature; 12 numbers in 4.9 standard errors."""
+    n, rare = 200_500, 40
+    rng = np.random.default_rng(7)
+    x = np.ones((n, 3))
+    x[:, 1], x[:, 2] = rng.random(n) < 0.5, 0.0
+    x[rng.choice(n, rare, replace=False), 2] = 1.0
+    y = rng.random(n) < 1 / (1 + np.exp(2 - 0.5 * x[:, 1]))
+    y &= x[:, 2] == 0
+    trace = mhrun.sample(
+        mhrun.Logistic(3, prior_variance=1.0), {"x": x, "y": 2.0 * y - 1}, steps=40_000, progress=False
+    )
+    assert "SMH-2" in capsys.readouterr().err
+
+    kinds, place = np.unique(x, axis=0, return_inverse=True)
+    counts, events = np.bincount(place.ravel()), np.bincount(place.ravel(), y)
+
+    def log_posterior(theta):
+        eta = theta @ kinds.T
+        return (eta * events - counts * np.logaddexp(0, eta)).sum(-1) - 0.5 * (theta**2).sum(-1)
+
+    mode = np.zeros(3)
+    for _ in range(30):
+        p = 1 / (1 + np.exp(-kinds @ mode))
+        precision = kinds.T @ (kinds * (counts * p * (1 - p))[:, None]) + np.eye(3)
+        mode = mode + np.linalg.solve(precision, kinds.T @ (events - counts * p) - mode)
+    side = np.linspace(-7, 7, 57)
+    grid = np.stack(np.meshgrid(side, side, side), -1).reshape(-1, 3)
+    theta = mode + grid @ np.linalg.cholesky(np.linalg.inv(precision)).T
+    weights = np.exp(log_posterior(theta) - log_posterior(mode))
+    weights /= weights.sum()
+    mean = weights @ theta
+    sd = np.sqrt(weights @ (theta - mean) ** 2)
+    cube = weights @ ((theta - mean) / sd) ** 3
+    z = (trace["posterior"]["theta"].to_numpy() - mean) / sd
+    for power, wanted in ((1, 0.0), (2, 1.0), (3, cube), (4, weights @ ((theta - mean) / sd) ** 4)):
+        means = (z**power).reshape(4, 20, -1, 3).mean(2).reshape(-1, 3)  # of 80 blocks of 2,000 steps
+        error = means.std(0, ddof=1) / np.sqrt(len(means))
+        assert (np.abs(means.mean(0) - wanted) < 4.9 * error).all(), power
 
 
 @pytest.mark.slow

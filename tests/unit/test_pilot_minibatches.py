@@ -34,6 +34,37 @@ def test_the_minibatch_size_follows_from_the_noise():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_few_rows_that_a_control_variate_serves_badly_decide_on_its_minibatch(seed, capsys):
+    """15 of 60,000 rows have a level; m is as large as makes the error by noise that of the steps.
+
+    Each of the rows is evaluated at 8 of 64 points, for a standard error of a quarter.
+    """
+    n, rare = 60_000, 15
+    rng = np.random.default_rng(5)
+    x = np.ones((n, 2))
+    x[:, 1] = 0.0
+    x[rng.choice(n, rare, replace=False), 1] = 1.0
+    y = rng.random(n) < 1 / (1 + np.exp(1 - 1.5 * x[:, 1]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trace = mhrun.sample(
+            mhrun.Logistic(2), {"x": x, "y": 2.0 * y - 1}, "sgld_cv", steps=20, seed=seed, progress=False
+        )
+    theta = np.zeros(2)
+    for _ in range(30):
+        p = 1 / (1 + np.exp(-x @ theta))
+        precision = x.T @ (x * (p * (1 - p))[:, None]) + np.eye(2)
+        theta = theta + np.linalg.solve(precision, x.T @ (y - p) - theta)
+    root = np.linalg.cholesky(np.linalg.inv(precision))
+    near = (theta + rng.normal(size=(100_000, 2)) @ root.T).sum(1)
+    change = 1 / (1 + np.exp(-near)) - 1 / (1 + np.exp(-theta.sum()))
+    row = root.sum(0)
+    noise = rare / n * (change**2).mean() * row @ row
+    assert found(trace)["m"] == pytest.approx(n**2 * noise, rel=0.75)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_minibatch_that_a_pilot_chooses_is_no_cause_of_a_warning(seed):
     """Noise makes the draws wider and the tuned step longer, which makes more noise: the pilot looks again at its m."""

@@ -67,7 +67,7 @@ def choose(kernel: Any, arguments: Arguments, with_surrogate: Callable[..., Targ
     surrogate, name, reason = arguments.surrogate or _NO_SURROGATE, None, ""
     target = with_surrogate(surrogate=surrogate)
     if kernel is None:
-        name, reason = default_of(target)
+        name, reason = default_of(target, arguments.surrogate)
         kernel = default_kernel(name)
         if arguments.surrogate is None and (own := default_surrogate(name)) != surrogate:
             surrogate = own
@@ -75,7 +75,7 @@ def choose(kernel: Any, arguments: Arguments, with_surrogate: Callable[..., Targ
     check_kind("kernel", kernel, Kernel, "sample: kernel")
     _check_surrogate(arguments.surrogate, kernel)
     step_size = step_size_schedule(arguments.step_size, arguments.acceptance, kernel)
-    steps, warmup = _counts(arguments, name, type(step_size))
+    steps, warmup = _counts(arguments, name, target.dim, type(step_size))
     chains = _chains(arguments, kernel)
     temperature = temperature_schedule(_temperature(arguments), kernel.rungs, chains)
     schedules = {"temperature": temperature, STEP_SIZE: step_size}
@@ -87,7 +87,8 @@ def _named(named: NamedMethod, arguments: Arguments, with_surrogate: Callable[..
     surrogate = named.surrogate if arguments.surrogate is None else arguments.surrogate
     target = with_surrogate(surrogate=surrogate)
     given_size = type(arguments.step_size) if isinstance(arguments.step_size, Schedule) else None
-    steps, warmup = _counts(arguments, named.name, given_size or named.schedule_class(STEP_SIZE))
+    step_size = given_size or named.schedule_class(STEP_SIZE)
+    steps, warmup = _counts(arguments, named.name, target.dim, step_size)
     settings: dict[str, Any] = {"steps": steps, "warmup": warmup}
     settings |= {"data": {"n": target.n}, "target": {"temper": arguments.temper}}
     kernel = named.kernel(settings)
@@ -126,9 +127,9 @@ def _check_surrogate(surrogate: str | None, kernel: Kernel) -> None:
         )
 
 
-def _counts(arguments: Arguments, name: str | None, step_size: type) -> tuple[int, int]:
+def _counts(arguments: Arguments, name: str | None, dim: int, step_size: type) -> tuple[int, int]:
     """Return how many steps count, and how many come before them: none where cycles begin with exploration."""
-    steps, warmup = default_counts(name)
+    steps, warmup = default_counts(name, dim)
     warmup = 0 if issubclass(step_size, Cosine) else warmup
     return (
         steps if arguments.steps is None else whole_number("steps", arguments.steps),

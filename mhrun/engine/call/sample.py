@@ -90,7 +90,8 @@ def sample(
             the moves, and the chains begin where the pilot leaves them. What it found is printed in one line and kept
             in the attribute ``pilot`` of the trace. Of a named method "auto" is its own schedule, and a number that of
             a constant one, or at the beginning of its cycles.
-        steps: steps that count; every chain does them. None: 10,000, or 2,000 with HMC as the default or by name.
+        steps: steps that count; every chain does them. None: 10,000, or 2,000 with HMC as the default or by name, or
+            with SMH-2 1,000 for each parameter if those are more.
         ess: go on after `steps`, until R-hat is at most 1.01 and every coordinate has this effective sample size, bulk
             and tail (of a network, its predictions). The draws are those of a call with as many steps.
         max_steps: steps at which a call with `ess` ends in any case. None: 32 times `steps`.
@@ -114,8 +115,7 @@ def sample(
         temper: what T acts on: posterior or likelihood.
         replacement: draw minibatches with replacement.
         surrogate: control variate of log-likelihood differences and gradients: none, taylor1, taylor2, lower_bound or
-            lower_bound_untuned, see `mhrun.target.Target`. None: that of a named method, taylor1 with the default
-            kernel for more than 200,000 data, else none.
+            lower_bound_untuned, see `mhrun.target.Target`. None: that of a named method or of the default, else none.
         seed: of all random numbers.
         thin: keep every thin-th step, or every thin-th draw that a schedule collects; None keeps no draws, for models
             with very many parameters.

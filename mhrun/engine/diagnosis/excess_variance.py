@@ -157,5 +157,4 @@ def _root(method: Method, points: Tensor, scale: Scale | None, temperature: floa
     surface = surface.of_all_data()
     in_pass = max(1, min(-(-len(points) // passes), target.n // _EACH, _HELD // target.dim**2))
     points = points[:: max(1, len(points) // (passes * in_pass))][: passes * in_pass]
-    roots = [root_of_covariance(surface, some, scale) for some in points.split(in_pass)]
-    return torch.cat(roots) / len(roots) ** 0.5
+    return root_of_covariance(surface, points, scale, in_pass)

@@ -15,7 +15,9 @@ _MIN_GRADIENTS, _MAX_GRADIENTS, _MAX_NUMBERS = 512, 20_000, 1 << 22
 POINTS = 8  # where, with a control variate, which has no noise at the mode itself; else at one point
 
 
-def root_of_covariance(surface: Surface, points: Tensor, scale: Scale | None = None) -> Tensor:
+def root_of_covariance(
+    surface: Surface, points: Tensor, scale: Scale | None = None, in_pass: int | None = None
+) -> Tensor:
     """Return R (K, D), with R^T R the covariance of gradients of single data, in the coordinates of a scale if given.
 
     From up to 20,000 of the data, or from all of a surface that is of all data.
@@ -24,9 +26,11 @@ def root_of_covariance(surface: Surface, points: Tensor, scale: Scale | None = N
         surface: gradients that are evaluated are added to its count.
         points: where they are evaluated (P, D); covariances are averaged.
         scale: of the coordinates.
+        in_pass: points among which all data are divided in each pass over them; all points if None.
     """
     if surface.is_whole:
-        return _root_on_all_data(surface, points, scale)
+        roots = [_root_on_all_data(surface, some, scale) for some in points.split(in_pass or len(points))]
+        return torch.cat(roots) / len(roots) ** 0.5
     single = surface.single_gradients(points, max(rows_of(points.shape[1]), 2 * len(points))).cpu()
     single = single if scale is None else scale.pull(single)
     freedom = max(1, single.shape[1] - 1) * len(points)

@@ -34,6 +34,9 @@ _AWAY, _STEEPER, _DIRECTIONS = 2.0, 1.5, 50
 # Of a minibatch of gradients that the pilot chooses: n / 5 between the first two; with a control variate the least, as
 # the noise of its gradients grows with n as the curvature does, or as many as make noise add no more than the steps do.
 _LEAST_M, _MOST_M, _MOST_WITH_SURROGATE = 100, 5_000, 20_000
+# Passes over all data for the noise of a control variate, each with other points, and the numbers of gradients and of
+# products of their covariance, at most: a datum's noise grows with the fourth power of the distance from the mode.
+_PASSES, _NUMBERS, _PRODUCTS = 8, 1 << 25, 1 << 33
 
 
 class ErrorRates(NamedTuple):
@@ -180,10 +183,15 @@ def _root_of_noise(
     target, scale = method.target, start.scale
     if method.kernel.dynamics.known_noise or target.n == 1 or m >= target.n:
         return None
-    points = start.theta[:1] if scale is None else scale.center.to(start.theta)[None]
+    points, passes = start.theta[:1] if scale is None else scale.center.to(start.theta)[None], 1
+    is_whole = start.whole
     if target.surrogate is not None:
-        points = _around(start.theta, scale, temperature, method.seed)
-    return root_of_covariance(surface.of_all_data() if start.whole else surface, points, scale)
+        # Its noise is that of the data for which it is worst: the few with a rare value of a category, for example.
+        affordable = min(_NUMBERS // (target.n * target.dim), _PRODUCTS // (target.n * target.dim**2))
+        is_whole = is_whole or affordable > 0
+        passes = max(1, min(_PASSES, affordable))
+        points = _around(start.theta, scale, temperature, method.seed, POINTS * passes)
+    return root_of_covariance(surface.of_all_data() if is_whole else surface, points, scale, POINTS)
 
 
 def _error_rates(
@@ -251,11 +259,10 @@ def _balanced(m: int, rates: ErrorRates, n: int) -> int:
     return min(n, _MOST_WITH_SURROGATE, math.ceil(wanted)) if math.isfinite(wanted) else m
 
 
-def _around(theta: Tensor, scale: Scale | None, temperature: float, seed: int) -> Tensor:
+def _around(theta: Tensor, scale: Scale | None, temperature: float, seed: int, count: int) -> Tensor:
     """Return points (P, D) one standard deviation about the mode: a control variate has no noise at the mode itself."""
     if scale is None:
         return theta[:POINTS]
-    z = Draws(Streams(derive_key(seed, "noise"), POINTS, theta.device), 0).normal(
-        Purpose.INIT, theta.shape[1]
-    )
+    streams = Streams(derive_key(seed, "noise"), count, theta.device)
+    z = Draws(streams, 0).normal(Purpose.INIT, theta.shape[1])
     return scale.to_theta(temperature**0.5 * z).to(theta)

@@ -42,7 +42,9 @@ _SHARE_ON_ALL_DATA = 0.1  # share of decisions on all data above which a run war
 _SETTLED = 1.0
 _CHANCE = 4.0  # standard errors of an acceptance rate, in the same unit, that are no sign of it
 _GROUPS = 3  # in the smallest model of groups: a parameter for each
-_RARE, _JUDGED = 0.01, 100  # share of exchanges below which a run warns, and the fewest proposed that show it
+# Share of exchanges below which a run warns, the fewest proposed that show it, and the fewest of which none was made:
+# one in ten would make none of 30 with probability 4 %.
+_RARE, _JUDGED, _NONE_OF = 0.01, 100, 30
 
 
 def warnings_of(method: Method, summary: Mapping[str, Any]) -> list[str]:
@@ -223,10 +225,11 @@ def _exchange_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[s
         )
     yield from exchange_noise_warnings(method, summary)
     found = exchange_rates(summary["totals"], method.kernel.rungs)
-    if (
-        found is None
-        or not (rare := (found.proposed >= _JUDGED) & (found.made < _RARE * found.proposed)).any()
-    ):
+    if found is None:
+        return
+    fewest = np.where(found.made == 0, _NONE_OF, _JUDGED)
+    rare = (found.proposed >= fewest) & (found.made < _RARE * found.proposed)
+    if not rare.any():
         return
     j = int(np.where(rare, found.rates, np.inf).argmin())
     low, high = (rounded(summary["temperature"][rung]) for rung in (j, j + 1))
