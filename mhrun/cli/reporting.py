@@ -115,6 +115,8 @@ def _of_run(folder: RunFolder, warn: Callable[[str], None]) -> bool:
     print(f"report  {built.page}", flush=True)
     for line in built.failures:
         warn(line)
+    for line in built.lines:
+        say(line)
     return True
 
 

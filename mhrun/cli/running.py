@@ -123,3 +123,5 @@ def _report(folder: RunFolder) -> None:
     built = build_report(folder, lambda message: print(message, file=sys.stderr, flush=True), again=False)
     for line in built.failures:
         say(line)
+    for line in built.lines:
+        say(line)

@@ -13,13 +13,14 @@ from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.native import available, native_form
 from mhrun.pairing.full import Full
 from mhrun.pairing.thinned import Thinned
-from mhrun.parts import AUTO, Kernel
+from mhrun.parts import AUTO, Kernel, Proposal
 from mhrun.proposals.hamiltonian import HamiltonianProposal
 from mhrun.proposals.random_walk import RandomWalk
 from mhrun.rules.metropolis import Metropolis
 from mhrun.rules.smh import SMH
 from mhrun.target import Target
 from mhrun.target.first_point import first_point
+from mhrun.target.function_space import is_network
 from mhrun.types import BOUND_KINDS
 from mhrun.types.capabilities import bound_kinds_of
 
@@ -31,6 +32,9 @@ _DATA = 200_000  # up to which a method on all data is the default
 # Above so many parameters, what it is up to: numbers in all data, which a gradient reads, and data times parameters,
 # which it computes of them if each datum has a feature for each parameter.
 _PARAMETERS, _NUMBERS, _FEATURES = 200, 5_000_000, 20_000_000
+# Parameters up to which HMC is taken without a scale, and the leapfrog steps that it then has: effects of 1,100 groups
+# are sampled, with which SGHMC did not move.
+_UNSCALED, LEAPFROG_STEPS = 5_000, 20
 _WALKED = 20  # parameters up to which a random walk is taken where gradients do not see one of them
 BOUNDED_BELOW = 50
 """Parameters from which on the bounds of SMH-2 are too wide to save data: their sum grows as D^3 / sqrt(n)."""
@@ -47,8 +51,8 @@ def default_method(
     """Return the name of the default method for a target, and why it is that, as one line.
 
     - Up to 200,000 data and 200 parameters: Hamiltonian Monte Carlo with an acceptance test on all data. Exact. Also up
-      to 1,000 parameters, if the data are at most 5,000,000 numbers, data times parameters at most 20,000,000, and the
-      model is no network.
+      to 5,000 parameters, if the data are at most 5,000,000 numbers, data times parameters at most 20,000,000, and the
+      model is no network; above 1,000 without a scale.
     - More data and fewer than 50 parameters, of a model with compiled bounds on its third derivatives, such as the
       regressions of this package: SMH-2. Exact, and reads a few data a step, whatever n is.
     - More data: SGLD on minibatches with control variates about the mode (SGLD-CV), without an acceptance test. On a
@@ -74,6 +78,12 @@ def default_method(
     wide = target.dim > _PARAMETERS and (
         numbers > _NUMBERS or target.n > _DATA or target.n * target.dim > _FEATURES
     )
+    if not wide and is_unscaled(target):
+        how = f"{LEAPFROG_STEPS} leapfrog steps a trajectory and no scale"
+        return (
+            HMC,
+            f"Hamiltonian Monte Carlo with an acceptance test on all data (HMC), {how}: exact, for {size}",
+        )
     if wide or target.dim > most_scaled(target.model):
         return STOCHASTIC_GRADIENT, f"SGHMC on minibatches: no acceptance test and a small bias, for {size}"
     if target.n > _DATA and target.dim < BOUNDED_BELOW and has_bounds:
@@ -82,6 +92,11 @@ def default_method(
         why = "SGLD on minibatches with control variates about the mode (SGLD-CV): no acceptance test and a small bias"
         return CONTROL_VARIATE, f"{why}, for {size}"
     return HMC, f"Hamiltonian Monte Carlo with an acceptance test on all data (HMC): exact, for {size}"
+
+
+def is_unscaled(target: Target) -> bool:
+    """Return whether a model has so many parameters that HMC, the default, gets no scale, nor its length by a pilot."""
+    return most_scaled(target.model) < target.dim <= _UNSCALED and not is_network(target.model)
 
 
 def _has_compiled_bounds(target: Target) -> bool:
@@ -113,13 +128,15 @@ def default_surrogate(name: str) -> str:
     return {CONTROL_VARIATE: _FIRST_ORDER, BOUNDED: _SECOND_ORDER}.get(name, "none")
 
 
-def default_kernel(name: str) -> Kernel:
-    """Return the kernel of a default method."""
+def default_kernel(name: str, target: Target) -> Kernel:
+    """Return the kernel of a default method for a target."""
     if name in (STOCHASTIC_GRADIENT, CONTROL_VARIATE):
         return Unadjusted(SGHMC() if name == STOCHASTIC_GRADIENT else SGLD(), m=AUTO)
     if name == BOUNDED:
         return MetropolisHastings(RandomWalk(), Thinned(), SMH())
-    proposal = HamiltonianProposal() if name == HMC else RandomWalk()
+    proposal: Proposal = RandomWalk()
+    if name == HMC:
+        proposal = HamiltonianProposal(leapfrog_steps=LEAPFROG_STEPS if is_unscaled(target) else AUTO)
     return MetropolisHastings(proposal, Full(), Metropolis())
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mhrun.build import TRUST
 from mhrun.data import Dataset
+from mhrun.data.arrays import Memmap, Npz
 from mhrun.data.table import Table
 from mhrun.engine.predictive.log_score import log_score
 from mhrun.engine.predictive.predict import predict
@@ -101,7 +102,8 @@ class LoadedRun:
 
         Args:
             new: for data of a table: a DataFrame, a mapping from the table's columns to values, or a file; other
-                columns are ignored. For other data: what `Dataset.of` takes, as the model reads it.
+                columns are ignored. For other data: what `Dataset.of` takes, as the model reads it, or an .npz file;
+                bytes are pixels if those of the run are.
             method: whose data; None: the experiment's.
             outcome: of a table, whether the outcome is read too, as the field ``y`` in the model's units.
 
@@ -110,7 +112,12 @@ class LoadedRun:
         """
         with self._trusted():
             source = self.target(method).source
-            return source.prepared(new, outcome=outcome) if isinstance(source, Table) else Dataset.of(new)
+            if isinstance(source, Table):
+                return source.prepared(new, outcome=outcome)
+            pixels = isinstance(source, Npz | Memmap) and source.pixels
+            if isinstance(new, str | os.PathLike):
+                return Npz(os.fspath(new), source.fields if isinstance(source, Npz) else None, pixels).load()
+            return Dataset.of(new, pixels=pixels)
 
     def predict(
         self,

@@ -69,6 +69,14 @@ def describe_constraint(constraint: Constraint) -> str:
     }.get(type(constraint).__name__.strip("_"), f"in {constraint}")
 
 
+def is_bounded(constraint: Constraint) -> bool:
+    """Return whether a number with this constraint has bounds on both sides, and so all moments."""
+    if isinstance(constraint, constraints.independent):
+        return is_bounded(constraint.base_constraint)
+    kinds = (type(constraints.simplex), type(constraints.corr_cholesky))
+    return isinstance(constraint, (constraints.interval, constraints.half_open_interval, *kinds))
+
+
 def parameter_of(name: Any, setting: Any) -> Parameter:
     """Return one parameter from its setting.
 

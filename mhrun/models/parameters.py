@@ -21,6 +21,7 @@ from mhrun.models.parameter import (
     changed,
     describe_constraint,
     draw_inside,
+    is_bounded,
     log_jacobian_of,
     parameter_of,
     unconstrained,
@@ -225,6 +226,13 @@ def constant_coordinates(model: object) -> tuple[int, ...]:
     """Return the places of the draws' coordinates that never change, see `Parameters.constant`."""
     parameters = parameters_of(model)
     return () if parameters is None else parameters.constant
+
+
+def bounded_names(model: Model) -> set[str]:
+    """Return the names of the draws' numbers that have bounds on both sides, such as probabilities."""
+    parameters = parameters_of(model)
+    bounded = [] if parameters is None else [p for p in parameters.all if is_bounded(p.constraint)]
+    return {name for p in bounded for name in flat_names(p.name, p.shape, p.axes)}
 
 
 def flat_names(key: str, shape: tuple[int, ...], axes: tuple[Axis, ...]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from mhrun.report.declared import experiment_function, finding_of
 from mhrun.report.fresh import page_digest
 from mhrun.report.guard import Guard
 from mhrun.report.metrics import MetricTable, long_table, to_json
-from mhrun.report.monitored import has_monitor, with_monitored
+from mhrun.report.monitored import has_monitor, unknown_in_run, with_monitored
 from mhrun.report.on_page import figure_on_page, notes_or_line, table_on_page
 from mhrun.report.page import RESULTS, FigureOnPage, Sections, TableOnPage, write_page
 from mhrun.report.run import Run
@@ -39,6 +39,7 @@ class Built(NamedTuple):
 
     page: Path
     failures: list[str]  # one line per failed part
+    lines: Sequence[str] = ()  # on settings of the report that have no effect
 
 
 class Parts(NamedTuple):
@@ -99,9 +100,9 @@ def _build(folder: RunFolder) -> Built:
     metrics, metrics_lines = guard.value(
         "metrics", "The metrics could not be computed", lambda: _metrics(parts.metrics, run), MetricTable()
     )
-    unknown: dict[str, dict[str, Any]] = {}
+    undiagnosed: dict[str, dict[str, Any]] = {}
     diagnoses, _ = guard.value(
-        "diagnostics", "ESS and R-hat could not be computed", lambda: known_diagnostics(run), unknown
+        "diagnostics", "ESS and R-hat could not be computed", lambda: known_diagnostics(run), undiagnosed
     )
     none: tuple[dict[str, Any] | None, list[Judged]] = (None, [])
     (paper, judged), claims_lines = guard.value(
@@ -126,7 +127,8 @@ def _build(folder: RunFolder) -> Built:
         ]
         general = _general(run, parts, guard, place)
     notes = notes_or_line(parts.notes, run, guard)
-    sections = Sections(shown, figures, *general, notes=notes, lines=metrics_lines + claims_lines)
+    unknown = [] if parts.metrics is not None else unknown_in_run(run, metrics, diagnoses)
+    sections = Sections(shown, figures, *general, notes=notes, lines=metrics_lines + claims_lines + unknown)
     write_page(place / PAGE, run, overview, paper, judged, sections)
     found = {
         "diagnostics": {"finished": run.summary.get("finished"), "methods": diagnoses, "finding": finding},
@@ -134,7 +136,7 @@ def _build(folder: RunFolder) -> Built:
         "claims": [claim._asdict() for claim in judged],
     }
     _replace(folder, place, run.summary, found if guard.failures else found | {"report": mark})
-    return Built(folder.report / PAGE, guard.failures)
+    return Built(folder.report / PAGE, guard.failures, unknown)
 
 
 def _replace(folder: RunFolder, place: Path, summary: Mapping[str, Any], found: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ The group ``metrics`` explains metrics, for the columns of sweeps.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -30,6 +30,16 @@ from mhrun.report.notes import Notes
 _GROUPS = {"calls", "captions", "measure", "metrics", "printed", "tables"}
 _CALL = {"caption", "function", "with"}
 _MEASURE = {"metric", "floor", "heading", "caption"}
+
+
+def unknown_metrics(config: Mapping[str, Any], known: Collection[str], of: str) -> list[str]:
+    """Return a line for each metric that ``report.sweep`` names and that is not known; `of` is what has none."""
+    named = dict.fromkeys(map(str, (config.get("report") or {}).get("sweep") or []))
+    return [
+        f"report.sweep names {name}, a metric that {of} has.{nearest(name, known)}"
+        for name in named
+        if name not in known
+    ]
 
 
 class Measure(NamedTuple):

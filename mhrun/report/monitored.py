@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from mhrun.diagnostics.grid import Estimate
+from mhrun.report.declared import unknown_metrics
 from mhrun.report.metrics import MetricTable
 from mhrun.report.run import Run
 
@@ -77,6 +78,14 @@ def with_monitored(run: Run, metrics: MetricTable) -> MetricTable:
         found = last_metrics(run, method) if wanted else {}
         table.add(method, {name: found[name] for name in wanted if name in found})
     return table
+
+
+def unknown_in_run(run: Run, metrics: MetricTable, diagnoses: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return a line for each number that ``report.sweep`` names and that no method of a run has."""
+    known = {name.partition(".")[2] for name in metrics}
+    for method in run.methods:
+        known |= {*last_metrics(run, method), *run.summary["methods"][method], *diagnoses.get(method, {})}
+    return unknown_metrics(run.config, known, "no method of this run")
 
 
 def _settings(run: Run, method: str) -> Mapping[str, Any]:

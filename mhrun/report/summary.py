@@ -62,7 +62,7 @@ COLUMNS = {
     ),
 }
 _LISTED = 4  # approximate methods that a line names
-NAMED = 3
+NAMED = 5
 """Numbers that a table of methods shows of those that an experiment names for sweeps."""
 OF_MONITOR = "What the monitor found at the end of the run, mean over chains"
 FLOOR = (

@@ -148,6 +148,22 @@ def test_classes_of_a_table_have_its_values(clean):
         found.predict(method, new, outcomes=True)
 
 
+def test_new_rows_of_a_run_on_arrays_are_a_file_or_bytes_that_are_pixels(clean):
+    rng = np.random.default_rng(2)
+    images, y = rng.integers(0, 256, (60, 3), dtype=np.uint8), rng.choice([-1.0, 1.0], 60)
+    np.savez("old.npz", x=images, y=y)
+    np.savez("new.npz", x=images[:4], y=y[:4])
+    settings = ["data=npz", "data.file=old.npz", "data.pixels=true", "model=logistic", "model.dim=3"]
+    assert run([*settings, "+method@methods.mcmc=mcmc", "steps=30", "warmup=60", "runtime.report=false"]) == 0
+    found = mhrun.load("outputs/own/latest")
+    chances = found.predict("mcmc", "new.npz")
+    assert (chances == found.predict("mcmc", {"x": images[:4]})).all()
+    theta = found.trace("mcmc")["posterior"]["theta"].to_numpy().reshape(-1, 3)
+    exact = 1 / (1 + np.exp(-(images[:4] / 255) @ theta.T))
+    assert chances.to_numpy() == pytest.approx(exact.mean(1), rel=1e-5)
+    assert found.log_score("mcmc", "new.npz").sizes == {"datum": 4}
+
+
 def test_the_tables_own_rows_are_prepared_as_they_were(tmp_path):
     frame = table(tmp_path / "t.csv", lambda rng, f: rng.normal(size=80))
     for settings in ({"intercept": True, "test_share": 0.25}, {"standardise": False}):

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import yaml
 from kit import FEW, compute
@@ -582,3 +583,24 @@ def test_costs_do_not_depend_on_which_statistics_are_kept(tmp_path):
     assert found[0]["evaluations"] > 0
     assert found[0]["setup"] > 0
     assert found[1] == found[2] == found[0]
+
+
+def test_a_metric_that_no_method_of_a_run_has_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    np.savez("d.npz", x=rng.normal(size=(60, 2)), y=rng.choice([0, 1], 60))
+    model = ["model=softmax_regression", "model.features=2", "model.classes=2", "+method@methods.mcmc=mcmc"]
+    monitor = [
+        "+monitor=calibration",
+        "monitor.every=30",
+        "+data@monitor.data=npz",
+        "monitor.data.file=d.npz",
+    ]
+    settings = ["data=npz", "data.file=d.npz", *model, *monitor, "steps=60", "warmup=60"]
+    assert main([*settings, "+report.sweep=[errr,brier,ess]"]) == 0
+    captured = capsys.readouterr()
+    line = "report.sweep names errr, a metric that no method of this run has. Did you mean 'error'?"
+    assert line in captured.err
+    assert "brier" in captured.out
+    (page,) = {path.resolve() for path in tmp_path.glob("outputs/own/*/report/index.html")}
+    assert line.replace("'", "&#39;") in page.read_text()

@@ -17,7 +17,7 @@ import mhrun
 from mhrun.errors import Refusal, UserError
 from mhrun.models.function import FunctionModel
 from mhrun.models.logistic import Logistic
-from mhrun.models.parameters import Parameters
+from mhrun.models.parameters import Parameters, bounded_names
 from mhrun.models.poisson_regression import PoissonRegression
 from mhrun.models.prior_text import PRIORS, prior_of
 from mhrun.models.robust_regression import RobustRegression
@@ -590,3 +590,15 @@ def test_coordinates_that_nothing_changes_are_not_judged():
             progress=False,
         )
     assert not [one for one in found if "never moves" in str(one.message)]
+
+
+def test_bounded_numbers_have_bounds_on_both_sides():
+    parameters = {
+        "p": "Beta(1, 1)",
+        "u": {"shape": 2, "prior": "Uniform(-1, 2)"},
+        "w": "Dirichlet([1.0, 1.0])",
+        "scale": "HalfNormal(1)",
+        "slope": "Normal(0, 1)",
+    }
+    model = FunctionModel(lambda theta, rows: rows["x"] * 0.0, parameters=parameters)
+    assert bounded_names(model) == {"p", "u[0]", "u[1]", "w[0]", "w[1]"}

@@ -69,7 +69,10 @@ def test_both_sides_of_a_line_are_searched_though_the_density_is_not_defined_far
     ("log_density", "starts"),
     [
         (mixture(0.5, 8.0), [[3.0, 3.0], [-3.0, -3.0]]),  # chains begin at both
-        (mixture(0.001, 8.0), [[3.0, 3.0]]),  # with hardly a share
+        (
+            mixture(0.0005, 8.0),
+            [[3.0, 3.0]],
+        ),  # with hardly a share: 6 % of a variance, at 11 standard deviations
         (mixture(0.5, 2.5), [[1.0, 1.0]]),  # chains cross
         (lambda theta: -0.5 * theta.square().sum(), [[1.0, 0.5]]),
         (lambda theta: -2 * (1 + theta.square().sum()).log(), [[1.0, 0.5]]),
@@ -77,6 +80,80 @@ def test_both_sides_of_a_line_are_searched_though_the_density_is_not_defined_far
 )
 def test_nothing_else_is(log_density, starts):
     assert found(log_density, starts) is None
+
+
+def test_a_small_mode_far_away_adds_to_a_variance():
+    """A thousandth at 11.3 standard deviations adds 0.128 to a variance of 1."""
+    other = found(mixture(0.001, 8.0), [[3.0, 3.0]])
+    assert other.share == pytest.approx(0.001, rel=0.01)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_mode_with_other_signs_is_found_at_any_distance(seed):
+    """Draws of theta[1] and -theta[1] have the same density: 400 standard deviations apart."""
+
+    def log_density(theta):
+        return -0.5 * (theta[0] - 3) ** 2 - 0.5 * ((theta[1].abs() - 2) / 0.01) ** 2
+
+    other = found(log_density, [[3.0, 2.0]] * 2, key=seed)
+    assert other.theta == pytest.approx((3.0, -2.0), abs=1e-3)
+    assert other.share == pytest.approx(0.5, abs=0.01)
+
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=300)
+SQUARES = {"x": X, "y": X**2 + RNG.normal(size=300)}
+
+
+def sample_squares(method, seed, start=None, steps=500):
+    """A regression on (b x)^2: of the posterior 4.9 % has b < 0, and no chain crosses."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trace = mhrun.sample(
+            lambda theta, row: -0.5 * (row.y - (theta.b * row.x) ** 2) ** 2,
+            SQUARES, *([method] if method else []), parameters={"b": "Normal(1.5, 1)"}, seed=seed, start=start,
+            steps=steps, warmup=200, progress=False,
+        )  # fmt: skip
+    return trace, [str(one.message) for one in caught]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["parallel_tempering", None])
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_chains_that_miss_a_mode_warn(method, seed):
+    """Where the first points of all ladders, or of all chains, are on one side, and where they are not."""
+    trace, lines = sample_squares(method, seed)
+    share = float((trace["posterior"]["b"] < 0).mean())
+    named = any("another mode, at b = -0.99" in line and "about 5% of the mass" in line for line in lines)
+    assert named == (share == 0)
+    assert named or any("R-hat is 1.5" in line for line in lines)
+
+
+def test_the_rungs_of_a_ladder_begin_at_one_mode():
+    """As many chains of each ladder at each mode would agree with one another without crossing."""
+    trace, _ = sample_squares(
+        "parallel_tempering", 1, start={"b": np.repeat([1.0, -1.0, 1.0, -1.0], 4)}, steps=100
+    )
+    b = trace["posterior"]["b"].to_numpy().reshape(4, 4, -1)  # ladders, rungs, draws
+    assert ((b > 0).all((1, 2)) == [True, False, True, False]).all()
+
+
+@pytest.mark.slow
+def test_ladders_that_hardly_cross_warn():
+    """Two modes of different width have half of the posterior each, and the coldest rungs 4 % at the wide one."""
+
+    def log_density(theta):
+        narrow = -0.5 * ((theta - 4) ** 2).sum() / 0.09 - 3 * math.log(0.3)
+        return torch.logaddexp(-0.5 * ((theta + 4) ** 2).sum(), narrow)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trace = mhrun.sample(log_density, None, "parallel_tempering", start=[4.0] * 3, seed=1, progress=False)
+    cold = mhrun.rung(trace, 0)["posterior"]["theta"][..., 0]
+    assert float((cold < 0).mean()) < 0.15
+    (line,) = [str(one.message) for one in caught if "another mode" in str(one.message)]
+    assert "with about 50% of the mass of both; no ladder begins there, and" in line
+    assert "of the draws of the coldest rungs are there, as ladders hardly cross" in line
 
 
 def test_a_model_that_fails_far_out_is_sampled_as_before():

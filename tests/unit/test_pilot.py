@@ -64,7 +64,10 @@ def test_the_step_size_of_a_random_walk_agrees_with_theory():
         (20_000, 2, 1_000, True, False, "hmc"),  # effects of groups
         (20_001, 2, 1_000, True, False, "sghmc"),
         (200_001, 2, 1_000, True, False, "sghmc"),
-        (5, 1, 1_001, True, False, "sghmc"),
+        (5, 1, 1_001, True, False, "hmc"),
+        (4_000, 1, 5_000, True, False, "hmc"),
+        (4_001, 1, 5_000, True, False, "sghmc"),
+        (5, 1, 5_001, True, False, "sghmc"),
         (100, 2, 200, True, True, "hmc"),
         (100, 2, 201, True, True, "sghmc"),
         (100, 1, 2, False, False, "mcmc"),

@@ -617,6 +617,10 @@ def test_the_tails_of_predicted_probabilities_are_not_judged():
     draws = np.minimum(1.0, 1e-5 * stats.halfcauchy.rvs(size=(4, 2_000, 1), random_state=1))
     assert any("heavy" in line for line in precision_warnings("m", draws, ["p"]))
     assert not any("heavy" in line for line in precision_warnings("m", draws, ["p"], judges_tails=False))
+    assert not any("heavy" in line for line in precision_warnings("m", draws, ["p"], bounded={"p"}))
+    both = np.concatenate([np.random.default_rng(1).normal(size=draws.shape), draws], 2)
+    (line,) = [line for line in precision_warnings("m", both, ["p", "q"], bounded={"p"}) if "heavy" in line]
+    assert "the tail of q is heavy" in line
 
 
 @pytest.mark.slow

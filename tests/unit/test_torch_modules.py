@@ -180,6 +180,17 @@ class Swapped(nn.Module):
         return self.out(torch.relu(self.inner(x)))
 
 
+def test_new_data_with_nan_have_no_prediction():
+    model = mhrun.ModuleModel(nn.Sequential(nn.Linear(2, 3)), prior_variance=1.0)
+    data = {"x": torch.randn(6, 2, generator=torch.Generator().manual_seed(0)), "y": torch.arange(6) % 3}
+    trace = mhrun.sample(
+        model, data, mhrun.Unadjusted(mhrun.SGLD(), 3), step_size=1e-3, steps=5, warmup=0, progress=False
+    )
+    new = torch.tensor([[0.0, 1.0], [math.nan, 1.0]])
+    with pytest.raises(UserError, match=r"row 1 of the new data \(counted from 0\) has NaN or an infinity"):
+        mhrun.predict(trace, model, {"x": new})
+
+
 def test_predictions_of_another_module_with_as_many_weights_are_refused():
     x = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
     data = {"x": x, "y": (x[:, 0] > 0).long()}

@@ -64,10 +64,13 @@ def _found(settings: str, has_methods: bool) -> tuple[tuple[str, ...], tuple[str
     lines = _intercept(target)
     if has_methods:
         return (), tuple(lines)
-    from mhrun.engine.defaults import default_of
+    from mhrun.engine.defaults import HMC, LEAPFROG_STEPS, default_of, is_unscaled
 
     name, reason = default_of(target)
-    return (f"+method@methods.{name}={name}",), (*lines, f"no method was named: {reason}.")
+    method = [f"+method@methods.{name}={name}"]
+    if name == HMC and is_unscaled(target):
+        method.append(f"methods.{HMC}.kernel.proposal.leapfrog_steps={LEAPFROG_STEPS}")
+    return tuple(method), (*lines, f"no method was named: {reason}.")
 
 
 def _intercept(target: Target) -> list[str]:

@@ -68,7 +68,7 @@ def choose(kernel: Any, arguments: Arguments, with_surrogate: Callable[..., Targ
     target = with_surrogate(surrogate=surrogate)
     if kernel is None:
         name, reason = default_of(target, arguments.surrogate)
-        kernel = default_kernel(name)
+        kernel = default_kernel(name, target)
         if arguments.surrogate is None and (own := default_surrogate(name)) != surrogate:
             surrogate = own
             target = with_surrogate(surrogate=surrogate)

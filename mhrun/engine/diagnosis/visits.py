@@ -18,7 +18,7 @@ _MAX_DRAWS, _MIN_DRAWS = 4_000, 100  # draws that are looked at
 
 
 def visits(method: Method, trace: xr.DataTree) -> float | None:
-    """Return the share of draws at the other mode that the pilot of a method found.
+    """Return the share of draws at the other mode that the pilot of a method found; on ladders, of the coldest rungs.
 
     A draw is at the mode whose normal density is the highest there, of those at which the chains began and the other
     one: with the mode as its mean, and the inverse of the curvature at it as its covariance.
@@ -28,15 +28,16 @@ def visits(method: Method, trace: xr.DataTree) -> float | None:
         trace: with its draws.
 
     Returns:
-        None without another mode, on a ladder, and if few draws were kept.
+        None without another mode, and if few draws were kept.
     """
     mode = None if method.pilot is None else method.pilot.get("other_mode")
-    if mode is None or method.kernel.rungs > 1 or method.shape.thin is None:
-        return None
-    draws = some_draws(method, trace, np.arange(method.shape.chains), _MAX_DRAWS, fewest=_MIN_DRAWS)
-    if draws is None:
+    if mode is None or method.shape.thin is None:
         return None
     temperatures = method.plan.collected_controls.noise_temperature
+    cold = np.flatnonzero(temperatures == temperatures.min())
+    draws = some_draws(method, trace, cold, _MAX_DRAWS, fewest=_MIN_DRAWS)
+    if draws is None:
+        return None
     surface = Surface(method.target, float(temperatures.min()), method.seed)
     points = draws.reshape(-1, draws.shape[-1])
     heights = []

@@ -18,7 +18,7 @@ from torch import Tensor
 from mhrun.engine.curvature import below_mode, hessian, is_degenerate, standardised, units_of
 from mhrun.engine.surface import Surface
 
-_MODES = 4  # chains that an ascent begins from
+_MODES = 8  # chains that an ascent begins from
 _ITERATIONS = 200
 # L-BFGS is restarted, without its memory of earlier gradients, where the gradient times 1 + |theta| is above this share
 # of the height: below a steep wall, as exp makes, it takes a small relative change for convergence.

@@ -45,7 +45,8 @@ def refusal(method: Method) -> Refusal | None:
             )
         if leapfrog_is_open(method.kernel.of_a_chain):
             return TooManyParameters(
-                f"a pilot finds leapfrog_steps from the curvature, {of_size}; give a number, not auto."
+                f"a pilot finds leapfrog_steps from the curvature, {of_size}; give a number, such as "
+                "mhrun.HamiltonianProposal(leapfrog_steps=20), or kernel.proposal.leapfrog_steps of the method."
             )
     reason = _reason(method)
     return None if reason is None else Refusal(reason)

@@ -22,7 +22,9 @@ _PARAMETERS_A_TURN = 5  # for each of which ascents begin at all distances, on b
 _GRADIENTS = 2_000_000  # of the log-likelihoods of data, after which no others begin
 _APART = 4.0  # standard deviations of either mode between two that are different
 _NATS = 0.05  # below its mode as a quadratic, that an end is at most
-_SHARE = 0.01  # of the posterior, that a mode worth a line has at least
+# A mode is worth a line if it has this share of the posterior, or adds this share to a variance: a hundredth of the
+# draws at thirty standard deviations doubles one.
+_SHARE, _VARIANCE = 0.01, 0.1
 
 
 class OtherMode(NamedTuple):
@@ -33,33 +35,49 @@ class OtherMode(NamedTuple):
     begun: tuple[tuple[float, ...], ...]  # (K, D), the modes at which chains begin
 
 
-def other_mode(surface: Surface, modes: Mode, curvature: Tensor, key: int) -> OtherMode | None:
+def other_mode(
+    surface: Surface, modes: Mode, curvature: Tensor, key: int, further: Tensor | None = None
+) -> OtherMode | None:
     """Return the mode with the largest mass that ascents from far away end at, if no chain begins at it.
 
     Chains that all begin near one mode have an R-hat of 1 whether or not they ever visit another. So ascents are made
     from points 5, 10, 20 and 40 standard deviations from the highest mode, in random directions and their opposites:
-    eight of them, and eight more for every five parameters above five. A mode is another one if it is 4 standard
-    deviations from each at which chains begin, by the curvature at either, and has at least 1 % of the mass of both.
-    With many data or parameters, and for networks, nothing is tried: ascents would cost more than the pilot. A mode
-    that no ascent ends at is not found.
+    eight of them, and eight more for every five parameters above five. A mode at a fixed place is the more standard
+    deviations away the more data there are, so that there are ascents from further first points of chains, and from the
+    mode with other signs: of each coordinate, and of all.
+
+    A mode is another one if it is 4 standard deviations from each at which chains begin, by the curvature at either,
+    and has at least 1 % of the mass of both, or so much that it adds 10 % to a variance. With many data or parameters,
+    and for networks, nothing is tried: ascents would cost more than the pilot. A mode that no ascent ends at is not
+    found.
 
     Args:
         surface: the log posterior; what is evaluated is added to its count.
         modes: at which the chains begin; the highest is proper.
         curvature: minus the Hessian (D, D) at the highest one.
         key: of the random directions.
+        further: points (K, D) where further chains would begin, if there are any.
     """
     if surface.size > _MAX_DATA or len(curvature) > _MAX_PARAMETERS or is_network(surface.target.model):
         return None
     # A model need not be defined so far out, and a class of the user's may raise any exception there.
     with suppress(Exception):
-        return _searched(surface, modes, curvature, key)
+        return _searched(surface, modes, curvature, key, further)
     return None
 
 
-def _searched(surface: Surface, modes: Mode, curvature: Tensor, key: int) -> OtherMode | None:
+def _searched(
+    surface: Surface, modes: Mode, curvature: Tensor, key: int, further: Tensor | None
+) -> OtherMode | None:
     begun = modes.theta.double().cpu().unique(dim=0)
+    before = surface.n_grad
     found = _ascents(surface, modes, torch.linalg.cholesky(curvature.double().cpu()), key)
+    points = _reflected(modes, curvature)
+    if further is not None and len(further.unique(dim=0)) > 1:
+        points = torch.cat([points, further.to(points)])
+    for few in points.split(len(_DISTANCES)):
+        if len(few) and surface.n_grad - before <= _GRADIENTS:
+            found.append(find_modes(surface, few.to(modes.theta)))
     if not found:
         return None
     masses: list[tuple[float, Tensor]] = []
@@ -80,7 +98,8 @@ def _searched(surface: Surface, modes: Mode, curvature: Tensor, key: int) -> Oth
         return None
     mass, end = max(masses, key=lambda pair: pair[0])
     share = 1 / (1 + math.exp(-mass)) if mass > -700 else 0.0
-    if share < _SHARE:
+    squared = float(_lengths(end[None] - modes.theta[modes.best].double().cpu(), curvature)) ** 2
+    if share < _SHARE and share * (1 - share) * squared / surface.temperature < _VARIANCE:
         return None
     return OtherMode(tuple(end.tolist()), share, tuple(tuple(mode) for mode in begun.tolist()))
 
@@ -104,6 +123,14 @@ def _ascents(surface: Surface, modes: Mode, root: Tensor, key: int) -> list[Mode
         if surface.n_grad - before > _GRADIENTS:
             break
     return found
+
+
+def _reflected(modes: Mode, curvature: Tensor) -> Tensor:
+    """Return the highest mode with other signs (K, D), where that is far from it."""
+    best = modes.theta[modes.best].double().cpu()
+    signs = 1.0 - 2.0 * torch.cat([torch.ones(1, len(best)), torch.eye(len(best))]).to(best)
+    points = signs * best
+    return points[_lengths(points - best, curvature) > _DISTANCES[-1]]
 
 
 def _lengths(offsets: Tensor, curvature: Tensor) -> Tensor:

@@ -22,8 +22,9 @@ from mhrun.store.sharing import PILOT
 from mhrun.types.scale import Scale
 
 _COORDINATES = 4  # of another mode, that are named
-# Of the share of another mode, in draws, from which on R-hat and ESS judge whether chains cross
-_VISITED = 0.1
+# Of the share of another mode, in draws, from which on R-hat and ESS judge whether chains cross. The coldest rungs of
+# ladders that exchange more often than they cross have few draws at one mode, all of them alike.
+_VISITED, _VISITED_BY_LADDERS = 0.1, 0.3
 _LONG_TRAJECTORY = 25  # leapfrog steps from which a dense scale is named
 NETWORK = "network"
 _DOUBTS = {
@@ -120,8 +121,11 @@ def pilot_warnings(method: Method, visits: float | None) -> Iterator[str]:
         )
     if "flat_along" in facts:
         yield f"{name}: {improper(facts['flat_along'])}"
-    if (mode := facts.get("other_mode")) is not None and (visits or 0.0) < _VISITED * mode["share"]:
-        yield f"{name}: {elsewhere(mode['at'], mode['share'])}"
+    if (mode := facts.get("other_mode")) is not None:
+        is_ladder = method.kernel.rungs > 1
+        enough = _VISITED_BY_LADDERS if is_ladder else _VISITED
+        if (visits or 0.0) < enough * mode["share"]:
+            yield f"{name}: {elsewhere(mode['at'], mode['share'], visits if is_ladder else None)}"
     if facts.get("doubt") == "flat" and "flat_along" not in facts and method.dtype == torch.float32:
         yield (
             f"{name}: in float32 the curvature of the log posterior is no larger than rounding in some directions, "
@@ -148,14 +152,26 @@ def improper(direction: str) -> str:
     )
 
 
-def elsewhere(at: Mapping[str, float], share: float) -> str:
-    """Return what a mode at which no chain begins means, as sentences."""
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.01 else f"{share:.2%}"
+
+
+def elsewhere(at: Mapping[str, float], share: float, visits: float | None = None) -> str:
+    """Return what a mode at which no chain begins means, as sentences; `visits` are those of the coldest of ladders."""
     shown = ", ".join(f"{name} = {value:.3g}" for name, value in list(at.items())[:_COORDINATES])
     rest = ", ..." if len(at) > _COORDINATES else ""
+    mode = (
+        f"The posterior has another mode, at {shown}{rest}, with about {_percent(share)} of the mass of both"
+    )
+    if visits is not None:
+        return (
+            f"{mode}; no ladder begins there, and {_percent(visits)} of the draws of the coldest rungs are there, as "
+            "ladders hardly cross, which their R-hat does not show. Add hotter rungs, take more steps, or give each "
+            "ladder its own start."
+        )
     return (
-        f"The posterior has another mode, at {shown}{rest}, with about {share:.0%} of the mass of both, and no chain "
-        "begins there: chains may never visit it, and R-hat would not show that. Give each chain its own start, or "
-        "take a ladder (parallel_tempering)."
+        f"{mode}, and no chain begins there: chains may never visit it, and R-hat would not show that. Give each chain "
+        "its own start, or take a ladder (parallel_tempering)."
     )
 
 

@@ -88,11 +88,12 @@ def pilot(method: Method) -> PilotResult:
     Raises:
         UserError: a dynamics on a model without gradients.
     """
+    rungs = method.kernel.rungs
     method = replace(method, kernel=method.kernel.of_a_chain.for_pilot())
     key = derive_key(method.seed, f"{method.name}/pilot")
     temperature = method.plan.controls(method.plan.start(), method.shape.total, 1).temperature[0]
     surface = Surface(method.target, float(temperature.min()), method.seed)
-    start, facts = _begun(method, surface, temperature, key)
+    start, facts = _begun(method, surface, temperature, key, rungs)
     choice = _chosen(method, surface, start, temperature, key)
     step = choice.step_size.expand(method.shape.chains).contiguous()
     why = facts.get("why", "") + choice.facts["why"]
@@ -117,12 +118,14 @@ def pilot(method: Method) -> PilotResult:
     )
 
 
-def _begun(method: Method, surface: Surface, temperature: Tensor, key: int) -> tuple[ScaledStart, PilotFacts]:
+def _begun(
+    method: Method, surface: Surface, temperature: Tensor, key: int, rungs: int
+) -> tuple[ScaledStart, PilotFacts]:
     """Return where chains begin, with a scale that draws have judged if it is in doubt, and what is known of it."""
     theta = method.first_points()
     facts: PilotFacts = {"n_grad": 0}
     try:
-        start = scaled_start(method, surface, theta, temperature, key)
+        start = scaled_start(method, surface, theta, temperature, key, rungs)
     except UserError as error:
         if not method.kernel.decides:
             raise

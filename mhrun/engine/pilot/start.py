@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
@@ -34,6 +35,7 @@ _LARGEST_SPREAD, _NEARLY_NORMAL = 2.0, 0.5
 # condition number in units of its diagonal: trajectories with a diagonal scale would be ten times as long.
 _MOST_DENSE, _CORRELATED = 50, 100.0
 _AUTOMATIC = (None, "auto")
+_FURTHER = 16  # further first points, from which another mode is looked for
 _SPREAD = 2.0  # posterior standard deviations of the points that chains begin at, about their modes
 # Below the mode these points are at most so many times as far as those of a normal density, and so many nats more.
 _STEEPER, _DEEPER = 2.0, 10.0
@@ -60,9 +62,12 @@ class ScaledStart(NamedTuple):
 
 
 def scaled_start(
-    method: Method, surface: Surface, theta: Tensor, temperature: Tensor, key: int
+    method: Method, surface: Surface, theta: Tensor, temperature: Tensor, key: int, rungs: int = 1
 ) -> ScaledStart:
     """Return points for the chains to begin at, the scale, and the curvature in scaled coordinates, if it is known.
+
+    All rungs of a ladder begin at one mode. If each ladder began with as many chains at each mode, R-hat would not show
+    that none of them ever crosses.
 
     Args:
         method: whose chains they are.
@@ -70,11 +75,12 @@ def scaled_start(
         theta: the chains' first points (C, D).
         temperature: of each chain (C,).
         key: of the random numbers.
+        rungs: of the ladders that the chains are.
     """
     if method.target.dim > most_scaled(method.target.model):
-        modes = find_modes(surface, theta)
-        return ScaledStart(modes.theta.to(theta.dtype) if bool(modes.theta.isfinite().all()) else theta)
-    surface, curved = without_absent(surface, find_curved_modes(surface, theta))
+        ends = find_modes(surface, theta[::rungs]).theta.repeat_interleave(rungs, 0)
+        return ScaledStart(ends.to(theta.dtype) if bool(ends.isfinite().all()) else theta)
+    surface, curved = without_absent(surface, find_curved_modes(surface, theta[::rungs]))
     modes, curvature, proper = curved
     if not bool(modes.theta.isfinite().all()):
         return ScaledStart(theta)
@@ -83,9 +89,9 @@ def scaled_start(
         modes, moved = without_low_modes(surface, modes, curvature)
         curved = curved._replace(modes=modes)
     direction = flat_direction(surface, modes.theta[modes.best], curvature, proper=proper)
-    start = ScaledStart(modes.theta.to(theta.dtype))
+    start = ScaledStart(modes.theta.to(theta.dtype).repeat_interleave(rungs, 0))
     if curvature is not None:
-        start = _with_scale(method, surface, curved, theta, temperature, key)
+        start = _with_scale(method, surface, curved, theta, temperature, key, rungs)
     start = start._replace(moved=moved)
     if direction is not None:
         start = start._replace(
@@ -93,14 +99,29 @@ def scaled_start(
         )
     elif proper and curvature is not None:
         heavy = heavy_tail(surface, modes.theta[modes.best], curvature)
-        is_ladder = bool((temperature != temperature[0]).any())  # the kernel is that of a rung
-        other = None if is_ladder else other_mode(surface, modes, curvature, key)
+        other = other_mode(surface, modes, curvature, key, _further_points(method))
         start = start._replace(heavy=heavy, other=other)
     return start
 
 
+def _further_points(method: Method) -> Tensor | None:
+    """Return points (K, D) where further chains would begin; None if these are given, and not random."""
+    if method.starts is not None:
+        return None
+    chains = method.shape.chains
+    with suppress(Exception):  # of a start for each chain, or of a class of the user's, which may raise any
+        return method.first_points(chains + _FURTHER)[chains:]
+    return None
+
+
 def _with_scale(
-    method: Method, surface: Surface, curved: CurvedModes, theta: Tensor, temperature: Tensor, key: int
+    method: Method,
+    surface: Surface,
+    curved: CurvedModes,
+    theta: Tensor,
+    temperature: Tensor,
+    key: int,
+    rungs: int,
 ) -> ScaledStart:
     """Return the start with the scale that the curvature gives."""
     dim, follows = method.target.dim, method.kernel.follows
@@ -118,7 +139,8 @@ def _with_scale(
     z = Draws(Streams(key, len(theta)), 0).normal(Purpose.INIT, dim).cpu()
     offsets = _SPREAD * temperature.sqrt()[:, None] * (z @ root.T)
     expected = 0.5 * _SPREAD**2 * temperature.cpu() * z.square().sum(1)
-    points = inside(surface, begins.double().cpu(), offsets, theta, expected)
+    begins = begins.double().cpu().repeat_interleave(rungs, 0)
+    points = inside(surface, begins, offsets, theta, expected)
     if kind == "none":
         return ScaledStart(points, None, curvature, whole=surface.is_whole)
     condition = float(eigenvalues.max() / eigenvalues.min())

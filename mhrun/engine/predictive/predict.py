@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mhrun.array_types import Array
 from mhrun.data import Dataset
+from mhrun.engine.model_checks.starting_density import rows_not_finite
 from mhrun.engine.predictive.checks import check_fields, check_rows, checked_model, is_single
 from mhrun.engine.predictive.draws import dimensions, each_draw, evaluated, valid_draws
 from mhrun.engine.predictive.functions import fields_of, over_draws
@@ -59,7 +60,7 @@ def predict(
         was not finite, which the last steps of the trace show; of a ladder, the draws of its coldest rung.
 
     Raises:
-        UserError: a trace without draws, a model that predicts nothing, or data that do not fit.
+        UserError: a trace without draws, a model that predicts nothing, or data that do not fit or are NaN.
     """
     import xarray as xr
 
@@ -77,6 +78,14 @@ def predict(
         for _, values, valid in evaluated(kept, quantity, data.n):
             total = total + np.where(valid, values, 0.0).sum(0)
     assert isinstance(total, np.ndarray)
+    if (
+        np.isnan(total).any()
+        and len(bad := rows_not_finite(data.fields, 1))
+        and np.isnan(total[bad[0]]).any()
+    ):
+        raise UserError(
+            f"row {int(bad[0]):,} of the new data (counted from 0) has NaN or an infinity, and so has its prediction."
+        )
     return xr.DataArray(total / int(kept.valid.sum()), dims=["datum", *dimensions(names, total.ndim - 1)])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from mhrun.diagnostics.tails import heaviest
 from mhrun.engine.method import Method
 from mhrun.engine.warnings.run import acceptance_range, explained_acceptance
 from mhrun.kernels.stationary import samples
+from mhrun.models.parameters import bounded_names
 from mhrun.numbers import rounded
 from mhrun.target.function_space import is_network
 
@@ -48,6 +49,7 @@ def draws_warnings(
             draws,
             names,
             judges_tails=not (transient or is_network(method.target.model)),
+            bounded=bounded_names(method.target.model),
             is_tested=method.kernel.of_a_chain.dynamics is None,
             enough=enough,
         )
@@ -140,6 +142,7 @@ def precision_warnings(
     names: Sequence[str],
     *,
     judges_tails: bool = True,
+    bounded: Container[str] = (),
     is_tested: bool = True,
     enough: float = ESS,
 ) -> Iterator[str]:
@@ -151,6 +154,7 @@ def precision_warnings(
         names: of the coordinates, D.
         judges_tails: whether a heavy tail is looked for. Predictions of a network have none: probabilities have all
             moments, though those that are nearly 0 but for a few draws look like it.
+        bounded: names of coordinates with bounds on both sides, which have all moments too.
         is_tested: whether moves are accepted or rejected; draws of a dynamics may have tails that the posterior has
             not.
         enough: effective sample size below which there is a warning.
@@ -177,9 +181,11 @@ def precision_warnings(
         yield f"{method}: ESS is {low:.3g}{of(worst)}, below {enough:g}: means and quantiles are imprecise."
         return
     is_judged = judges_tails and not is_apart(float(np.nan_to_num(rhats).max()))
-    if is_judged and (heavy := heaviest(draws)) is not None:
+    unbounded = [place for place, name in enumerate(names) if name not in bounded]
+    if is_judged and unbounded and (heavy := heaviest(draws[..., unbounded])) is not None:
+        place, index = heavy
         yield (
-            f"{method}: the tail of {names[heavy[0]]} is heavy (index {heavy[1]:.2g}; from 0.5 on there is no "
+            f"{method}: the tail of {names[unbounded[place]]} is heavy (index {index:.2g}; from 0.5 on there is no "
             "variance, and from 1 on no mean): means and standard deviations of draws say little of the posterior. "
             + (
                 "Report quantiles, or choose a prior with a lighter tail."

@@ -36,7 +36,7 @@ from mhrun.report.sweep.table import (
     notes_of,
     rendered_sweep,
     sweep_table,
-    unknown_metrics,
+    unknown_in_sweep,
 )
 from mhrun.report.sweep.text import SEED, over_seeds, sweep_finding, sweep_warnings
 from mhrun.report.tables import write_table
@@ -139,7 +139,7 @@ def _page(place: Path, jobs: Sequence[Job], metrics: _Metrics, additions: Additi
         finding=metrics.finding,
         warnings=[]
         if metrics.frame.empty
-        else [*unknown_metrics(jobs), *sweep_warnings(metrics.frame, job_warnings(jobs))],
+        else [*unknown_in_sweep(jobs), *sweep_warnings(metrics.frame, job_warnings(jobs))],
         means=TableOnPage(MEANS, _OVER_SEEDS, metrics.means, metrics.explained)
         if SEED in metrics.keys
         else None,
@@ -200,7 +200,7 @@ def sweep_summary(place: Path) -> SweepSummary | str:
         numbers = dict.fromkeys(name for name in ("accept_rate", "data_per_step") if name in frame)
     columns = list(dict.fromkeys([*keys, "method", *numbers]))
     table = frame.assign(method=marked_methods(frame))[columns].rename(columns=headings_of(config, frame))
-    warnings = unknown_metrics(jobs)
+    warnings = unknown_in_sweep(jobs)
     warnings += [f"{where}: {line}" for where, lines in job_warnings(jobs) for line in lines]
     finding = sweep_finding(config, frame, keys)
     return SweepSummary(finding, keys, table, is_over_seeds, warnings, notes_of(frame))

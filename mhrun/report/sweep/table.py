@@ -8,13 +8,12 @@ from typing import Any
 import pandas as pd
 
 from mhrun.diagnostics.grid import Estimate
-from mhrun.errors import nearest
-from mhrun.report.declared import column_headings, column_meanings, measure_of
+from mhrun.report.declared import column_headings, column_meanings, measure_of, unknown_metrics
 from mhrun.report.marks import MARKS, marked, notes
 from mhrun.report.run import labels
 from mhrun.report.summary import FLOOR, flags_of
 from mhrun.report.sweep.text import BESIDES, SEEDS, short_names
-from mhrun.report.tables import quoted, rendered
+from mhrun.report.tables import rendered
 from mhrun.store.sweep import Job
 
 _OF_ROWS = ("method", "run", *MARKS, SEEDS)  # columns that no metric may have the name of
@@ -49,7 +48,7 @@ def jobs_config(jobs: Sequence[Job]) -> dict[str, Any]:
     return next((job.folder.config() for job in jobs if job.has_run), {})
 
 
-def unknown_metrics(jobs: Sequence[Job]) -> list[str]:
+def unknown_in_sweep(jobs: Sequence[Job]) -> list[str]:
     """Return a line for each metric that the experiment names for sweeps and no run of this one has.
 
     Without any while the metrics of the experiment are still missing, as with runtime.report=false.
@@ -62,11 +61,7 @@ def unknown_metrics(jobs: Sequence[Job]) -> list[str]:
         has_metrics = (has_metrics and "report" in summary) or bool(metrics)
         known |= {name.partition(".")[2] for name in metrics}
         known |= {key for results in (summary.get("methods") or {}).values() for key in results}
-    return [
-        f"report.sweep names {quoted(name)}, a metric that no run of this sweep has.{nearest(name, known)}"
-        for name in dict.fromkeys(map(str, spec.get("sweep") or []))
-        if has_metrics and name not in known
-    ]
+    return unknown_metrics(jobs_config(jobs), known, "no run of this sweep") if has_metrics else []
 
 
 def keys_of(frame: pd.DataFrame) -> list[str]:
