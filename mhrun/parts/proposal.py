@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Self
@@ -28,6 +29,8 @@ class Proposal(ABC):
 
     # Most efficient rate at D = 1, less `best_acceptance`; None: 0.207 without gradients, else 0
     excess_acceptance: float | None = None
+
+    largest_step: float = math.inf  # above which a longer step is the same as this one
 
     follows: bool = False  # whether it is a `TrajectoryProposal`
     leapfrog_steps: int = 1  # gradients of a step; more than one along a trajectory

@@ -20,7 +20,8 @@ class CrankNicolson(Proposal):
 
     The proposal is reversible for N(0, s^2 I). With this prior, untempered, its densities cancel against the prior's,
     and the acceptance ratio is that of the likelihood. The optimal step therefore does not decrease with the dimension
-    (Neal 1999; Cotter et al. 2013, "MCMC methods for functions", section 4).
+    (Neal 1999; Cotter et al. 2013, "MCMC methods for functions", section 4). In scaled coordinates with s = 1 it is
+    reversible for the normal approximation of the posterior at its mode, which cancels likewise (Cornish et al. 2019).
 
     Args:
         prior_sd: s.
@@ -30,6 +31,7 @@ class CrankNicolson(Proposal):
     """
 
     best_acceptance = 0.234  # about that of a random walk, as Cotter et al. tune it
+    largest_step = 1.0  # candidates that do not depend on the current point
 
     def __init__(self, prior_sd: float = 1.0) -> None:
         if not prior_sd > 0:

@@ -100,7 +100,8 @@ def _unresolved(overrides):
 
 def expands(name):
     """Return whether a method needs a model that bounds its terms, as the mixture's does not."""
-    return "surrogate" in (CONF / "method" / f"{name}.yaml").read_text()
+    text = (CONF / "method" / f"{name}.yaml").read_text()
+    return "surrogate" in text or "- smh2" in text
 
 
 def few_at_a_time(names, count=9):

@@ -45,6 +45,7 @@ COUNTS = {"every": 5, "cycle": 10, "cycles": 4}  # settings of schedules that ar
 METHODS = sorted(path.stem for path in CONF.glob("method/*.yaml"))
 COMPILED = {  # methods that must not lose their compiled form; a new one may have none
     *("mcmc", "tempered_mcmc", "mint", "mint_stored", "mintee", "mhbt", "mh_ss", "smh1", "smh2"),
+    "smh2_pcn",
     *("mhminibatch", "mhminibatch_printed", "mhminibatch_released", "austere", "mhsublhd", "penalty"),
     *("hmc", "mala", "mint_langevin", "mhbt_langevin", "mhbt_rsgld", "parallel_tempering_langevin"),
     *("tunamh", "poisson_mh", "zig_zag", "parallel_tempering", "reld", "renhd", "renhd_density"),

@@ -38,7 +38,8 @@ from mhrun.types.scale import Scale
 METHODS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
 EXACT_METHODS = {
     *("mcmc", "tempered_mcmc", "hmc", "mala", "parallel_tempering", "parallel_tempering_langevin"),
-    *("tunamh", "poisson_mh", "smh1", "smh2", "mh_ss", "zig_zag", "flymc", "flymc_untuned", "tuna_sgld"),
+    *("tunamh", "poisson_mh", "smh1", "smh2", "smh2_pcn", "mh_ss", "zig_zag", "flymc", "flymc_untuned"),
+    "tuna_sgld",
 }
 OPTIMISERS = {"sgd", "sgd_momentum", "snapshot_sgd", "snapshot_sgd_momentum", "adam", "adagrad", "rmsprop"}
 

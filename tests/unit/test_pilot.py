@@ -114,7 +114,8 @@ def test_a_prior_beside_that_of_a_regression_has_no_bounds():
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_the_default_on_many_data_of_a_regression_is_the_posterior(capsys):
+@pytest.mark.parametrize("method", [None, "smh2_pcn"])
+def test_the_default_on_many_data_of_a_regression_is_the_posterior(method, capsys):
     """Also where few rows decide: 40 with a level have no event. Quadrature; 12 numbers in 4.9 standard errors."""
     n, rare = 200_500, 40
     rng = np.random.default_rng(7)
@@ -124,9 +125,14 @@ def test_the_default_on_many_data_of_a_regression_is_the_posterior(capsys):
     y = rng.random(n) < 1 / (1 + np.exp(2 - 0.5 * x[:, 1]))
     y &= x[:, 2] == 0
     trace = mhrun.sample(
-        mhrun.Logistic(3, prior_variance=1.0), {"x": x, "y": 2.0 * y - 1}, steps=40_000, progress=False
+        mhrun.Logistic(3, prior_variance=1.0),
+        {"x": x, "y": 2.0 * y - 1},
+        method,
+        steps=40_000,
+        progress=False,
     )
-    assert "SMH-2" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "SMH-2" in said if method is None else "at the largest step; settled" in said
 
     kinds, place = np.unique(x, axis=0, return_inverse=True)
     counts, events = np.bincount(place.ravel()), np.bincount(place.ravel(), y)
@@ -345,3 +351,21 @@ def test_a_pilot_is_the_methods_own(tmp_path):
     assert torch.equal(again.first_points(), done.first_points())
     assert done.pilot["n_lik"] > 0
     assert again.pilot == done.pilot
+
+
+def test_the_search_of_a_bounded_step_size_ends_at_its_bound(capsys):
+    """In scaled coordinates Crank-Nicolson moves are reversible for a normal posterior: all are accepted."""
+    x = np.random.default_rng(0).normal(size=50)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trace = mhrun.sample(
+            lambda theta, row: -0.5 * (row.x - theta[0]) ** 2, {"x": x},
+            mhrun.MetropolisHastings(mhrun.CrankNicolson(), mhrun.Full(), mhrun.Metropolis()),
+            start=[0.0], precondition="dense", steps=500, warmup=100, progress=False,
+        )  # fmt: skip
+    assert found(trace)["step_size"] == 1.0
+    assert "acceptance 1.00 at the largest step; settled in" in capsys.readouterr().err
+    assert float(trace["sample_stats"]["accepted"].mean()) > 0.999
+    assert not [str(one.message) for one in caught]
+    draws = trace["posterior"]["theta"].to_numpy()
+    assert abs(draws.mean() - x.mean()) * 50**0.5 < 4.9 / 2000**0.5  # independent draws

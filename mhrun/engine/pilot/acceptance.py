@@ -130,9 +130,10 @@ def _first_found(chains: PilotChains, aim: float) -> _Step:
     log_step, rate, noise, settled, windows = search_step_size(
         chains, math.log(first), _size_by_chain(chains), aim
     )
-    return _Step(
-        math.exp(log_step) * _size_by_chain(chains), rate, aim, noise, settled, windows, _why(rate, aim)
-    )
+    step, why = math.exp(log_step) * _size_by_chain(chains), _why(rate, aim)
+    if log_step >= math.log(chains.kernel.proposal.largest_step) and rate > aim:
+        aim, why = min(_MOST_ACCEPTED, rate), f"acceptance {rate:.2f} at the largest step"
+    return _Step(step, rate, aim, noise, settled, windows, why)
 
 
 def _size_by_chain(chains: PilotChains) -> Tensor:
@@ -272,7 +273,8 @@ def search_step_size(
 ) -> tuple[float, float, float, bool, int]:
     """Return the logarithm of the step size, acceptance and noise at it, whether it settled, and windows."""
     rates, logs, noises = list[float](), list[float](), list[float]()
-    decaying = 0
+    decaying, largest = 0, math.log(chains.kernel.proposal.largest_step)
+    log_step = min(log_step, largest)
     while len(rates) < LIMIT:
         rate, noise = chains.window(math.exp(log_step) * size_by_chain)
         rates.append(rate)
@@ -281,12 +283,15 @@ def search_step_size(
         pooled = sum(rates[-_POOLED:]) / min(len(rates), _POOLED)
         if decaying >= LEAST and abs(_logit(pooled) - _logit(aim)) < _SETTLED:
             break
+        at_largest = len(logs) >= _POOLED and min(logs[-_POOLED:]) >= largest and pooled > aim
+        if at_largest:
+            break
         decaying += decaying > 0 or 0.05 < rate < max(0.95, 0.5 * (1 + aim))
         change = _GAIN * max(1, decaying) ** -0.6 * (rate - aim) / (aim * (1 - aim)) * 0.5
-        log_step += min(max(change, -_FARTHEST), _FARTHEST)
+        log_step = min(log_step + min(max(change, -_FARTHEST), _FARTHEST), largest)
     tail = slice(-_POOLED, None)
     pooled = sum(rates[tail]) / len(rates[tail])
-    settled = abs(_logit(pooled) - _logit(aim)) < _SETTLED
+    settled = at_largest or abs(_logit(pooled) - _logit(aim)) < _SETTLED
     return (
         sum(logs[tail]) / len(logs[tail]),
         pooled,

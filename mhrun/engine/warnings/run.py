@@ -329,7 +329,12 @@ def _tuning_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str
     low, high = (_logit(np.asarray(rate)) for rate in aimed)
     odds = _logit(rates.clip(0.5 / method.shape.steps, 1 - 0.5 / method.shape.steps))
     below, above = (_SETTLED + _CHANCE / math.sqrt(method.shape.steps * rate * (1 - rate)) for rate in aimed)
-    off = (odds < low - below) | (odds > high + above)
+    off = odds < low - below
+    proposal = method.kernel.of_a_chain.proposal
+    if (
+        proposal is None or proposal.largest_step == math.inf
+    ):  # else more may be accepted, whatever the step size
+        off |= odds > high + above
     if off.any():
         aim = f"{aimed[0]:.2f}" if aimed[0] == aimed[1] else f"{aimed[0]:.2f} to {aimed[1]:.2f}"
         yield (
