@@ -1,6 +1,6 @@
 """Logistic regressions on many rows with the defaults of `mhrun.sample`, beside SGLD-CV: seconds and effective draws.
 
-    python benchmarks/many_rows.py [--n 300000,1000000] [--dims 10,40] [--methods default,sgld_cv,zig_zag]
+    python benchmarks/many_rows.py [--n 300000,1000000] [--dims 10,40] [--methods default,sgld_cv,smh2_pcn,zig_zag]
 
 Columns: seconds of a call, its pilot and the mode before the run included, data per step, the least effective sample
 size, and the largest difference of standard deviations from those of the normal approximation at the mode, in per cent:
@@ -62,7 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--n", default="300000,1000000")
     parser.add_argument("--dims", default="10,40")
-    parser.add_argument("--methods", default="default,sgld_cv,zig_zag")
+    parser.add_argument("--methods", default="default,sgld_cv,smh2_pcn,zig_zag")
     args = parser.parse_args()
     print("| n | D | method | s | data per step | ESS | sd off by, % |\n|--:|--:|---|--:|--:|--:|--:|")
     for n in map(int, args.n.split(",")):
