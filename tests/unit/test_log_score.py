@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -141,6 +143,26 @@ def test_a_density_of_zero_in_all_draws_is_minus_infinity():
 
 def of_nothing(theta, rows):
     raise ValueError("of nothing")
+
+
+def test_data_whose_score_rests_on_few_draws_are_named():
+    """A normal mean with variance 1 / 61 and data at 0, 3 and 30: at the last the tail of the draws decides."""
+    trace = sampled(lambda theta, row: -0.5 * (row.x - theta[0]) ** 2, {"x": X[:, 0]}, start=[0.0], steps=500)
+    with pytest.warns(
+        UserWarning, match="of 1 of 3 data rest on fewer than 5 of 2,000 draws, first of datum 2"
+    ):
+        scores = mhrun.log_score(
+            trace, lambda theta, row: -0.5 * (row.x - 20 * theta[0]) ** 2, {"x": np.array([0.0, 3.0, 30.0])}
+        )
+    draws = draws_of(trace)[:, 0]
+    terms = -0.5 * (np.array([0.0, 3.0, 30.0]) - 20 * draws[:, None]) ** 2
+    assert scores.to_numpy() == pytest.approx(mean_of(terms))
+    shares = special.softmax(terms, axis=0)
+    effective = 1 / (shares**2).sum(0)
+    assert effective[2] < 5 < effective[1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mhrun.log_score(trace, lambda theta, row: -0.5 * (row.x - 20 * theta[0]) ** 2, {"x": np.zeros(3)})
 
 
 def test_another_model_is_refused(rng):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ from mhrun.types import Model
 
 if TYPE_CHECKING:
     import xarray as xr
+
+_MANY, _FEW = 100, 5  # draws, and the least that the mean density of a datum rests on without a warning
 
 
 @torch.no_grad()
@@ -47,7 +50,8 @@ def log_score(
         each: return log p(y_i | theta_s, x_i) of each draw; draws that are left out are NaN.
 
     Returns:
-        (datum,); with `each`, (chain, draw, datum). Draws are left out as by `predict`.
+        (datum,); with `each`, (chain, draw, datum). Draws are left out as by `predict`. There is a warning of data
+        whose mean density rests on fewer than five draws.
 
     Raises:
         UserError: a trace without draws, another model, or data that do not fit.
@@ -60,11 +64,32 @@ def log_score(
         terms = each_draw(kept, log_lik, fields.n, [])
         _check(terms.to_numpy()[kept.valid])
         return terms
-    total = np.full(fields.n, -np.inf)
+    total, squares = np.full((2, fields.n), -np.inf)
     for _, values, valid in evaluated(kept, log_lik, fields.n):
         _check(values[valid.reshape(-1)])
-        total = np.logaddexp(total, np.logaddexp.reduce(np.where(valid, values, -np.inf), 0))
-    return xr.DataArray(total - np.log(kept.valid.sum()), dims=["datum"])
+        log_p: Array = np.where(valid, values, -np.inf)
+        largest = log_p.max(0)
+        largest[~np.isfinite(largest)] = 0.0
+        densities = np.exp(log_p - largest)
+        with np.errstate(divide="ignore"):  # of densities that are 0 at all of these draws
+            total = np.logaddexp(total, largest + np.log(densities.sum(0)))
+            squares = np.logaddexp(squares, 2 * largest + np.log((densities**2).sum(0)))
+    draws = int(kept.valid.sum())
+    _warn_of_few(total, squares, draws)
+    return xr.DataArray(total - np.log(draws), dims=["datum"])
+
+
+def _warn_of_few(total: Array, squares: Array, draws: int) -> None:
+    """Warn of data whose mean density rests on few draws: (sum p)^2 / sum p^2, from the logarithms of both sums."""
+    with np.errstate(invalid="ignore"):
+        counts = np.exp(2 * total - squares)
+    if draws >= _MANY and (few := counts < _FEW).any():
+        warnings.warn(
+            f"the log scores of {int(few.sum()):,} of {len(few):,} data rest on fewer than {_FEW} of {draws:,} draws, "
+            f"first of datum {int(few.argmax())}: they are probably too low. Such data are far from what the model "
+            "predicts, and a sum of scores depends on them.",
+            stacklevel=4,
+        )
 
 
 def _check(terms: Array) -> None:
