@@ -165,7 +165,7 @@ class Periodic(Monitor, Generic[Computed]):
         Raises:
             Refusal: the test data do not fit the model.
         """
-        if (reason := ambiguous_bytes(target.model, self.data)) is not None:
+        if (reason := ambiguous_bytes(target.model, self.data, "monitor.data.pixels")) is not None:
             raise Refusal(f"the monitor's data: {reason}")
         self.check_data(target, chains)
         memory: dict[str, Tensor] = {}

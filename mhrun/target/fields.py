@@ -81,6 +81,8 @@ def _unfit_field(name: str, field: str, need: Field, values: Tensor) -> str | No
         change = _resized(name, need.setting, row)
         if need.values == "classes" and row == (need.classes,):
             change = f"; if they are one-hot, give {field}.argmax(1)"
+        elif row == (1,) and need.row == ():
+            change = f"; give {field}[:, 0]"
         return (
             f"{name} needs {field} with {describe_row(need.row)}; the data have {describe_row(row)}{change}."
         )
@@ -88,6 +90,8 @@ def _unfit_field(name: str, field: str, need: Field, values: Tensor) -> str | No
         return f"{name} needs {field} of real numbers; the data have {values.dtype}."
     if need.values and (wrong := wrong_value(need, values)) is not None:
         remedy = f" {need.remedy}" if need.remedy else ""
+        if need.values == "classes" and values.min() == 1 and values.max() == need.classes:
+            remedy = f" Classes are counted from 0: give {field} - 1."
         return f"{name} needs {field} {described_values(need)}; the data have {wrong}.{remedy}"
     return None
 
@@ -119,13 +123,16 @@ def fields_read(model: Model, data: Dataset) -> Mapping[str, Field] | None:
     return None
 
 
-def ambiguous_bytes(model: Model, data: Dataset) -> str | None:
-    """Return why a model that reads bytes as pixels cannot read bytes that were not declared as pixels, or None."""
+def ambiguous_bytes(model: Model, data: Dataset, setting: str = "data.pixels") -> str | None:
+    """Return why a model that reads bytes as pixels cannot read bytes that were not declared as pixels, or None.
+
+    `setting` is the one of a configuration that declares them.
+    """
     if "x" not in data.plain_bytes or not (offers(model, ReadsPixels) and model.reads_pixels):
         return None
     return (
         f"x holds bytes (uint8), which are pixels to {type(model).__name__}, k for k/255. For pixels set "
-        "data.pixels=true, or give mhrun.Dataset.of(data, pixels=True) in Python; store plain numbers as another type, "
+        f"{setting}=true, or give mhrun.Dataset.of(data, pixels=True) in Python; store plain numbers as another type, "
         "such as int16 or float32."
     )
 

@@ -60,7 +60,7 @@ def test_predictions_and_monitors_refuse_plain_bytes_too(rows):
     with pytest.raises(UserError, match=PIXELS):
         mhrun.predict(trace, model, rows["x"])
     assert mhrun.predict(trace, model, data["x"]).shape == (N, 2)
-    with pytest.raises(Refusal, match=f"the monitor's data: {PIXELS}"):
+    with pytest.raises(Refusal, match=f"the monitor's data: {PIXELS}.* set monitor.data.pixels=true"):
         sampled(model, data, monitor=mhrun.Predictive(data | {"x": rows["x"]}, every=5))
 
 

@@ -35,7 +35,8 @@ def sampled(module, data, **settings):
     ("y", "message"),
     [
         (0.97 * Y, "whole numbers from 0 to 1; the data have 0.97 in row .* For another outcome"),
-        (Y + 1, "whole numbers from 0 to 1; the data have 2"),
+        (Y + 1, r"whole numbers from 0 to 1; the data have 2 .*Classes are counted from 0: give y - 1\."),
+        (Y[:, None], r"y with one number per datum; the data have rows of shape \(1,\); give y\[:, 0\]"),
         (Y - 1, "whole numbers from 0 to 1; the data have -1"),
         (nn.functional.one_hot(Y), r"y with one number per datum.*one-hot, give y.argmax\(1\)"),
     ],
