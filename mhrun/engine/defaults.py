@@ -176,8 +176,9 @@ def gradients_of(target: Target) -> bool:
     index = torch.arange(min(target.n, _TRIED), device=target.device)[None]
     try:
         target.gradients.mean_log_lik(theta, index)
+        return True
     except UserError:
-        with torch.no_grad():
-            target.model.log_lik(theta, target.data.rows(index))
-        return False
-    return True
+        pass  # here an error of the log-likelihood itself would have this one as its context
+    with torch.no_grad():
+        target.model.log_lik(theta, target.data.rows(index))
+    return False
