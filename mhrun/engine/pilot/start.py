@@ -35,7 +35,7 @@ _LARGEST_SPREAD, _NEARLY_NORMAL = 2.0, 0.5
 # condition number in units of its diagonal: trajectories with a diagonal scale would be ten times as long.
 _MOST_DENSE, _CORRELATED = 50, 100.0
 _AUTOMATIC = (None, "auto")
-_FURTHER = 16  # further first points, from which another mode is looked for
+_FURTHER = 8  # further first points, from which another mode is looked for
 _SPREAD = 2.0  # posterior standard deviations of the points that chains begin at, about their modes
 # Below the mode these points are at most so many times as far as those of a normal density, and so many nats more.
 _STEEPER, _DEEPER = 2.0, 10.0
