@@ -140,7 +140,7 @@ def assembled(
     shape = Shape(chains, names, warmup, steps, plan.kept(thin), thin_stats, parameters_of(target.model))
     if monitor is not None:
         check_kind("monitor", monitor, Monitor, f"{where}monitor")
-        monitor = monitor.bind(plan.collected, warmup, warmup + steps, kernel.rungs)
+        monitor = monitor.bind(plan.collected, warmup, warmup + steps, rungs=kernel.rungs)
     target = target.with_ratio_in(ratio_precision(kernel, target, plan)).with_passes_of(
         kernel.of_a_chain.pass_size
     )

@@ -44,7 +44,7 @@ def reason_to_begin_anew(method: Method, steps: int) -> str | None:
     if not np.array_equal(_collected(plan, total), _collected(shorter, total)):
         return "a schedule chooses which draws are collected by the number of steps"
     if method.monitor is not None:
-        monitor = method.monitor.bind(shorter.collected, shape.warmup, total, method.kernel.rungs)
+        monitor = method.monitor.bind(shorter.collected, shape.warmup, total, rungs=method.kernel.rungs)
         if (step := _first_difference(method.monitor, monitor, total)) is not None:
             return f"its monitor is due after step {step:,} only with the smaller number of steps"
     return None

@@ -41,7 +41,7 @@ def efficient_acceptance(kernel: Kernel, dim: int) -> Acceptance | None:
 
     Efficiency depends little on the rate near its best value: the range reaches from a third of it to where a third as
     many candidates are rejected. That of trajectories ends at 0.99: their length, not only their step size, makes them
-    efficient. That of a proposal with a largest step ends at 1, as there nearly all of its candidates may be accepted.
+    efficient.
 
     Args:
         kernel: any kernel; one without an acceptance test, or that is a ladder, has no such rate.
@@ -61,8 +61,6 @@ def efficient_acceptance(kernel: Kernel, dim: int) -> Acceptance | None:
     if kernel.rule.barker:
         best *= _BARKER
     high = _TRAJECTORIES if kernel.proposal.follows else 1 - (1 - best) / _FACTOR
-    if kernel.proposal.largest_step < math.inf:
-        high = 1.0
     return Acceptance(best, best / _FACTOR, high)
 
 

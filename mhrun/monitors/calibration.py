@@ -70,7 +70,7 @@ class Calibration(Predictive):
         """Return this monitor with its snapshots, see `Periodic.bind`; groups have some in any case."""
         given = copy.copy(self)
         given.collect = None if self._collects_as_it_emits else self.collect  # of another number of steps
-        bound = super(Calibration, given).bind(collected, warmup, total, rungs)
+        bound = super(Calibration, given).bind(collected, warmup, total, rungs=rungs)
         bound._rungs, bound.together = rungs, (self.group or 1) * rungs
         bound._collects_as_it_emits = self.group is not None and given.collect is None and collected is None
         if bound._collects_as_it_emits:

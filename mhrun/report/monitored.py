@@ -82,7 +82,7 @@ def with_monitored(run: Run, metrics: MetricTable) -> MetricTable:
 
 def unknown_in_run(run: Run, metrics: MetricTable, diagnoses: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return a line for each number that ``report.sweep`` names and that no method of a run has."""
-    known = {name.partition(".")[2] for name in metrics}
+    known = {name.partition(".")[2] for name in metrics} | set(metrics)
     for method in run.methods:
         known |= {*last_metrics(run, method), *run.summary["methods"][method], *diagnoses.get(method, {})}
     return unknown_metrics(run.config, known, "no method of this run")

@@ -165,8 +165,8 @@ def _units(model: Model, data: Dataset, theta: np.ndarray) -> np.ndarray:
 def _no_mode() -> UserError:
     return UserError(
         "a surrogate needs a reference point, and no mode of the posterior was found: the prior may be improper, or "
-        "the density unbounded, as of effects of groups beside their scale. Choose another start, standardised effects "
-        "times their scale, or a method without a surrogate, such as hmc."
+        "the density unbounded, as of effects of groups beside their scale. Choose another start, write effects "
+        "as standardised ones times a scale, or take a method without a surrogate, such as hmc."
     )
 
 

@@ -83,7 +83,7 @@ def test_the_default_method_follows_from_the_sizes(n, columns, dim, gradients, n
 
 
 @pytest.mark.parametrize(
-    ("n", "dim", "name"), [(200_000, 49, "hmc"), (200_001, 49, "smh2"), (200_001, 50, "sgld_cv")]
+    ("n", "dim", "name"), [(200_000, 49, "hmc"), (200_001, 49, "mh_ss"), (200_001, 50, "sgld_cv")]
 )
 def test_the_default_of_many_data_with_bounds_is_exact(n, dim, name):
     data = SimpleNamespace(fields={"x": torch.empty(n, dim, device="meta")})
@@ -92,10 +92,11 @@ def test_the_default_of_many_data_with_bounds_is_exact(n, dim, name):
 
 
 @pytest.mark.parametrize(
-    ("surrogate", "name"), [(None, "smh2"), ("taylor2", "smh2"), ("taylor1", "sgld_cv"), ("none", "sgld_cv")]
+    ("surrogate", "name"),
+    [(None, "mh_ss"), ("taylor2", "mh_ss"), ("taylor1", "sgld_cv"), ("none", "sgld_cv")],
 )
 def test_the_default_takes_the_surrogate_that_is_given(surrogate, name):
-    """Without the right surrogate SMH-2 accepts almost nothing."""
+    """Without the right surrogate MH-SS reads all data."""
     x = np.zeros((200_001, 1))
     target = Target(mhrun.Logistic(1), Dataset.of({"x": x, "y": np.ones(len(x))}))
     assert default_of(target, surrogate)[0] == name
@@ -132,7 +133,7 @@ def test_the_default_on_many_data_of_a_regression_is_the_posterior(method, capsy
         progress=False,
     )
     said = capsys.readouterr().err
-    assert "SMH-2" in said if method is None else "at the largest step; settled" in said
+    assert "MH-SS" in said if method is None else "at the largest step; settled" in said
 
     kinds, place = np.unique(x, axis=0, return_inverse=True)
     counts, events = np.bincount(place.ravel()), np.bincount(place.ravel(), y)
@@ -369,3 +370,9 @@ def test_the_search_of_a_bounded_step_size_ends_at_its_bound(capsys):
     assert not [str(one.message) for one in caught]
     draws = trace["posterior"]["theta"].to_numpy()
     assert abs(draws.mean() - x.mean()) * 50**0.5 < 4.9 / 2000**0.5  # independent draws
+    with pytest.warns(UserWarning, match=r"acceptance .* is outside .* Raise the step size"):  # of the user
+        mhrun.sample(
+            lambda theta, row: -0.5 * (row.x - theta[0]) ** 2, {"x": x},
+            mhrun.MetropolisHastings(mhrun.CrankNicolson(), mhrun.Full(), mhrun.Metropolis()),
+            start=[0.0], step_size=0.01, steps=500, warmup=100, progress=False,
+        )  # fmt: skip

@@ -189,6 +189,8 @@ def test_new_data_with_nan_have_no_prediction():
     new = torch.tensor([[0.0, 1.0], [math.nan, 1.0]])
     with pytest.raises(UserError, match=r"row 1 of the new data \(counted from 0\) has NaN or an infinity"):
         mhrun.predict(trace, model, {"x": new})
+    with pytest.raises(UserError, match="row 1 of the new data"):
+        mhrun.predict(trace, model, {"x": new}, each=True)
 
 
 def test_predictions_of_another_module_with_as_many_weights_are_refused():

@@ -37,7 +37,13 @@ def own_overrides(
     overrides = added(overrides)
     config = compose(overrides)
     found, lines = _found(_deciding(config), bool(config["methods"]))
-    return [*overrides, *found], list(lines)
+    given = {override.lstrip("+").partition("=")[0] for override in overrides}
+    return [*overrides, *(each for each in found if _quantity(each) not in given)], list(lines)
+
+
+def _quantity(override: str) -> str:
+    """Return the last part of the key of an override: that of the experiment's setting, such as steps."""
+    return override.partition("=")[0].rpartition(".")[2]
 
 
 def added(overrides: Sequence[str]) -> list[str]:
@@ -64,12 +70,18 @@ def _found(settings: str, has_methods: bool) -> tuple[tuple[str, ...], tuple[str
     lines = _intercept(target)
     if has_methods:
         return (), tuple(lines)
-    from mhrun.engine.defaults import HMC, LEAPFROG_STEPS, default_of, is_unscaled
+    from mhrun.engine.defaults import BOUNDED, HMC, LEAPFROG_STEPS, default_counts, default_of, is_unscaled
 
-    name, reason = default_of(target)
-    method = [f"+method@methods.{name}={name}"]
-    if name == HMC and is_unscaled(target):
+    surrogate = config["target"]["surrogate"]
+    name, reason = default_of(target, None if surrogate == "none" else surrogate)
+    method, has_no_scale = [f"+method@methods.{name}={name}"], name == HMC and is_unscaled(target)
+    if has_no_scale:
         method.append(f"methods.{HMC}.kernel.proposal.leapfrog_steps={LEAPFROG_STEPS}")
+    if (
+        has_no_scale or name == BOUNDED
+    ):  # whose steps take too long, or are too few, for as many as of all others
+        steps, warmup = default_counts(name, target.dim)
+        method += [f"+methods.{name}.steps={steps}", f"+methods.{name}.warmup={warmup}"]
     return tuple(method), (*lines, f"no method was named: {reason}.")
 
 

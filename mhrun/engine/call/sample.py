@@ -91,7 +91,7 @@ def sample(
             in the attribute ``pilot`` of the trace. Of a named method "auto" is its own schedule, and a number that of
             a constant one, or at the beginning of its cycles.
         steps: steps that count; every chain does them. None: 10,000, or 2,000 with HMC as the default or by name, or
-            with SMH-2 1,000 for each parameter if those are more.
+            with MH-SS 1,000 for each parameter if those are more.
         ess: go on after `steps`, until R-hat is at most 1.01 and every coordinate has this effective sample size, bulk
             and tail (of a network, its predictions). The draws are those of a call with as many steps.
         max_steps: steps at which a call with `ess` ends in any case. None: 32 times `steps`.

@@ -127,13 +127,21 @@ def _first_found(chains: PilotChains, aim: float) -> _Step:
         rate, noise = chains.window(step_size)
         return _Step(step_size, rate, aim, noise, True, 1, f"acceptance {rate:.2f}; {aim:.2f} is efficient")
     first = chains.kernel.proposal.first_step_size(method.target.dim)
+    size_by_chain = _size_by_chain(chains)
+    largest = _largest(chains, size_by_chain)
     log_step, rate, noise, settled, windows = search_step_size(
-        chains, math.log(first), _size_by_chain(chains), aim
+        chains, math.log(first), size_by_chain, aim, largest
     )
-    step, why = math.exp(log_step) * _size_by_chain(chains), _why(rate, aim)
-    if log_step >= math.log(chains.kernel.proposal.largest_step) and rate > aim:
+    step, why = math.exp(log_step) * size_by_chain, _why(rate, aim)
+    if log_step >= largest and rate > aim:
         aim, why = min(_MOST_ACCEPTED, rate), f"acceptance {rate:.2f} at the largest step"
     return _Step(step, rate, aim, noise, settled, windows, why)
+
+
+def _largest(chains: PilotChains, size_by_chain: Tensor) -> float:
+    """Return the largest log step, at which no chain has a longer one than has an effect."""
+    largest = chains.kernel.proposal.largest_step
+    return math.inf if largest == math.inf else math.log(largest / float(size_by_chain.max()))
 
 
 def _size_by_chain(chains: PilotChains) -> Tensor:
@@ -196,7 +204,9 @@ def _searched_again(chains: PilotChains, measured: _Step) -> _Step:
     """Return what the chains find from the step size on that was measured with another minibatch."""
     size_by_chain = _size_by_chain(chains)
     last = math.log(float((measured.step / size_by_chain)[0]))
-    log_step, rate, noise, settled, more_windows = search_step_size(chains, last, size_by_chain, measured.aim)
+    log_step, rate, noise, settled, more_windows = search_step_size(
+        chains, last, size_by_chain, measured.aim, _largest(chains, size_by_chain)
+    )
     step, reason = math.exp(log_step) * size_by_chain, _why(rate, measured.aim)
     return _Step(step, rate, measured.aim, noise, settled, measured.windows + more_windows, reason)
 
@@ -269,11 +279,14 @@ def _of_length(chains: PilotChains, length: float, count: int, step: Tensor) -> 
 
 
 def search_step_size(
-    chains: PilotChains, log_step: float, size_by_chain: Tensor, aim: float
+    chains: PilotChains, log_step: float, size_by_chain: Tensor, aim: float, largest: float = math.inf
 ) -> tuple[float, float, float, bool, int]:
-    """Return the logarithm of the step size, acceptance and noise at it, whether it settled, and windows."""
+    """Return the logarithm of the step size, acceptance and noise at it, whether it settled, and windows.
+
+    It is at most `largest`, where the search ends if more is accepted than is aimed at.
+    """
     rates, logs, noises = list[float](), list[float](), list[float]()
-    decaying, largest = 0, math.log(chains.kernel.proposal.largest_step)
+    decaying = 0
     log_step = min(log_step, largest)
     while len(rates) < LIMIT:
         rate, noise = chains.window(math.exp(log_step) * size_by_chain)

@@ -17,6 +17,7 @@ from mhrun.target.function_space import is_network
 
 # Of the points that ascents begin at, in standard deviations at the mode
 _DISTANCES = (5.0, 10.0, 20.0, 40.0)
+_TOGETHER = 4  # ascents at a time
 _MAX_DATA, _MAX_PARAMETERS = 2_000, 20  # data and parameters up to which ascents are cheap
 _PARAMETERS_A_TURN = 5  # for each of which ascents begin at all distances, on both sides
 _GRADIENTS = 2_000_000  # of the log-likelihoods of data, after which no others begin
@@ -60,27 +61,28 @@ def other_mode(
     """
     if surface.size > _MAX_DATA or len(curvature) > _MAX_PARAMETERS or is_network(surface.target.model):
         return None
+    found: list[Mode] = []
     # A model need not be defined so far out, and a class of the user's may raise any exception there.
     with suppress(Exception):
-        return _searched(surface, modes, curvature, key, further)
+        found += _from_far_away(surface, modes, torch.linalg.cholesky(curvature.double().cpu()), key)
+    before, points = surface.n_grad, _reflected(surface, modes, curvature)
+    if further is not None and len(further.unique(dim=0)) > 1:
+        points = torch.cat([points, further.to(points)])
+    for few in points.split(_TOGETHER):
+        with suppress(Exception):
+            if len(few) and surface.n_grad - before <= _GRADIENTS:
+                found.append(find_modes(surface, few.to(modes.theta)))
+    with suppress(Exception):
+        return _best_of(surface, modes, curvature, found)
     return None
 
 
-def _searched(
-    surface: Surface, modes: Mode, curvature: Tensor, key: int, further: Tensor | None
-) -> OtherMode | None:
-    begun = modes.theta.double().cpu().unique(dim=0)
-    before = surface.n_grad
-    found = _ascents(surface, modes, torch.linalg.cholesky(curvature.double().cpu()), key)
-    points = _reflected(modes, curvature)
-    if further is not None and len(further.unique(dim=0)) > 1:
-        points = torch.cat([points, further.to(points)])
-    for few in points.split(len(_DISTANCES)):
-        if len(few) and surface.n_grad - before <= _GRADIENTS:
-            found.append(find_modes(surface, few.to(modes.theta)))
+def _best_of(surface: Surface, modes: Mode, curvature: Tensor, found: list[Mode]) -> OtherMode | None:
+    """Return the mode with the largest mass of those that are others and worth a line."""
     if not found:
         return None
-    masses: list[tuple[float, Tensor]] = []
+    begun = modes.theta.double().cpu().unique(dim=0)
+    best, others = modes.theta[modes.best].double().cpu(), list[tuple[float, Tensor]]()
     ends = torch.cat([few.theta for few in found]).double().cpu()
     for end, height in zip(ends, [height for few in found for height in few.heights], strict=True):
         offsets = begun - end
@@ -93,18 +95,18 @@ def _searched(
         apart = float(_lengths(offsets, at_end).min()) >= _APART
         if apart and below_mode(gradient[0].cpu(), at_end) < _NATS:
             volumes = 0.5 * (torch.logdet(curvature.double().cpu()) - torch.logdet(at_end))
-            masses.append(((height - modes.height) / surface.temperature + float(volumes), end))
-    if not masses:
+            mass = (height - modes.height) / surface.temperature + float(volumes)
+            share = 1 / (1 + math.exp(-mass)) if mass > -700 else 0.0
+            added = share * float(_lengths(end[None] - best, curvature)) ** 2 / surface.temperature
+            if share >= _SHARE or added >= _VARIANCE:
+                others.append((share, end))
+    if not others:
         return None
-    mass, end = max(masses, key=lambda pair: pair[0])
-    share = 1 / (1 + math.exp(-mass)) if mass > -700 else 0.0
-    squared = float(_lengths(end[None] - modes.theta[modes.best].double().cpu(), curvature)) ** 2
-    if share < _SHARE and share * (1 - share) * squared / surface.temperature < _VARIANCE:
-        return None
+    share, end = max(others, key=lambda pair: pair[0])
     return OtherMode(tuple(end.tolist()), share, tuple(tuple(mode) for mode in begun.tolist()))
 
 
-def _ascents(surface: Surface, modes: Mode, root: Tensor, key: int) -> list[Mode]:
+def _from_far_away(surface: Surface, modes: Mode, root: Tensor, key: int) -> list[Mode]:
     """Return where ascents end that begin away from the highest mode; `root` is that of its curvature (D, D).
 
     A random direction has less of any one the more parameters there are, so that more of them are tried.
@@ -118,19 +120,18 @@ def _ascents(surface: Surface, modes: Mode, root: Tensor, key: int) -> list[Mode
         away = torch.tensor(_DISTANCES)[:, None] * math.sqrt(surface.temperature) * directions
         points = torch.cat([best + away, best - away]).to(modes.theta)
         points = points[surface.value_and_grad(points)[0].isfinite().to(points.device)]
-        if len(points):  # as many ascents at once as `find_modes` makes
-            found += [find_modes(surface, few) for few in points.split(len(_DISTANCES))]
+        found += [find_modes(surface, few) for few in points.split(_TOGETHER) if len(few)]
         if surface.n_grad - before > _GRADIENTS:
             break
     return found
 
 
-def _reflected(modes: Mode, curvature: Tensor) -> Tensor:
-    """Return the highest mode with other signs (K, D), where that is far from it."""
+def _reflected(surface: Surface, modes: Mode, curvature: Tensor) -> Tensor:
+    """Return the highest mode with other signs (K, D), where that is not near it."""
     best = modes.theta[modes.best].double().cpu()
     signs = 1.0 - 2.0 * torch.cat([torch.ones(1, len(best)), torch.eye(len(best))]).to(best)
-    points = signs * best
-    return points[_lengths(points - best, curvature) > _DISTANCES[-1]]
+    points = (signs * best).unique(dim=0)
+    return points[_lengths(points - best, curvature) > _APART * math.sqrt(surface.temperature)]
 
 
 def _lengths(offsets: Tensor, curvature: Tensor) -> Tensor:

@@ -125,7 +125,7 @@ def pilot_warnings(method: Method, visits: float | None) -> Iterator[str]:
         is_ladder = method.kernel.rungs > 1
         enough = _VISITED_BY_LADDERS if is_ladder else _VISITED
         if (visits or 0.0) < enough * mode["share"]:
-            yield f"{name}: {elsewhere(mode['at'], mode['share'], visits if is_ladder else None)}"
+            yield f"{name}: {elsewhere(mode['at'], mode['share'], visits, is_ladder=is_ladder)}"
     if facts.get("doubt") == "flat" and "flat_along" not in facts and method.dtype == torch.float32:
         yield (
             f"{name}: in float32 the curvature of the log posterior is no larger than rounding in some directions, "
@@ -153,20 +153,30 @@ def improper(direction: str) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{share:.0%}" if share >= 0.01 else f"{share:.2%}"
+    return f"{share:.0%}" if share >= 0.01 else f"{share:.2%}" if share >= 1e-4 else "less than 0.01%"
 
 
-def elsewhere(at: Mapping[str, float], share: float, visits: float | None = None) -> str:
-    """Return what a mode at which no chain begins means, as sentences; `visits` are those of the coldest of ladders."""
+def elsewhere(
+    at: Mapping[str, float], share: float, visits: float | None = None, *, is_ladder: bool = False
+) -> str:
+    """Return what a mode at which no chain begins means, as sentences.
+
+    Args:
+        at: where it is.
+        share: of its mass in the mass of both.
+        visits: the share of draws there, of ladders those of the coldest rungs; None if it is unknown.
+        is_ladder: whether the chains are rungs of ladders.
+    """
     shown = ", ".join(f"{name} = {value:.3g}" for name, value in list(at.items())[:_COORDINATES])
     rest = ", ..." if len(at) > _COORDINATES else ""
     mode = (
         f"The posterior has another mode, at {shown}{rest}, with about {_percent(share)} of the mass of both"
     )
-    if visits is not None:
+    if is_ladder:
+        found = "hardly any" if visits is None else _percent(visits) if visits else "none"
         return (
-            f"{mode}; no ladder begins there, and {_percent(visits)} of the draws of the coldest rungs are there, as "
-            "ladders hardly cross, which their R-hat does not show. Add hotter rungs, take more steps, or give each "
+            f"{mode}; no ladder begins there, and {found} of the draws of the coldest rungs are there: ladders hardly "
+            "cross, and R-hat need not show it. Add hotter rungs, take more steps, or give the coldest rung of each "
             "ladder its own start."
         )
     return (

@@ -73,20 +73,24 @@ def predict(
     quantity, names = _quantity(kept.trace, model, x, data)
     with _seeded(int(seed)):
         if each:
-            return each_draw(kept, quantity, data.n, names)
+            found = each_draw(kept, quantity, data.n, names)
+            _check_finite(data, found.to_numpy()[kept.valid])
+            return found
         total: Array | float = 0.0
         for _, values, valid in evaluated(kept, quantity, data.n):
             total = total + np.where(valid, values, 0.0).sum(0)
     assert isinstance(total, np.ndarray)
-    if (
-        np.isnan(total).any()
-        and len(bad := rows_not_finite(data.fields, 1))
-        and np.isnan(total[bad[0]]).any()
-    ):
+    _check_finite(data, total[None])
+    return xr.DataArray(total / int(kept.valid.sum()), dims=["datum", *dimensions(names, total.ndim - 1)])
+
+
+def _check_finite(data: Dataset, values: Array) -> None:
+    """Check that predictions (S, n, ...) of data with NaN are not NaN: a function may have a use for such data."""
+    bad = rows_not_finite(data.fields, 1)
+    if len(bad) and np.isnan(values[:, int(bad[0])]).any():
         raise UserError(
             f"row {int(bad[0]):,} of the new data (counted from 0) has NaN or an infinity, and so has its prediction."
         )
-    return xr.DataArray(total / int(kept.valid.sum()), dims=["datum", *dimensions(names, total.ndim - 1)])
 
 
 @contextmanager

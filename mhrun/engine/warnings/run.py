@@ -41,6 +41,7 @@ _SHARE_ON_ALL_DATA = 0.1  # share of decisions on all data above which a run war
 # Difference of logit(acceptance) from the rate that tuning aimed at, above which it had not settled.
 _SETTLED = 1.0
 _CHANCE = 4.0  # standard errors of an acceptance rate, in the same unit, that are no sign of it
+_NEARLY = 0.9  # of the largest step of a proposal
 _GROUPS = 3  # in the smallest model of groups: a parameter for each
 # Share of exchanges below which a run warns, the fewest proposed that show it, and the fewest of which none was made:
 # one in ten would make none of 30 with probability 4 %.
@@ -306,7 +307,17 @@ def _or_enters_in_warnings(method: Method) -> str:
 def acceptance_range(method: Method) -> tuple[float, float] | None:
     """Return the range of acceptance rates in which a method is efficient; None if it is unknown."""
     efficient = efficient_acceptance(method.kernel, method.target.dim)
-    return None if efficient is None else (efficient.low, efficient.high)
+    if efficient is None:
+        return None
+    return efficient.low, 1.0 if _has_largest_step(method) else efficient.high
+
+
+def _has_largest_step(method: Method) -> bool:
+    """Return whether a pilot ended at the largest step of a proposal, where all candidates may be accepted."""
+    proposal = method.kernel.of_a_chain.proposal
+    if proposal is None or method.pilot is None:
+        return False
+    return bool(method.pilot["step_size"] > _NEARLY * proposal.largest_step)
 
 
 def _in_other_units(method: Method) -> str:
@@ -330,10 +341,7 @@ def _tuning_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str
     odds = _logit(rates.clip(0.5 / method.shape.steps, 1 - 0.5 / method.shape.steps))
     below, above = (_SETTLED + _CHANCE / math.sqrt(method.shape.steps * rate * (1 - rate)) for rate in aimed)
     off = odds < low - below
-    proposal = method.kernel.of_a_chain.proposal
-    if (
-        proposal is None or proposal.largest_step == math.inf
-    ):  # else more may be accepted, whatever the step size
+    if not _has_largest_step(method):
         off |= odds > high + above
     if off.any():
         aim = f"{aimed[0]:.2f}" if aimed[0] == aimed[1] else f"{aimed[0]:.2f} to {aimed[1]:.2f}"
