@@ -376,3 +376,21 @@ def test_the_search_of_a_bounded_step_size_ends_at_its_bound(capsys):
             mhrun.MetropolisHastings(mhrun.CrankNicolson(), mhrun.Full(), mhrun.Metropolis()),
             start=[0.0], step_size=0.01, steps=500, warmup=100, progress=False,
         )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [100, 0])
+def test_a_test_whose_bounds_are_wide_is_said_to_read_many_data(rows, capsys):
+    """Of a level without events a Poisson regression has a tail in which bounds are of no use."""
+    n = 20_000
+    x = np.ones((n, 2))
+    x[:, 1] = np.arange(n) < rows
+    y = np.random.default_rng(1).poisson(1.5, n) * (x[:, 1] == 0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mhrun.sample(
+            mhrun.PoissonRegression(2, prior_variance=100.0), {"x": x, "y": y.astype(float)}, "mh_ss",
+            steps=20, warmup=50, progress=False,
+        )  # fmt: skip
+    said = capsys.readouterr().err
+    assert ("of 20,000 data, as the bounds are wide here: hmc, which reads all of them" in said) == bool(rows)

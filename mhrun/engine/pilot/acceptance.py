@@ -14,6 +14,8 @@ from mhrun.engine.pilot.kernels import measuring_kernel, scaled_kernel
 from mhrun.engine.pilot.minibatch import NOISE, minibatch_size
 from mhrun.kernels import MetropolisHastings
 from mhrun.kernels.acceptance import efficient_acceptance, is_assumed, noise_widening
+from mhrun.numbers import rounded
+from mhrun.pairing.thinned import Thinned
 from mhrun.schedules.tuned import Tuned
 from mhrun.store.pilot_facts import PilotFacts
 from mhrun.types.scale import Scale
@@ -32,6 +34,8 @@ _MOST_ACCEPTED = 0.95
 _QUIET = 0.9  # of the noise above which a run warns, with an open minibatch size
 _ROUNDS = 4  # minibatch sizes that are tried, at most
 _NEARLY = (0.75, 1.05)  # of the noise that is wanted
+# Data in a step of a test with bounds from which on its pilot names HMC: as a share of all, and at least
+_MANY_READ, _LEAST_READ = 0.05, 1_000
 
 
 class Tuning(NamedTuple):
@@ -102,9 +106,23 @@ def tune(
     if wanted_rate is None and is_assumed(base):
         like = "Langevin moves" if base.proposal.gradients else "a random walk"
         why += f", the best rate of {like}, as {type(base.proposal).__name__} declares no best_acceptance"
-    facts["why"] = f"{why}; {outcome}."
+    facts["why"] = f"{why}; {outcome}.{_advice_on_reading(chains, measured.windows)}"
     end = chains.state.evaluation.theta
     return Tuning(measured.step, end, measured.aim, m, count, chains.last_half, facts)
+
+
+def _advice_on_reading(chains: PilotChains, windows: int) -> str:
+    """Return a sentence if a test that reads single data by bounds reads so many that all data would be as well."""
+    if not isinstance(chains.kernel.pairing, Thinned):
+        return ""
+    steps = windows * WINDOW * len(chains.temperature)
+    data = chains.n_lik / (steps * chains.target.differences.per_term)
+    if data < max(_LEAST_READ, _MANY_READ * chains.target.n):
+        return ""
+    return (
+        f" A step reads about {rounded(data)} of {chains.target.n:,} data, as the bounds are wide here: hmc, which "
+        "reads all of them, may take less time."
+    )
 
 
 class _Step(NamedTuple):
