@@ -115,7 +115,7 @@ def _of_run(folder: RunFolder, warn: Callable[[str], None]) -> bool:
     print(f"report  {built.page}", flush=True)
     for line in built.failures:
         warn(line)
-    for line in built.lines:
+    for line in built.unknown_metrics:
         say(line)
     return True
 

@@ -121,7 +121,5 @@ def _report(folder: RunFolder) -> None:
         return
     print("report: metrics, claims, tables, figures ...", file=sys.stderr, flush=True)
     built = build_report(folder, lambda message: print(message, file=sys.stderr, flush=True), again=False)
-    for line in built.failures:
-        say(line)
-    for line in built.lines:
+    for line in (*built.failures, *built.unknown_metrics):
         say(line)

@@ -39,7 +39,7 @@ class Built(NamedTuple):
 
     page: Path
     failures: list[str]  # one line per failed part
-    lines: Sequence[str] = ()  # on settings of the report that have no effect
+    unknown_metrics: Sequence[str] = ()  # a line for each that ``report.sweep`` names and no method has
 
 
 class Parts(NamedTuple):

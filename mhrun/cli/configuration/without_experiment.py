@@ -77,9 +77,8 @@ def _found(settings: str, has_methods: bool) -> tuple[tuple[str, ...], tuple[str
     method, has_no_scale = [f"+method@methods.{name}={name}"], name == HMC and is_unscaled(target)
     if has_no_scale:
         method.append(f"methods.{HMC}.kernel.proposal.leapfrog_steps={LEAPFROG_STEPS}")
-    if (
-        has_no_scale or name == BOUNDED
-    ):  # whose steps take too long, or are too few, for as many as of all others
+    # As many steps as of other methods take too long without a scale, and are too few for a random walk.
+    if has_no_scale or name == BOUNDED:
         steps, warmup = default_counts(name, target.dim)
         method += [f"+methods.{name}.steps={steps}", f"+methods.{name}.warmup={warmup}"]
     return tuple(method), (*lines, f"no method was named: {reason}.")

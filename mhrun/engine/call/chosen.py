@@ -87,8 +87,8 @@ def _named(named: NamedMethod, arguments: Arguments, with_surrogate: Callable[..
     surrogate = named.surrogate if arguments.surrogate is None else arguments.surrogate
     target = with_surrogate(surrogate=surrogate)
     given_size = type(arguments.step_size) if isinstance(arguments.step_size, Schedule) else None
-    step_size = given_size or named.schedule_class(STEP_SIZE)
-    steps, warmup = _counts(arguments, named.name, target.dim, step_size)
+    size_schedule = given_size or named.schedule_class(STEP_SIZE)
+    steps, warmup = _counts(arguments, named.name, target.dim, size_schedule)
     settings: dict[str, Any] = {"steps": steps, "warmup": warmup}
     settings |= {"data": {"n": target.n}, "target": {"temper": arguments.temper}}
     kernel = named.kernel(settings)

@@ -18,7 +18,7 @@ _MAX_DRAWS, _MIN_DRAWS = 4_000, 100  # draws that are looked at
 
 
 def visits(method: Method, trace: xr.DataTree) -> float | None:
-    """Return the share of draws at the other mode that the pilot of a method found; on ladders, of the coldest rungs.
+    """Return the share of draws at the other mode that the pilot of a method found, those at the lowest temperature.
 
     A draw is at the mode whose normal density is the highest there, of those at which the chains began and the other
     one: with the mode as its mean, and the inverse of the curvature at it as its covariance.

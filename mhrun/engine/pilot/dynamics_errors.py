@@ -35,7 +35,7 @@ _AWAY, _STEEPER, _DIRECTIONS = 2.0, 1.5, 50
 # the noise of its gradients grows with n as the curvature does, or as many as make noise add no more than the steps do.
 _LEAST_M, _MOST_M, _MOST_WITH_SURROGATE = 100, 5_000, 20_000
 # Passes over all data for the noise of a control variate, each with other points, and the numbers of gradients and of
-# products of their covariance, at most: a datum's noise grows with the fourth power of the distance from the mode.
+# products of their covariance, at most: the noise of a datum grows with the squared distance from the mode.
 _PASSES, _NUMBERS, _PRODUCTS = 8, 1 << 25, 1 << 33
 
 

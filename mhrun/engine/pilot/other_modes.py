@@ -23,8 +23,8 @@ _PARAMETERS_A_TURN = 5  # for each of which ascents begin at all distances, on b
 _GRADIENTS = 2_000_000  # of the log-likelihoods of data, after which no others begin
 _APART = 4.0  # standard deviations of either mode between two that are different
 _NATS = 0.05  # below its mode as a quadratic, that an end is at most
-# A mode is worth a line if it has this share of the posterior, or adds this share to a variance: a hundredth of the
-# draws at thirty standard deviations doubles one.
+# A mode is named if it has this share of the posterior, or adds this share to a variance: a thousandth of the draws at
+# thirty standard deviations nearly doubles one.
 _SHARE, _VARIANCE = 0.01, 0.1
 
 
@@ -78,7 +78,7 @@ def other_mode(
 
 
 def _best_of(surface: Surface, modes: Mode, curvature: Tensor, found: list[Mode]) -> OtherMode | None:
-    """Return the mode with the largest mass of those that are others and worth a line."""
+    """Return the mode with the largest mass, of those that are others and matter; None if there is none."""
     if not found:
         return None
     begun = modes.theta.double().cpu().unique(dim=0)
