@@ -223,6 +223,16 @@ class Target:
         """
         return type(self)(self.model, data, **self._settings)
 
+    def with_surrogate(self, surrogate: str) -> Target:
+        """Return this target, on the same data, with another surrogate; itself if it has that one.
+
+        Raises:
+            Refusal: the model does not allow it.
+        """
+        if surrogate == self._settings["surrogate"]:
+            return self
+        return type(self)(self.model, self.data, **self._settings | {"surrogate": surrogate})
+
     def with_ratio_in(self, precision: str) -> Target:
         """Return this target, on the same data, with the log-likelihoods of `evaluate` in another format."""
         if precision == self.precision.ratio:

@@ -13,6 +13,7 @@ from regressions import DATA, MODELS, D, found, full, logistic, of_logistic, pri
 import mhrun
 from mhrun.data.dataset import Dataset
 from mhrun.engine.assemble import assembled
+from mhrun.engine.bounded_reading import data_of_a_step
 from mhrun.engine.defaults import default_method, default_of
 from mhrun.engine.pilot import pilot, piloted
 from mhrun.engine.pilot.acceptance import search_step_size
@@ -83,12 +84,66 @@ def test_the_default_method_follows_from_the_sizes(n, columns, dim, gradients, n
 
 
 @pytest.mark.parametrize(
-    ("n", "dim", "name"), [(200_000, 49, "hmc"), (200_001, 49, "mh_ss"), (200_001, 50, "sgld_cv")]
+    ("n", "dim", "read", "name"),
+    [
+        (300_000, 3, 3_000, "mh_ss"),
+        (300_000, 3, 3_001, "hmc"),  # above 1 % of the data
+        (300_000, 134, np.inf, "sgld_cv"),  # and 40 million numbers
+        (10**7, 100, 2_000, "mh_ss"),
+        (10**7, 100, 2_001, "sgld_cv"),  # above 2e8 data in all
+        (10**7, 4, 20_001, "hmc"),
+    ],
 )
-def test_the_default_of_many_data_with_bounds_is_exact(n, dim, name):
+def test_the_default_of_many_data_with_bounds_follows_from_what_a_step_reads(n, dim, read, name):
     data = SimpleNamespace(fields={"x": torch.empty(n, dim, device="meta")})
     target = SimpleNamespace(n=n, dim=dim, model=MODELS["logistic"], data=data)
-    assert default_method(target, True, has_bounds=True)[0] == name
+    assert default_method(target, True, read=read)[0] == name
+
+
+@pytest.mark.parametrize(("columns", "name"), [(1, "sgld_cv"), (100, "mh_ss"), (101, "sgld_cv")])
+def test_bounds_are_looked_at_up_to_a_number_of_parameters(columns, name, monkeypatch):
+    monkeypatch.setattr("mhrun.engine.defaults.available", lambda: columns > 1)  # a compiled loop
+    monkeypatch.setattr("mhrun.engine.defaults.data_of_a_step", lambda target: 1.0)
+    x = np.zeros((200_001, columns), np.float32)
+    target = Target(mhrun.Logistic(columns), Dataset.of({"x": x, "y": np.ones(len(x))}))
+    assert default_of(target).name == name
+
+
+def _poisson_with_a_level_without_events(rare):
+    rng = np.random.default_rng(1)
+    x = np.ones((200_500, 3))
+    x[:, 1], x[:, 2] = rng.random(len(x)) < 0.5, 0.0
+    x[:rare, 2] = 1.0
+    y = rng.poisson(np.exp(0.5 + 0.3 * x[:, 1]))
+    y[:rare] = 0
+    return Target(mhrun.PoissonRegression(3, prior_variance=100.0), Dataset.of({"x": x, "y": y}))
+
+
+def test_the_default_is_hmc_where_bounds_are_wide():
+    """MH-SS reads half of the data a step there, 17 times as long as HMC takes."""
+    chosen = default_of(_poisson_with_a_level_without_events(200))
+    assert chosen.name == "hmc"
+    assert "MH-SS would read too many" in chosen.reason
+    assert chosen.target.surrogate is None
+    chosen = default_of(_poisson_with_a_level_without_events(0))
+    assert chosen.name == "mh_ss"
+    assert chosen.target.surrogate is not None
+
+
+@pytest.mark.filterwarnings("ignore:R-hat", "ignore:ESS")
+@pytest.mark.parametrize("columns", [5, 20])
+def test_what_a_step_of_mh_ss_is_expected_to_read_is_what_it_reads(columns):
+    """The mean over a run, at the step size of the pilot, within a third."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((50_000, columns))
+    y = np.where(rng.random(len(x)) < 1 / (1 + np.exp(-x.mean(1))), 1.0, -1.0)
+    target = Target(mhrun.Logistic(columns), Dataset.of({"x": x, "y": y}), surrogate="taylor2")
+    expected = data_of_a_step(target)
+    trace = mhrun.sample(
+        mhrun.Logistic(columns), {"x": x, "y": y}, "mh_ss", steps=2_000, warmup=500, progress=False
+    )
+    read = float(trace["sample_stats"].dataset["batch_size"].mean())
+    assert read / 1.35 < expected < read * 1.35
 
 
 @pytest.mark.parametrize(
@@ -97,8 +152,8 @@ def test_the_default_of_many_data_with_bounds_is_exact(n, dim, name):
 )
 def test_the_default_takes_the_surrogate_that_is_given(surrogate, name):
     """Without the right surrogate MH-SS reads all data."""
-    x = np.zeros((200_001, 1))
-    target = Target(mhrun.Logistic(1), Dataset.of({"x": x, "y": np.ones(len(x))}))
+    x = np.random.default_rng(0).standard_normal((200_001, 1))
+    target = Target(mhrun.Logistic(1), Dataset.of({"x": x, "y": np.where(x[:, 0] > 0.5, 1.0, -1.0)}))
     assert default_of(target, surrogate)[0] == name
 
 

@@ -73,7 +73,7 @@ def _found(settings: str, has_methods: bool) -> tuple[tuple[str, ...], tuple[str
     from mhrun.engine.defaults import BOUNDED, HMC, LEAPFROG_STEPS, default_counts, default_of, is_unscaled
 
     surrogate = config["target"]["surrogate"]
-    name, reason = default_of(target, None if surrogate == "none" else surrogate)
+    name, reason, _ = default_of(target, None if surrogate == "none" else surrogate)
     method, has_no_scale = [f"+method@methods.{name}={name}"], name == HMC and is_unscaled(target)
     if has_no_scale:
         method.append(f"methods.{HMC}.kernel.proposal.leapfrog_steps={LEAPFROG_STEPS}")

@@ -67,11 +67,9 @@ def choose(kernel: Any, arguments: Arguments, with_surrogate: Callable[..., Targ
     surrogate, name, reason = arguments.surrogate or _NO_SURROGATE, None, ""
     target = with_surrogate(surrogate=surrogate)
     if kernel is None:
-        name, reason = default_of(target, arguments.surrogate)
+        name, reason, target = default_of(target, arguments.surrogate)
         kernel = default_kernel(name, target)
-        if arguments.surrogate is None and (own := default_surrogate(name)) != surrogate:
-            surrogate = own
-            target = with_surrogate(surrogate=surrogate)
+        surrogate = default_surrogate(name) if arguments.surrogate is None else arguments.surrogate
     check_kind("kernel", kernel, Kernel, "sample: kernel")
     _check_surrogate(arguments.surrogate, kernel)
     step_size = step_size_schedule(arguments.step_size, arguments.acceptance, kernel)
