@@ -10,7 +10,7 @@ import torch
 
 import mhrun
 from mhrun.engine.curvature import hessian
-from mhrun.engine.pilot.modes import find_modes
+from mhrun.engine.modes import find_modes
 from mhrun.engine.surface import Surface
 from mhrun.models.logistic import Logistic
 from mhrun.target import Target

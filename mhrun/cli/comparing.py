@@ -158,7 +158,7 @@ def _options(arguments: Sequence[str]) -> _Options:
                 raise UserError("--reference needs a run: --reference RUN:METHOD.")
             found = found._replace(reference=value if equals else waiting.pop(0))
         elif name == "--tolerance":
-            found = found._replace(tolerance=_tolerance(value or (waiting.pop(0) if waiting else "")))
+            found = found._replace(tolerance=_tolerance(value if equals or not waiting else waiting.pop(0)))
         elif name == "--equal-cost":
             if not equals and waiting and is_number_text(waiting[0]):  # a space in place of the =
                 equals, value = "=", waiting.pop(0)

@@ -17,6 +17,15 @@ from mhrun.paths import FOLDERS
 _KEPT = {name: set(OPTIONS[name]) - set(COMMON) for name in ("compare", "init")}  # that commands read
 _UNPARSED = ("completion", "help")  # commands whose arguments are none of these options
 _VALUED = ("--project", "--config-dir", "-cd", "--trust", "--cfg", "-c")
+# Options without a value -> attributes of the parser
+_FLAGS = {
+    ("run", "-m"): "multirun",
+    ("run", "--multirun"): "multirun",
+    ("run", "--dry-run"): "dry",
+    ("run", "--version"): "version",
+    ("run", "-V"): "version",
+    ("check", "--json"): "as_json",
+}
 
 
 class CommandLine(NamedTuple):
@@ -48,13 +57,15 @@ def parse_command_line(arguments: Sequence[str]) -> CommandLine:
         if not argument.startswith("-"):
             parsed.argument(argument)
             continue
-        option, _, value = argument.partition("=")
+        option, equals, value = argument.partition("=")
         if option in _VALUED:
-            if not value and not waiting:
+            value = value if equals else next(iter(waiting), "")
+            if not value:
                 raise UserError(f"{option} needs a value.")
-            parsed.setting(option, value or waiting.pop(0))
+            del waiting[: 0 if equals else 1]
+            parsed.setting(option, value)
         else:
-            parsed.option(option, value, waiting)
+            parsed.option(argument, waiting)
     return parsed.command_line()
 
 
@@ -95,22 +106,20 @@ class _Parser:
         else:
             self.show = True
 
-    def option(self, option: str, value: str, following: Sequence[str]) -> None:
+    def option(self, argument: str, following: Sequence[str]) -> None:
         """Apply an option of the command; a mistaken one may have its value in the arguments that follow.
 
         Raises:
-            UserError: there is no such option.
+            UserError: there is no such option, or it takes no value.
         """
+        option, equals, value = argument.partition("=")
+        flag = _FLAGS.get((self.command, option))
         if option in _KEPT.get(self.command, ()):
-            self.rest.append(f"{option}={value}" if value else option)
-        elif self.command == "run" and option in ("-m", "--multirun"):
-            self.multirun = True
-        elif self.command == "run" and option == "--dry-run":
-            self.dry = True
-        elif self.command == "run" and option in ("--version", "-V"):
-            self.version = True
-        elif self.command == "check" and option == "--json":
-            self.as_json = True
+            self.rest.append(argument)
+        elif flag is not None and equals:
+            raise UserError(f"{option} takes no value; leave out '={value}', or the option.")
+        elif flag is not None:
+            setattr(self, flag, True)
         else:
             hint = self._as_setting(option, value or next(iter(following), "")) or _nearest_option(
                 option, self.command

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from mhrun.dynamics.sghmc import SGHMC
@@ -220,17 +221,21 @@ def gradients_of(target: Target) -> bool:
     One datum would not show it where its term is a constant, as the first term of a time series often is.
 
     Raises:
-        UserError: the log-likelihood itself fails.
+        UserError: the log-likelihood itself fails, or changes a tensor in place.
     """
-    import torch
-
     theta = first_point(target.model, target.device).to(target.device)
     index = torch.arange(min(target.n, _TRIED), device=target.device)[None]
     try:
         target.gradients.mean_log_lik(theta, index)
         return True
-    except UserError:
-        pass  # here an error of the log-likelihood itself would have this one as its context
+    except (
+        UserError
+    ) as error:  # here an error of the log-likelihood itself would have this one as its context
+        reason = str(error)
+    if "in-place operation" in reason or "inplace operation" in reason:
+        raise UserError(
+            f"{reason.rstrip('.')}. It has no gradient for that: write theta = 2 * theta, not theta.mul_(2)."
+        )
     with torch.no_grad():
         target.model.log_lik(theta, target.data.rows(index))
     return False

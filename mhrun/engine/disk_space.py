@@ -6,6 +6,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from mhrun.data.memory import in_bytes
 from mhrun.engine.method import Method
 from mhrun.errors import UserError
@@ -58,8 +60,7 @@ def _is_done(method_folder: Path) -> bool:
 
 def trace_bytes(method: Method) -> int:
     """Return the maximal disk space of a method: its blocks and its trace, uncompressed."""
-    sizes = {"bool": 1, "int8": 1, "int32": 4, "float32": 4, "int64": 8, "float64": 8}
-    shape, per_step = method.shape, sum(sizes[dtype] for dtype in INFO_DTYPES.values())
+    shape, per_step = method.shape, sum(np.dtype(dtype).itemsize for dtype in INFO_DTYPES.values())
     per_chain = 8 * max(method.target.width, len(shape.parameters)) * len(shape.kept(1, shape.total))
     state = 3 * 2 * 8 * method.target.dim  # state in the last blocks: theta, and a gradient or a momentum
     return shape.chains * state + 2 * shape.chains * (
@@ -77,10 +78,13 @@ def large_draws(methods: Sequence[Method]) -> list[str]:
         of_step = 8 * shape.chains * max(method.target.width, len(shape.parameters))
         need = of_step * (shape.steps // thin)
         if need > _ANNOUNCED_BYTES:
-            enough = next(k * 10**power for power in range(12) for k in (1, 2, 5)
-                          if of_step * (shape.steps // (k * 10**power)) <= _ANNOUNCED_BYTES)  # fmt: skip
-            lines.append(
-                f"{method.name}: its draws take up to {in_bytes(need)}; thin={enough} keeps "
-                f"{in_bytes(of_step * (shape.steps // enough))}, and all statistics with thin_stats={shape.stats_thin}."
+            steps = (k * 10**power for power in range(12) for k in (1, 2, 5))
+            enough = next(k for k in steps if of_step * (shape.steps // k) <= _ANNOUNCED_BYTES)
+            advice = (
+                f"thin={enough} keeps {in_bytes(of_step * (shape.steps // enough))}, and all statistics with "
+                f"thin_stats={shape.stats_thin}"
+                if enough <= shape.steps
+                else "thin=null keeps none, where a monitor has what is wanted"
             )
+            lines.append(f"{method.name}: its draws take up to {in_bytes(need)}; {advice}.")
     return lines

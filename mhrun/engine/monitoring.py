@@ -88,13 +88,13 @@ class Monitoring:
             for name, value in arrays.items()
             if name.startswith("monitor/")
         }
-        self._since = int(tensors.pop("since"))
-        self._tally = {name: tensors.pop(f"tally/{name}") for name in _TALLIED}
-        if set(tensors) != set(self._memory):
+        if set(tensors) != {"since", *(f"tally/{name}" for name in _TALLIED), *self._memory}:
             raise UserError(
                 "This run was begun by another version, whose monitor had another state; begin it "
                 "anew with runtime.force=true."
             )
+        self._since = int(tensors.pop("since"))
+        self._tally = {name: tensors.pop(f"tally/{name}") for name in _TALLIED}
         self._memory = {name: value.to(self._target.device) for name, value in tensors.items()}
 
 

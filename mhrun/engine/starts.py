@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mhrun.errors import UserError
 from mhrun.models.parameters import Parameters
+from mhrun.numbers import is_number
 from mhrun.random import Draws, Purpose
 
 Starts = Callable[[int, Draws], Tensor]
@@ -50,10 +51,10 @@ def starts_of(setting: Any, dim: int, where: str, named: Parameters | None = Non
 
 def _drawn(setting: Mapping[str, Any], dim: int, where: str) -> Starts:
     match dict(setting):
-        case {"normal": int() | float() as sd, **rest} if 0 < sd < math.inf and not rest:
+        case {"normal": sd, **rest} if is_number(sd) and 0 < sd < math.inf and not rest:
             return lambda chains, draws: float(sd) * draws.normal(Purpose.INIT, dim)
-        case {"uniform": [int() | float() as low, int() | float() as high], **rest} if (
-            -math.inf < low < high < math.inf and not rest
+        case {"uniform": [low, high], **rest} if (
+            is_number(low) and is_number(high) and -math.inf < low < high < math.inf and not rest
         ):
             # The normal distribution function maps normals to uniforms.
             return lambda chains, draws: (

@@ -152,6 +152,11 @@ class ReplicaExchange(Kernel):
         """Return why the kernel, the parts and the target are incompatible, or None."""
         if reason := self.kernel.refuses_ladder() or self.kernel.refuses(target):
             return reason
+        if self.pairing.m_is_open:
+            return (
+                f"m = auto is of a kernel's moves; give the minibatch of the exchanges a size: "
+                f"{type(self.pairing).__name__}(m)."
+            )
         if self.pairing.keeps_batch or self.pairing.hands_batch_on:
             return (
                 f"{type(self.pairing).__name__} keeps a minibatch from step to step, but an exchange evaluates both "

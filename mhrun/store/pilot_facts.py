@@ -21,6 +21,15 @@ class FarMode(TypedDict):
     begun: list[list[float]] | tuple[tuple[float, ...], ...]  # (K, D), the modes at which chains begin
 
 
+class MassBeyond(TypedDict):
+    """Mass far from the highest mode."""
+
+    at: dict[str, float]  # parameter -> value, of the mode
+    theta: list[float]  # (D,), the mode where chains move
+    radius: float  # in standard deviations by the curvature there
+    share: float  # of the posterior that is estimated to be beyond it
+
+
 class LowModes(TypedDict):
     """What became of searches that ended at modes with hardly a share of the posterior."""
 
@@ -51,9 +60,16 @@ class PilotFacts(TypedDict, total=False):
     # where chains begin
     doubt: str | None  # why the scale may be far off
     flat_along: str  # a direction in which the log posterior does not fall off, in words
+    is_density: (
+        bool  # whether it levels off at 0 in all directions, as a density does whose logarithm was not taken
+    )
+    beyond: MassBeyond
     heavy: HeavyTail
     other_mode: FarMode
     moved: LowModes
+    neck: (
+        float  # nats by which the highest mode has less mass than the starting points, which chains begin at
+    )
     whole: bool  # whether a part of the data has hardly any of what matters, so that all were read
 
     # of acceptance tests

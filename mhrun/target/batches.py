@@ -28,7 +28,10 @@ class Batches:
     def refuses(self, m: int, *, is_open: bool = False) -> str | None:
         """Return why a minibatch of m, or of a size that a pilot is to choose, cannot be drawn, or None."""
         if is_open and self._n == 1:
-            return "m = auto needs n >= 2 data; of n = 1 datum use m = 1."
+            return (
+                "m = auto needs n >= 2 data. A log density without data counts as one datum: take a method on all "
+                "data, such as hmc, mcmc or parallel_tempering, or m = 1."
+            )
         if m < 1:
             return f"m = {m} is not a valid minibatch size; choose 1 <= m <= n = {self._n}."
         if m > self._n and not self._replacement:

@@ -225,6 +225,8 @@ def _here(tmp_path, monkeypatch):
         (["experiment=gmm_tied_means", "scale="], "scale is empty; choose smoke, quick, paper"),
         (["experiment=gmm_tied_means", "scale=null"], "scale is empty; choose smoke, quick, paper"),
         (["-m", *SMOKE, "lam=0.2"], "A sweep needs a key with several values"),
+        ([*SMOKE, "--dry-run=false"], "--dry-run takes no value; leave out '=false', or the option."),
+        ([*SMOKE, "--cfg="], "--cfg needs a value"),
         ([*SMOKE, "+target.tempr=posterior"], "takes no 'tempr'. Did you mean 'temper'?"),
         ([*SMOKE[:2], "runtime.threads=0"], "runtime.threads = 0 must be a whole number"),
         ([*SMOKE, "runtime.block_seconds=often"], "runtime.block_seconds = 'often' must be a number"),

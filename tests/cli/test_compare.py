@@ -226,6 +226,10 @@ def test_a_comparison_warns_of_r_hat_and_of_few_effective_draws(there, capsys):
         (["gmm_tied_means:mint", "--reference=sghmc"], "use --reference gmm_tied_means:sghmc."),
         (["gmm_tied_means", "--reference", "mcmc"], "'mcmc' is not a run"),
         (["gmm_tied_means", "--all"], "There is no option '--all'"),
+        (
+            ["gmm_tied_means:mint", "--reference=sghmc", "--tolerance=", "gmm_tied_means"],
+            "--tolerance (nothing) must be a positive number",
+        ),
         (["gmm_tied_means", "--equal-cost=0"], "--equal-cost=0 must be a positive number of evaluations"),
         (
             ["gmm_tied_means", "--equal-cost=many"],

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 from starting import flags, numbers, own_folder, table
 
 from mhrun.cli.configuration.compose import compose_config
@@ -190,3 +191,14 @@ def test_a_class_of_the_user_may_have_sizes_of_the_data() -> None:
     np.savez("ours/rows.npz", x=np.zeros((40, 2)), y=np.array([1.0, -1.0] * 20))
     few = ["+method@methods.mcmc=mcmc", "steps=20", "warmup=50", "runtime.report=false"]
     assert run(["--project", "ours", "data=npz", "data.file=rows.npz", "model=wide", *few]) == 0
+
+
+def test_a_sweep_of_data_and_a_model_resolves_the_ladder_of_a_method() -> None:
+    """It is the first composition of the process: nothing else has registered the resolvers."""
+    rng = np.random.default_rng(0)
+    np.savez("rows.npz", x=rng.normal(size=(40, 3)), y=np.array([1.0, -1.0] * 20))
+    given = ["data=npz", "data.file=rows.npz", "model=logistic", "model.prior_variance=1"]
+    given += ["+method@methods.pt=parallel_tempering", "chains=8", "steps=20", "warmup=100"]
+    if OmegaConf.has_resolver("ladder"):
+        OmegaConf.clear_resolver("ladder")
+    assert run(["-m", *given, "seed=1,2", "runtime.report=false"]) == 0

@@ -11,8 +11,8 @@ import torch
 
 import mhrun
 from mhrun.data import Dataset
+from mhrun.engine.modes import find_curved_modes
 from mhrun.engine.pilot.impropriety import direction_in_words, flat_direction
-from mhrun.engine.pilot.modes import find_curved_modes
 from mhrun.engine.surface import Surface
 from mhrun.engine.warnings.run import warnings_of
 from mhrun.models.function import FunctionModel

@@ -428,7 +428,7 @@ def test_a_parameter_in_which_a_function_has_steps_is_named(settings, warns, tak
     lines = [str(one.message) for one in caught]
     assert len(lines) == (warns and takes_gradients)
     assert all("changes with theta[0] in steps, and has no gradient in it" in line for line in lines)
-    name, why = default_of(target)
+    name, why, _ = default_of(target)
     assert name == ("mcmc" if warns else "hmc")
     assert ("log_lik changes with theta[0] in steps, which gradients do not see" in why) == warns
 

@@ -11,8 +11,8 @@ import mhrun
 from mhrun.data import Dataset
 from mhrun.engine.curvature import below_mode, hessian, largest_curvature, spectrum
 from mhrun.engine.diagnosis.gradient_noise import root_of_covariance
+from mhrun.engine.modes import CurvedModes, Mode, find_curved_modes, find_modes
 from mhrun.engine.pilot.all_data import moved_to_all_data, without_absent
-from mhrun.engine.pilot.modes import CurvedModes, Mode, find_curved_modes, find_modes
 from mhrun.engine.surface import Surface
 from mhrun.models.function import FunctionModel
 from mhrun.models.gaussian_mean import GaussianMean

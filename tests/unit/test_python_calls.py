@@ -224,3 +224,30 @@ def test_blocks_are_drawn_anew_equally_often(m, blocks):
     assert len(set(first)) == pairing.blocks <= blocks
     assert times.min() == 1
     assert times.max() <= 2
+
+
+def test_the_minibatch_of_exchanges_needs_a_size():
+    rung = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
+    kernel = mhrun.ReplicaExchange(rung, mhrun.Shared("auto"), mhrun.Metropolis(), 2)
+    with pytest.raises(Refusal, match=r"give the minibatch of the exchanges a size: Shared\(m\)"):
+        short(kernel, step_size=0.5, temperature=[1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("log_density", "reason"),
+    [
+        (lambda theta: -0.5 * theta**2, r"must return one number, and returned a tensor of shape \(2,\)"),
+        (lambda theta: -0.5 * theta.mul_(2).square().sum(), r"write theta = 2 \* theta, not theta.mul_"),
+    ],
+)
+def test_mistakes_of_a_log_density(log_density, reason):
+    with pytest.raises(UserError, match=reason):
+        mhrun.sample(log_density, None, start=[0.0, 0.0], steps=10)
+
+
+def test_predictions_need_data():
+    trace = short(
+        mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()), step_size=1.0
+    )
+    with pytest.raises(UserError, match="predict needs data, and x is None"):
+        mhrun.predict(trace, lambda theta, batch: theta[0], None)

@@ -78,6 +78,7 @@ def with_default_method(overrides: Sequence[str], folders: Sequence[Path]) -> tu
     Raises:
         UserError: data that cannot be loaded, invalid settings, or overrides that cannot be composed.
     """
+    register_resolvers()
     try:
         return own_overrides(overrides, lambda overrides: resolved(composed(overrides, folders), NAME))
     except (HydraException, OmegaConfBaseException) as error:

@@ -132,10 +132,16 @@ def _points(start: Any) -> Tensor:
 
 
 def _density(log_density: Callable[[Any], Tensor]) -> Callable[[Any, Any], Tensor]:
-    """Return a log density as the log-likelihood of the one datum that says nothing."""
+    """Return a log density as the log-likelihood of a single datum, which it ignores."""
     check_arguments("the model", log_density, "theta", hint=": a log density, as there are no data")
 
     def log_lik(theta: Any, batch: Any) -> Tensor:
-        return log_density(theta).expand(len(batch["x"]))
+        value = log_density(theta)
+        if isinstance(value, Tensor) and value.numel() != 1:
+            raise UserError(
+                f"the log density must return one number, and returned a tensor of shape {tuple(value.shape)}; "
+                "sum its terms."
+            )
+        return value.expand(len(batch["x"]))
 
     return log_lik

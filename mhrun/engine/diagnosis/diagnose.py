@@ -1,24 +1,24 @@
-"""What is estimated of a method whose steps have ended, from which its warnings are."""
+"""Estimates computed after the last step of a method, from which its warnings are derived."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mhrun.engine.diagnosis.excess_variance import excess_variance
 from mhrun.engine.diagnosis.exchange_noise import EXCHANGE_NOISE, exchange_noise
 from mhrun.engine.diagnosis.fit import fit_warnings, judges_fit
-from mhrun.engine.diagnosis.flat_regions import FLAT_REGIONS, FlatRegions, flat_regions
+from mhrun.engine.diagnosis.flat_regions import FLAT_REGIONS, flat_regions
 from mhrun.engine.diagnosis.kinetic import kinetic_temperature
 from mhrun.engine.diagnosis.mean_bias import mean_bias
 from mhrun.engine.diagnosis.mixing import UNSETTLED, rhat_of_unsettled
 from mhrun.engine.diagnosis.outside import OUTSIDE, share_outside
 from mhrun.engine.diagnosis.sampled_gradients import sampled_gradients
-from mhrun.engine.diagnosis.selection import SELECTION, Selection, selection_shift
-from mhrun.engine.diagnosis.term_noise import TERM_NOISE, TermNoise, term_noise
+from mhrun.engine.diagnosis.selection import SELECTION, selection_shift
+from mhrun.engine.diagnosis.term_noise import TERM_NOISE, term_noise
 from mhrun.engine.diagnosis.virial import least_variance_ratio, variance_ratio
-from mhrun.engine.diagnosis.visits import VISITS, visits
+from mhrun.engine.diagnosis.visits import BEYOND, VISITS, draws_beyond, visits
 from mhrun.engine.diagnosis.width import WIDTH, width_of_draws
 from mhrun.engine.method import Method
 from mhrun.errors import raised_in, reason_of
@@ -82,11 +82,18 @@ class Diagnosis:
             least = self._tried("the width by gradients", lambda: least_variance_ratio(sampled))
         return _known(
             **{
-                VISITS: self._tried("visits of another mode", lambda: visits(method, trace)),
+                VISITS: _as_dict(self._tried("visits of another mode", lambda: visits(method, trace))),
+                BEYOND: self._tried("draws far from the mode", lambda: draws_beyond(method, trace)),
                 WIDTH: self._tried("the width of the draws", lambda: width_of_draws(method, trace)),
-                TERM_NOISE: noise if (noise := self._noise(trace)) is None else noise._asdict(),
-                FLAT_REGIONS: flat if (flat := self._flat_regions(trace)) is None else flat._asdict(),
-                SELECTION: shift if (shift := self._selection(trace)) is None else shift._asdict(),
+                TERM_NOISE: _as_dict(
+                    self._tried("the noise of decisions", lambda: term_noise(method, trace))
+                ),
+                FLAT_REGIONS: _as_dict(
+                    self._tried("the energies of the rungs", lambda: flat_regions(method, trace))
+                ),
+                SELECTION: _as_dict(
+                    self._tried("the selection of minibatches", lambda: selection_shift(method, trace))
+                ),
                 EXCHANGE_NOISE: self._tried("the noise of exchanges", lambda: exchange_noise(method, trace)),
                 UNSETTLED: self._tried("R-hat", lambda: rhat_of_unsettled(method, trace)),
                 OUTSIDE: self._tried(
@@ -97,19 +104,10 @@ class Diagnosis:
                 "the effect of minibatch noise",
                 lambda: excess_variance(method, trace, state),
             ),
-            mean_bias=None if bias is None else bias._asdict(),
+            mean_bias=_as_dict(bias),
             variance_ratio=ratio,
             narrow_ratio=least,
         )
-
-    def _flat_regions(self, trace: xr.DataTree) -> FlatRegions | None:
-        return self._tried("the energies of the rungs", lambda: flat_regions(self._method, trace))
-
-    def _selection(self, trace: xr.DataTree) -> Selection | None:
-        return self._tried("the selection of minibatches", lambda: selection_shift(self._method, trace))
-
-    def _noise(self, trace: xr.DataTree) -> TermNoise | None:
-        return self._tried("the noise of decisions", lambda: term_noise(self._method, trace))
 
     def _tried(self, what: str, estimate: Callable[[], T]) -> T | None:
         """Return an estimate, or None if it fails."""
@@ -122,6 +120,10 @@ class Diagnosis:
                 "warning may be missing."
             )
             return None
+
+
+def _as_dict(estimate: NamedTuple | None) -> dict[str, Any] | None:
+    return None if estimate is None else estimate._asdict()
 
 
 def _known(**facts: Any) -> dict[str, Any]:

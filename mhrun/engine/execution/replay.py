@@ -84,7 +84,8 @@ class ReplayedSteps(CapturedSteps):
         checked = self._checked.get(kind.run, 0)
         try:
             replayed = super().repeated(kind, state, controls)
-        except RuntimeError:  # of an operation on these values: the kernel's own step explains it
+        except RuntimeError as error:  # of an operation on these values: the kernel's own step explains it
+            self.refused(f"it failed ({str(error).strip().partition(chr(10))[0]})")
             self.kinds[self.kinds.index(kind)] = kind._replace(run=None)
             self.draws.rewind()
             return self.plain(state, controls)

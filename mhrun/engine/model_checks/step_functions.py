@@ -63,7 +63,7 @@ def coordinate_with_steps(target: Target, theta: Tensor) -> str | None:
 @torch.no_grad()
 def _first(target: Target, theta: Tensor) -> int | None:
     """Return the first coordinate with steps and without a gradient, or None."""
-    every = max(1, target.n // _ROWS)
+    every = -(-target.n // _ROWS)
     rows = target.data.rows(torch.arange(0, target.n, every, device=target.data.device)[None])
     gradients = Gradients(target.model)
     value, grad = gradients.log_lik_and_grad(theta, rows)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mhrun.engine.curvature import spectrum, units_of
-from mhrun.engine.pilot.modes import CurvedModes, find_curved_modes
+from mhrun.engine.modes import CurvedModes, find_curved_modes
 from mhrun.engine.surface import Surface
 
 _NEARLY_ALL = 0.8  # share of the data that has nearly all of anything

@@ -9,7 +9,7 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from mhrun.engine.pilot.modes import find_modes
+from mhrun.engine.modes import find_modes
 from mhrun.engine.surface import Surface
 
 # How far from the mode it is evaluated, in units of the larger of 1 and the mode's distance from 0

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mhrun.engine.curvature import below_mode, hessian, is_degenerate
-from mhrun.engine.pilot.modes import Mode, find_modes
+from mhrun.engine.modes import Mode, find_modes
 from mhrun.engine.surface import Surface
 from mhrun.random import Draws, Purpose, Streams, derive_key
 from mhrun.target.function_space import is_network
@@ -18,14 +18,14 @@ from mhrun.target.function_space import is_network
 # Of the points that ascents begin at, in standard deviations at the mode
 _DISTANCES = (5.0, 10.0, 20.0, 40.0)
 _TOGETHER = 4  # ascents at a time
-_MAX_DATA, _MAX_PARAMETERS = 2_000, 20  # data and parameters up to which ascents are cheap
+_MAX_DATA, _MAX_PARAMETERS = 2_000, 50  # data and parameters up to which ascents are cheap
 _PARAMETERS_A_TURN = 5  # for each of which ascents begin at all distances, on both sides
 _GRADIENTS = 2_000_000  # of the log-likelihoods of data, after which no others begin
 _APART = 4.0  # standard deviations of either mode between two that are different
 _NATS = 0.05  # below its mode as a quadratic, that an end is at most
 # A mode is named if it has this share of the posterior, or adds this share to a variance: a thousandth of the draws at
 # thirty standard deviations nearly doubles one.
-_SHARE, _VARIANCE = 0.01, 0.1
+SHARE, _VARIANCE = 0.01, 0.1
 
 
 class OtherMode(NamedTuple):
@@ -98,7 +98,7 @@ def _best_of(surface: Surface, modes: Mode, curvature: Tensor, found: list[Mode]
             mass = (height - modes.height) / surface.temperature + float(volumes)
             share = 1 / (1 + math.exp(-mass)) if mass > -700 else 0.0
             added = share * float(_lengths(end[None] - best, curvature)) ** 2 / surface.temperature
-            if share >= _SHARE or added >= _VARIANCE:
+            if share >= SHARE or added >= _VARIANCE:
                 others.append((share, end))
     if not others:
         return None

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mhrun.engine.method import Method
+from mhrun.engine.pilot.other_modes import SHARE
 from mhrun.numbers import in_figures
 from mhrun.store.blocks import load_block
 from mhrun.store.files import write_whole
@@ -94,8 +95,10 @@ def line(name: str, facts: PilotFacts) -> str:
         doubt += _FAR_FROM_MODE
     if "moved" in facts:
         doubt += f" {moved(**facts['moved'])}"
+    if "neck" in facts:
+        doubt = f" {neck(facts['neck'])}"
     if "flat_along" in facts:
-        doubt = f" {improper(facts['flat_along'])}"
+        doubt = f" {improper(facts['flat_along'], is_density=facts.get('is_density', False))}"
     if facts.get("scale") == "diagonal" and (count or 0) >= _LONG_TRAJECTORY:
         doubt += (
             " Trajectories are long because parameters are correlated: precondition=dense may need few steps, and "
@@ -104,12 +107,13 @@ def line(name: str, facts: PilotFacts) -> str:
     return f"{name}: pilot: {', '.join(words)}: {facts['why'].strip()} It took {cost}.{doubt}"
 
 
-def pilot_warnings(method: Method, visits: float | None) -> Iterator[str]:
+def pilot_warnings(method: Method, visits: Mapping[str, float] | None, beyond: float | None) -> Iterator[str]:
     """Yield what a pilot found that makes the draws of a method doubtful.
 
     Args:
         method: after its pilot, if it had one.
-        visits: the share of draws at another mode that was found; None if it is unknown.
+        visits: the share of draws at another mode that was found, and that of its mass; None if these are unknown.
+        beyond: that of draws so far from the mode that was found; None if it is unknown.
     """
     if (facts := method.pilot) is None:
         return
@@ -120,12 +124,17 @@ def pilot_warnings(method: Method, visits: float | None) -> Iterator[str]:
             f"{facts['aim']:.2f}. Give a step size, or better starting points{_lower_aim(facts)}."
         )
     if "flat_along" in facts:
-        yield f"{name}: {improper(facts['flat_along'])}"
+        yield f"{name}: {improper(facts['flat_along'], is_density=facts.get('is_density', False))}"
+    if (mass := facts.get("beyond")) is not None and (beyond or 0.0) < _VISITED * mass["share"]:
+        yield f"{name}: {far_away(mass['at'], mass['radius'], mass['share'], beyond)}"
     if (mode := facts.get("other_mode")) is not None:
-        is_ladder = method.kernel.rungs > 1
+        is_ladder, found = method.kernel.rungs > 1, None if visits is None else visits["found"]
+        share = mode["share"] if visits is None else visits["share"]
         enough = _VISITED_BY_LADDERS if is_ladder else _VISITED
-        if (visits or 0.0) < enough * mode["share"]:
-            yield f"{name}: {elsewhere(mode['at'], mode['share'], visits, is_ladder=is_ladder)}"
+        # Less if chains went to a mode of more mass than those where they began
+        matters = share >= min(SHARE, mode["share"] / 2)
+        if matters and (found or 0.0) < enough * share:
+            yield f"{name}: {elsewhere(mode['at'], share, found, is_ladder=is_ladder)}"
     if facts.get("doubt") == "flat" and "flat_along" not in facts and method.dtype == torch.float32:
         yield (
             f"{name}: in float32 the curvature of the log posterior is no larger than rounding in some directions, "
@@ -144,8 +153,18 @@ def _lower_aim(facts: PilotFacts) -> str:
     )
 
 
-def improper(direction: str) -> str:
-    """Return what a direction without an end means, as sentences."""
+def improper(direction: str, *, is_density: bool = False) -> str:
+    """Return what a direction without an end means, as sentences.
+
+    Args:
+        direction: in words.
+        is_density: whether the log posterior levels off at 0 in all directions.
+    """
+    if is_density:
+        return (
+            "The log posterior levels off at 0 far from its mode, as a density does: return its logarithm, "
+            "without which chains wander without end."
+        )
     return (
         f"The log posterior does not fall off along {direction}: it may be improper, and chains wander without end. "
         "Give these parameters priors, or leave one of them out."
@@ -163,15 +182,12 @@ def elsewhere(
 
     Args:
         at: where it is.
-        share: of its mass in the mass of both.
+        share: of its mass in that of all known modes.
         visits: the share of draws there, of ladders those of the coldest rungs; None if it is unknown.
         is_ladder: whether the chains are rungs of ladders.
     """
-    shown = ", ".join(f"{name} = {value:.3g}" for name, value in list(at.items())[:_COORDINATES])
-    rest = ", ..." if len(at) > _COORDINATES else ""
-    mode = (
-        f"The posterior has another mode, at {shown}{rest}, with about {_percent(share)} of the mass of both"
-    )
+    place, of_all = _place(at), _percent(share)
+    mode = f"The posterior has another mode, at {place}, with about {of_all} of the mass of all known ones"
     if is_ladder:
         found = "hardly any" if visits is None else _percent(visits) if visits else "none"
         return (
@@ -182,6 +198,30 @@ def elsewhere(
     return (
         f"{mode}, and no chain begins there: chains may never visit it, and R-hat would not show that. Give each chain "
         "its own start, or take a ladder (parallel_tempering)."
+    )
+
+
+def _place(at: Mapping[str, float]) -> str:
+    """Return the first coordinates of a point, in words."""
+    shown = ", ".join(f"{name} = {value:.3g}" for name, value in list(at.items())[:_COORDINATES])
+    return shown + (", ..." if len(at) > _COORDINATES else "")
+
+
+def far_away(at: Mapping[str, float], radius: float, share: float, found: float | None) -> str:
+    """Return what mass far from the mode means that draws lack, as sentences.
+
+    Args:
+        at: the mode.
+        radius: in standard deviations by the curvature there.
+        share: of the posterior beyond it.
+        found: of the draws; None if it is unknown.
+    """
+    draws = "hardly any" if found is None else _percent(found) if found else "none"
+    return (
+        f"About {_percent(share)} of the posterior is more than {radius:.2g} standard deviations, by the curvature at "
+        f"its mode, from there ({_place(at)}), and {draws} of the draws: the mode is a narrow peak of a wide density, "
+        "which chains do not leave, and R-hat does not show that. Ladders hardly cross either: sample the two "
+        "separately, or make the peak wider."
     )
 
 
@@ -199,6 +239,14 @@ def moved(ascents: int, of: int, nats: float) -> str:
     return (
         f"{ascents} of {of} searches ended at a mode with a share of about e^-{nats:,.0f} of the posterior, by its "
         "height and curvature: chains that would begin there begin at the highest one."
+    )
+
+
+def neck(nats: float) -> str:
+    """Return what it means that the highest mode has less mass than the starting points, as a sentence."""
+    return (
+        f"The highest mode has about e^-{nats:,.0f} of the mass near the starting points, like the neck of a funnel: "
+        "chains begin at these points."
     )
 
 

@@ -134,6 +134,13 @@ def _begun(
         start, facts["why"] = ScaledStart(theta), f"{reason}, so that there is no scale; "
     if start.flat_along is not None:
         facts["flat_along"] = start.flat_along
+    if start.is_density:
+        facts["is_density"] = True
+    if start.beyond is not None and start.highest is not None:
+        mode: list[float] = start.highest.tolist()
+        radius, share = start.beyond
+        at = numbers_of(method.target.model, mode)
+        facts["beyond"] = {"at": at, "theta": mode, "radius": radius, "share": share}
     if start.other is not None:
         at = numbers_of(method.target.model, start.other.theta)
         theta_of_it, share, begun = start.other
@@ -141,6 +148,8 @@ def _begun(
     if start.heavy is not None:
         direction = direction_in_words(start.heavy.direction, coordinate_names(method.target.model))
         facts["heavy"] = {"direction": direction, "power": start.heavy.power}
+    if start.neck is not None:
+        facts["neck"] = start.neck
     if start.moved is not None:
         ascents, of, nats = start.moved
         facts["moved"] = {"ascents": ascents, "of": of, "nats": nats}

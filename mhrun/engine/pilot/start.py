@@ -12,14 +12,15 @@ from torch import Tensor
 from mhrun.engine.curvature import spectrum, standardised
 from mhrun.engine.limits import most_scaled
 from mhrun.engine.method import Method
+from mhrun.engine.modes import CurvedModes, find_curved_modes, find_modes
 from mhrun.engine.pilot.all_data import moved_to_all_data, without_absent
 from mhrun.engine.pilot.heavy_tails import HeavyTail, heavy_tail
 from mhrun.engine.pilot.impropriety import direction_in_words, flat_direction
-from mhrun.engine.pilot.low_modes import Moved, without_low_modes
-from mhrun.engine.pilot.modes import CurvedModes, find_curved_modes, find_modes
+from mhrun.engine.pilot.low_modes import Moved, nats_below_starts, without_low_modes
 from mhrun.engine.pilot.normality import spread_of_log_ratio
 from mhrun.engine.pilot.open_settings import leapfrog_is_open
 from mhrun.engine.pilot.other_modes import OtherMode, other_mode
+from mhrun.engine.pilot.rays import Beyond, along_rays
 from mhrun.engine.surface import Surface
 from mhrun.kernels import ZigZag
 from mhrun.models.parameters import coordinate_names
@@ -51,8 +52,14 @@ class ScaledStart(NamedTuple):
     doubt: str | None = None  # why the scale may be far off: "flat" or "skewed"
     is_skewed: bool = False  # whether the posterior may be far from normal, though its scale may be known
     flat_along: str | None = None  # a direction in which the log posterior does not fall off
+    is_density: bool = False  # whether it levels off at 0, as a density does whose logarithm was not taken
+    beyond: Beyond | None = None  # mass far from the highest mode
+    highest: Tensor | None = None  # (D,), the highest mode
     heavy: HeavyTail | None = None  # a direction in which it falls off so slowly that it has no variance
     other: OtherMode | None = None  # at which no chain begins
+    neck: float | None = (
+        None  # nats by which the highest mode has less mass than the starting points, if it has
+    )
     moved: Moved | None = None  # what became of ascents to modes that have hardly a share of the posterior
     # Whether mode and curvature are of all data, as a part has hardly any of what matters
     whole: bool = False
@@ -84,23 +91,29 @@ def scaled_start(
     modes, curvature, proper = curved
     if not bool(modes.theta.isfinite().all()):
         return ScaledStart(theta)
-    moved = None
+    moved = neck = None
     if proper and curvature is not None:  # the highest point of a ridge without an end is no mode
         modes, moved = without_low_modes(surface, modes, curvature)
         curved = curved._replace(modes=modes)
+        neck = nats_below_starts(surface, modes, curvature, theta)
     direction = flat_direction(surface, modes.theta[modes.best], curvature, proper=proper)
     start = ScaledStart(modes.theta.to(theta.dtype).repeat_interleave(rungs, 0))
     if curvature is not None:
-        start = _with_scale(method, surface, curved, theta, temperature, key, rungs)
-    start = start._replace(moved=moved)
-    if direction is not None:
-        start = start._replace(
-            flat_along=direction_in_words(direction, coordinate_names(method.target.model))
-        )
-    elif proper and curvature is not None:
-        heavy = heavy_tail(surface, modes.theta[modes.best], curvature)
+        trusted = curved._replace(proper=proper and neck is None)
+        start = _with_scale(method, surface, trusted, theta, temperature, key, rungs)
+    start, highest = start._replace(moved=moved, neck=neck), modes.theta[modes.best]
+    if neck is not None:
+        return start._replace(doubt=None if start.doubt is None else "flat")
+    beyond, plateau, is_density = None, None, False
+    if proper and curvature is not None:
+        beyond, plateau, is_density = along_rays(surface, highest, modes.height, curvature, key)
+    if direction is not None or (direction := plateau) is not None:
+        words = direction_in_words(direction, coordinate_names(method.target.model))
+        return start._replace(flat_along=words, is_density=is_density)
+    if proper and curvature is not None:
+        heavy = heavy_tail(surface, highest, curvature)
         other = other_mode(surface, modes, curvature, key, _further_points(method))
-        start = start._replace(heavy=heavy, other=other)
+        start = start._replace(heavy=heavy, other=other, beyond=beyond, highest=highest)
     return start
 
 

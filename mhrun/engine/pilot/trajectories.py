@@ -53,7 +53,7 @@ def judged_start(method: Method, start: ScaledStart, temperature: Tensor, key: i
 
     Args:
         method: any, on a target that `allows_trajectories`.
-        start: with a scale; it stays if the scale fits, or if none comes to fit.
+        start: with a scale, which is kept if it fits, or if none comes to fit, but for the neck of a funnel.
         temperature: of each chain (C,).
         key: of the random numbers.
     """
@@ -65,13 +65,13 @@ def judged_start(method: Method, start: ScaledStart, temperature: Tensor, key: i
     assert begun.scale is not None
     adapted = adapt(hmc, begun, temperature, derive_key(key, "trajectories"), open_length=True, known=known)
     n_grad = adapted.tuning.facts["n_grad"]
-    if not adapted.fits:
+    if not adapted.fits and start.neck is None:  # from the neck of a funnel any other scale is better
         return JudgedStart(start, 0, n_grad)
     draws = adapted.tuning.draws
     assert draws is not None
     draws = draws[temperature.cpu() == temperature.min().cpu()]
     if adapted.scale is begun.scale:
-        return JudgedStart(start._replace(doubt=None, draws=draws), 0, n_grad)
+        return JudgedStart(begun._replace(doubt=None, draws=draws), 0, n_grad)
     curvature = _curvature_of(adapted, temperature, within=known)
     condition = adapted.scale.condition
     # Data and the posterior are as they were; the scale is another.

@@ -54,7 +54,7 @@ def valid_draws(trace: Any, every: int) -> Kept:
     stopped = stopped_chains(trace)
     valid = (validity(trace) & ~stopped[:, None])[:, ::every]
     if not valid.any():
-        reason = "its chains stopped" if stopped.any() else "sample_stats has 'valid' for each"
+        reason = "its chains stopped" if stopped.any() else "sample_stats['valid'] is False at each"
         raise UserError(f"no draw of the trace is valid; {reason}.")
     if stopped.any():
         warnings.warn(

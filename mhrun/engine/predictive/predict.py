@@ -64,6 +64,11 @@ def predict(
     """
     import xarray as xr
 
+    if x is None:
+        raise UserError(
+            "predict needs data, and x is None; the expectation of a function of the parameters is its mean over the "
+            'draws in trace["posterior"].'
+        )
     kept = valid_draws(trace, every)
     if not is_whole(seed) or not 0 <= seed < 1 << 63:
         raise UserError(f"seed = {seed!r} must be a whole number from 0 to 2^63 - 1.")

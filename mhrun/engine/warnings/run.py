@@ -13,7 +13,7 @@ from mhrun.data.no_data import has_no_data
 from mhrun.diagnostics.chains import ESS
 from mhrun.diagnostics.ladders import exchange_rates
 from mhrun.engine.diagnosis.outside import OUTSIDE
-from mhrun.engine.diagnosis.visits import VISITS
+from mhrun.engine.diagnosis.visits import BEYOND, VISITS
 from mhrun.engine.method import Method
 from mhrun.engine.pilot.result import pilot_warnings
 from mhrun.engine.warnings.flat_regions import flat_region_warnings
@@ -54,7 +54,7 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> list[str]:
     That of an improper posterior is first, because nothing settles there.
     """
     of_run = _surviving_warnings(method, run_warnings(method, summary))
-    of_pilot = pilot_warnings(method, summary.get(VISITS))
+    of_pilot = pilot_warnings(method, summary.get(VISITS), summary.get(BEYOND))
     is_cause = method.pilot is not None and "flat_along" in method.pilot
     return [*of_pilot, *of_run] if is_cause else [*of_run, *of_pilot]
 
@@ -259,7 +259,8 @@ def _trajectory_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator
         yield (
             f"{method.name}: {count:,} of {method.shape.chains * method.shape.steps:,} trajectories diverged: the step "
             "size is too large where the density is narrow, or a log-likelihood is NaN or minus infinity where they "
-            f"lead. Draws may lack that region{_or_enters_in_warnings(method)}. Aim at a higher acceptance rate."
+            f"lead. Draws may lack that region{_or_enters_in_warnings(method)}. Aim at a higher acceptance rate; where "
+            "the density ends at an edge, give the parameter a constraint, or take mcmc."
             f"{groups if _may_have_groups(method.target) else ''}"
         )
 

@@ -232,6 +232,8 @@ def aligned(found: Mapping[Any, UserTrace]) -> Aligned:
             columns[key].append(flat if trace.valid is None else valid_of_each(flat, trace.valid))
         start += count
     draws = {key: np.concatenate(of_variables, axis=-1) for key, of_variables in columns.items()}
+    if empty := [key for key, values in draws.items() if not values.size]:
+        raise UserError(f"{empty[0]} has no valid draws; there is nothing to compare.")
     coarsest = [max(of_traces) for of_traces in zip(*rounding.values(), strict=True)]
     kept = [
         d

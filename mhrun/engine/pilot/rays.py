@@ -1,0 +1,108 @@
+"""What a posterior is far from its mode, on rays: mass that the curvature at the mode hides, and plateaus."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mhrun.engine.surface import Surface
+from mhrun.random import Draws, Purpose, Streams, derive_key
+from mhrun.target.function_space import is_network
+
+_MAX_PARAMETERS, _MAX_EVALUATIONS = 20, 3_000_000  # parameters, and log-likelihoods of single data, at most
+_PAIRS = 8  # of opposite random rays
+# Standard deviations beyond sqrt(D), within which all of a normal density is but for 1e-8, and how many times as far
+# the outermost points are; the points of a ray within and beyond.
+_WITHIN, _FARTHEST, _INNER, _OUTER = 6.0, 1e4, 32, 48
+_LAST = 12  # points of the last quarter, which is a plateau where
+_MAX_FALL = 3.0  # the log density falls at most so far there; that of Cauchy's distribution falls by 20
+_SHARE = 0.01  # of the mass, that is named
+_EQUAL = 1e-9  # of a plateau at 0
+
+
+class Beyond(NamedTuple):
+    """Mass far from the mode."""
+
+    radius: float  # in standard deviations by the curvature at the mode
+    share: float  # of the posterior that is estimated to be beyond it
+
+
+class Rays(NamedTuple):
+    """What rays from the mode show."""
+
+    beyond: Beyond | None = None
+    plateau: Tensor | None = None  # (D,), a direction of length 1 in which the log posterior levels off
+    is_density: bool = (
+        False  # whether it does so at 0 in all of them, as a density does whose logarithm was not taken
+    )
+
+
+def along_rays(surface: Surface, mode: Tensor, height: float, curvature: Tensor, key: int) -> Rays:
+    r"""Return what random rays from the mode show, in coordinates x in which the curvature there is the identity.
+
+    With the log density f relative to the mode and directions u uniform on the sphere, the mass beyond a radius R is
+
+        \int_{|x| > R} e^{f(x)} dx = S E_u \int_R^\infty r^{D-1} e^{f(r u)} dr,   S the area of the sphere,
+
+    by the trapezoidal rule in log r, and likewise within R in r. The ray with the largest contribution from beyond is
+    left out, as one may hit what is rare. A narrow peak in the middle of a wide density has its mode and curvature,
+    and chains that begin there do not leave it: compared with draws, the share shows that.
+
+    Args:
+        surface: the log posterior, of no network; what is evaluated is added to its count.
+        mode: a proper mode (D,).
+        height: f there, as `Surface.value_and_grad`.
+        curvature: minus the Hessian there (D, D).
+        key: of the random directions.
+
+    Returns:
+        Nothing found with many data or parameters, and where the model cannot be evaluated.
+    """
+    dim, temperature = len(mode), surface.temperature
+    rays = 2 if dim == 1 else 2 * _PAIRS
+    expensive = rays * (_INNER + _OUTER) * surface.size > _MAX_EVALUATIONS
+    if dim > _MAX_PARAMETERS or expensive or is_network(surface.target.model):
+        return Rays()
+    # A model need not be defined so far out, and a class of the user's may raise any exception there.
+    with suppress(Exception):
+        z = Draws(Streams(derive_key(key, "rays"), rays // 2), 0).normal(Purpose.INIT, dim).double().cpu()
+        units = torch.cat([z, -z]) / z.norm(dim=1).repeat(2)[:, None]
+        root = torch.linalg.cholesky(curvature.double().cpu() / temperature)
+        directions = torch.linalg.solve_triangular(root.T, units.T, upper=True).T
+        radius = math.sqrt(dim) + _WITHIN
+        inner = torch.linspace(0, radius, _INNER + 1, dtype=torch.float64)[1:]
+        outer = math.log(radius) + torch.linspace(0, math.log(_FARTHEST), _OUTER, dtype=torch.float64)
+        radii = torch.cat([inner, outer.exp()])
+        points = mode.double().cpu() + radii[:, None] * directions[:, None]
+        values = surface.value_and_grad(points.flatten(0, 1).to(mode))[0].cpu().reshape(rays, -1)
+        values = values.nan_to_num(-math.inf, math.inf, -math.inf)
+        falls = (height - values[:, -_LAST:].amax(1)) / temperature
+        if bool((falls < _MAX_FALL).any()):
+            direction = directions[int(falls.argmin())]
+            is_density = bool((values[:, -_LAST:].abs() < _EQUAL).all())
+            return Rays(plateau=direction / direction.norm(), is_density=is_density)
+        below = (values - height) / temperature
+        at_mode = torch.full((rays, 1), 0.0 if dim == 1 else -math.inf, dtype=torch.float64)
+        near = torch.cat([at_mode, below[:, :_INNER] + (dim - 1) * inner.log()], 1)
+        within = _integral(near, float(inner[0]))
+        outside = _integral(below[:, _INNER:] + dim * outer, float(outer[1] - outer[0]))
+        outside = outside if dim == 1 else outside.sort().values[:-1]
+        share = float(torch.sigmoid(_mean(outside) - _mean(within)))
+        return Rays(beyond=Beyond(radius, share) if share >= _SHARE else None)
+    return Rays()
+
+
+def _integral(log_values: Tensor, step: float) -> Tensor:
+    """Return the logs of integrals (R,) by the trapezoidal rule, from logs of values (R, K) a step apart."""
+    weights = torch.full((log_values.shape[1],), step, dtype=torch.float64)
+    weights[[0, -1]] /= 2
+    return torch.logsumexp(log_values + weights.log(), 1)
+
+
+def _mean(logs: Tensor) -> Tensor:
+    """Return the log of the mean of values whose logs are given."""
+    return torch.logsumexp(logs, 0) - math.log(len(logs))
