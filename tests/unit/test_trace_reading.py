@@ -168,7 +168,9 @@ def test_draws_above_a_gigabyte_are_announced(tmp_path):
         "mint: its draws take up to 6.4 GB; thin=10 keeps 640 MB, and all statistics with thin_stats=1."
     ]
     (line,) = lines("steps=1000", "chains=70000000")
-    assert line.endswith("; thin=null keeps none, where a monitor has what is wanted.")  # one draw of all has 1.1 GB
+    assert line.endswith(
+        "; thin=null keeps none, where a monitor has what is wanted."
+    )  # one draw of all has 1.1 GB
     assert lines("steps=200000000", "thin=10") == []
     assert lines("steps=200000000", "thin=null") == []
     assert lines("steps=200000000", "thin=[1,2]") == []

@@ -6,9 +6,6 @@ from collections.abc import Sequence
 
 from mhrun.cli.init.models import flow
 
-EXACT = ("hmc", "mcmc", "mala", "smh2", "mh_ss", "zig_zag")
-_WITHOUT_TEMPERATURE = ("hmc", "mcmc", "mala", "sgld", "sgld_cv")  # methods that have no temperature but 1
-
 # The largest table of which a method on all data is the reference of a model with bounds: in rows, and in numbers, as
 # HMC reads all of them thousands of times.
 _MOST_FULL_ROWS = 200_000
@@ -22,7 +19,7 @@ _HMC_UP_TO_DIM = 200  # where HMC is, whatever the table
 # Up to which a pilot finds the length of HMC's trajectories: there HMC is the reference on up to _MOST_FULL_NUMBERS.
 _PILOT_UP_TO_DIM = 1_000
 # From which the bounds of SMH-2 and of zig-zag are too wide to save data: a draw of zig-zag of 30 parameters reads 52
-# data, of 60 430, and of 90 2,150.
+# data, of 60 430, and of 90 2,150. MH-SS reads fewer.
 _SMH2_BELOW_DIM, _ZIG_ZAG_BELOW_DIM = 50, 64
 
 _QUICK_STEPS = 10_000  # at scale=quick
@@ -38,13 +35,14 @@ def compared_methods(has_bounds: bool, n: int, dim: int, width: int, *, may_walk
 
     The reference is a random walk, which is the fastest for few parameters, or HMC: the walk's effective draws per
     step are at most 0.33 / dim (Roberts and Rosenthal 2001).
-    SMH-2 and zig-zag are exact and read few data, if parameters are not too many for their bounds. The linear model is
-    a function in torch without bounds, on which the tests that read most of the data take many times as long.
+    SMH-2, MH-SS and zig-zag are exact and read few data, if parameters are not too many for their bounds; of many rows
+    MH-SS, the default from Python, is the reference. The linear model is a function in torch without bounds, on which
+    the tests that read most of the data take many times as long.
     """
     exact = ["smh2"] * (dim < _SMH2_BELOW_DIM)
     dynamics = "sgld" if n <= _MOST_SGLD_ROWS else "sgld_cv"
     if has_bounds and (n > _MOST_FULL_ROWS or n * dim > _MOST_FULL_NUMBERS):
-        return [*exact, "zig_zag" if dim < _ZIG_ZAG_BELOW_DIM else "mh_ss", dynamics]
+        return ["mh_ss", *["zig_zag"] * (dim < _ZIG_ZAG_BELOW_DIM), dynamics]
     walks = may_walk and dim <= _WALK_UP_TO_DIM and (has_bounds or n <= _MOST_FULL_ROWS)
     hmc_pays = dim <= _HMC_UP_TO_DIM or (dim <= _PILOT_UP_TO_DIM and n * width <= _MOST_FULL_NUMBERS)
     reference = "mcmc" if walks else "hmc" if hmc_pays else "mala"
@@ -52,10 +50,19 @@ def compared_methods(has_bounds: bool, n: int, dim: int, width: int, *, may_walk
     return [reference, *exact, *minibatch, dynamics] if has_bounds else [reference, dynamics]
 
 
+def is_exact(name: str, n: int) -> bool:
+    """Return whether the target is the stationary distribution of a method on n data."""
+    from mhrun.engine.named_method import method
+    from mhrun.kernels.stationary import TARGET
+
+    run = {"steps": 1, "warmup": 0, "chains": 4, "data": {"n": n}, "target": {"temper": "posterior"}}
+    return method(name).kernel(run).stationary == TARGET
+
+
 def describe(methods: Sequence[str], n: int) -> list[str]:
     """Return lines on the methods for n data: which of them are exact, and a hint if HMC would read very many data."""
-    exact = [method for method in methods if method in EXACT]
-    approximate = [method for method in methods if method not in EXACT]
+    exact = [method for method in methods if is_exact(method, n)]
+    approximate = [method for method in methods if method not in exact]
     sentence = f"{', '.join(exact)} (exact)" if exact else ""
     judged = f"{', '.join(approximate)} (approximate: judge them)"
     lines = [f"methods {'; '.join(part for part in (sentence, judged) if part)}"]
@@ -97,10 +104,12 @@ def experiment_file(name: str, title: str, methods: Sequence[str], steps: int, *
 
 def _temperature(methods: Sequence[str]) -> str:
     """Return the line of an experiment that sets the temperature of the methods that have one."""
-    tempered = [method for method in methods if method not in _WITHOUT_TEMPERATURE]
+    from mhrun.engine.named_method import method
+
+    tempered = [name for name in methods if method(name).reads("temperature")]
     if not tempered:
         return ""
-    others = [method for method in methods if method in _WITHOUT_TEMPERATURE]
+    others = [name for name in methods if name not in tempered]
     rest = f"; {' and '.join(others)} stay{'s' * (len(others) == 1)} at 1" if others else ""
     return f"temperature: 1.0  # of {', '.join(tempered)}{rest}\n"
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from mhrun.build import call
 from mhrun.cli.init.groups import multilevel
 from mhrun.cli.init.hints import hints_of
-from mhrun.cli.init.methods import EXACT, compared_methods, describe, experiment_file, quick_steps
+from mhrun.cli.init.methods import compared_methods, describe, experiment_file, is_exact, quick_steps
 from mhrun.cli.init.models import Fitted, check_counts, part_text, regression_of
 from mhrun.cli.init.table_settings import read_settings
 from mhrun.data import Dataset
@@ -90,7 +90,7 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> NewPr
     }
     alternatives = [] if model is not None else _other_models(target, levels, regression.kind)
     lines = [*_describe_model(regression.kind, fitted, data, alternatives), *describe(methods, data.n)]
-    exact = next((method for method in methods if method in EXACT), None)
+    exact = next((method for method in methods if is_exact(method, data.n)), None)
     return NewProject(name, files, lines, exact)
 
 
