@@ -59,7 +59,6 @@ class Terms:
 
     def __init__(self, target: Target, origin: Tensor, candidate: Tensor, draws: Draws) -> None:
         self.n = target.n
-        self.replacement = target.replacement
         self.known = target.differences.known(origin, candidate)
         self.n_lik_overhead = torch.zeros(len(origin), dtype=torch.int64, device=origin.device)
         self._target = target

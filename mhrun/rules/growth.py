@@ -86,19 +86,19 @@ class Grown(NamedTuple):
         self.var[rows] = stages.var[at]
         self.third[rows] = third
 
-    def verdict(self, contest: Contest, n: int, replacement: bool = False) -> Verdict:
+    def verdict(self, contest: Contest, n: int) -> Verdict:
         """Return the outcome as a rule's verdict on the contest.
 
         The variance of the log-ratio is scale^2 S^2 / b (1 - b/n), with S^2 the sample variance (divisor b - 1) of the
-        b terms. The factor 1 - b/n is left out if data are drawn with replacement.
+        b terms.
         """
         log_ratio = contest.offset + contest.scale * self.mean
-        share = mean_variance(self.var, self.used, n, replacement)
+        share = mean_variance(self.var, self.used, n)
         skew = skew_of_mean(self.var, self.third, self.used, n)
         return Verdict(self.accepted, log_ratio, contest.scale**2 * share, self.size, skew)
 
 
-def mean_variance(var: Tensor, size: Tensor, n: int, replacement: bool = False) -> Tensor:
+def mean_variance(var: Tensor, size: Tensor, n: int) -> Tensor:
     """Return an unbiased estimate of the variance of a minibatch mean over minibatches; 0 for all data.
 
     S^2 / b (1 - b/n) with S^2 = b/(b - 1) `var` (Cochran 1977, Sampling Techniques, theorem 2.4).
@@ -107,10 +107,7 @@ def mean_variance(var: Tensor, size: Tensor, n: int, replacement: bool = False) 
         var: variance of the terms, divisor `size`.
         size: b.
         n: number of data.
-        replacement: whether data were drawn with replacement; the factor 1 - b/n is then left out.
     """
-    if replacement:
-        return var / (size - 1)
     return torch.where(size < n, var / (size - 1).clamp_min(1) * (1 - size / n), 0.0)
 
 

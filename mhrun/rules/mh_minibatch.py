@@ -64,7 +64,7 @@ class MHMinibatch(Rule):
       and b = 72.
 
     With `finite` the variance of a mean is S^2 / b (1 - b/n), S^2 with divisor b - 1, as for data drawn without
-    replacement. The factor 1 - b/n is left out if the supply draws with replacement.
+    replacement.
 
     Args:
         m: first minibatch size and increment; with a pilot, the smallest b.
@@ -168,15 +168,14 @@ class MHMinibatch(Rule):
         """Read data until every chain is decided."""
         supply, scale = contest.supply, contest.scale
         assert supply is not None
-        n, chains, device, replacement = supply.n, len(scale), scale.device, supply.replacement
+        n, chains, device = supply.n, len(scale), scale.device
         offset = contest.offset if self.prior else torch.zeros_like(contest.offset)
         noise = _Noise(
             normal=draws.normal(Purpose.ACCEPT, 1)[:, 0],
             corrected=inverse(draws.uniform(Purpose.ACCEPT, use=1), self._table),
             logistic=draws.uniform(Purpose.ACCEPT, use=2).logit(),
         )
-        exact = self.at_end == "barker" and not replacement
-        inverse_n = 1 / n if self.finite and not replacement else 0.0
+        inverse_n = 1 / n if self.finite else 0.0
         sizes, overhead = self.sizes(n)
         first = read_pilot(supply, overhead, chains, device) if overhead else None
         least = torch.zeros_like(scale)
@@ -192,10 +191,10 @@ class MHMinibatch(Rule):
             s2 = scale[rows] ** 2 * var / size * (1 - size * inverse_n)
             verdict = self._verdict(d, s2, size >= least[rows], own)
             end = d + own.logistic > 0 if self.at_end == "barker" else d > 0
-            last = (size == n) & ((verdict == UNDECIDED) | exact)
+            last = (size == n) & ((verdict == UNDECIDED) | (self.at_end == "barker"))
             return torch.where(last, end.to(torch.int8), verdict)
 
-        return grow(supply, sizes, judge, chains, device, first).verdict(contest, n, replacement)
+        return grow(supply, sizes, judge, chains, device, first).verdict(contest, n)
 
     def _term_variance(self, stages: Stages, first: Moments | None, inverse_n: float) -> Tensor:
         """Return the estimated variance of the terms of each chain at each stage, (R, L).
@@ -203,7 +202,7 @@ class MHMinibatch(Rule):
         Args:
             stages: statistics of the terms.
             first: those of the pilot, if there is one.
-            inverse_n: 1 / n, or 0 with replacement.
+            inverse_n: 1 / n, or 0 if not `finite`.
         """
         size, var = stages.size, stages.var
         if self.finite or first is not None:

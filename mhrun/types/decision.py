@@ -62,7 +62,6 @@ class Supply(Protocol):
     """
 
     n: int  # number of data
-    replacement: bool  # whether data are drawn with replacement
     # (C,) per-datum log-likelihoods for full-data statistics, which one pass gives together
     n_lik_overhead: Tensor
     # (C,) the part of the mean that a surrogate knows; the terms are those of the remainders

@@ -42,8 +42,6 @@ KEY = derive_key(21, "growing")
 class Fixed:
     """A supply whose terms are given: one row of N terms for all chains, each chain in an order of its own."""
 
-    replacement = False
-
     def __init__(self, terms, chains):
         self.n = len(terms)
         order = Draws(Streams(KEY, chains), 7).index(self.n, self.n, replacement=False)
@@ -172,12 +170,6 @@ def test_the_variance_and_the_correction_of_the_skewness_are_exact_over_all_mini
     assert third - 3 * ((mean - x.mean()) * s2).mean() == pytest.approx(0, abs=1e-12)
 
 
-class Repeating(Fixed):
-    """A supply that draws with replacement."""
-
-    replacement = True
-
-
 @pytest.mark.parametrize(
     "rule",
     [
@@ -211,24 +203,6 @@ def test_terms_that_are_nearly_equal_have_no_skewness():
     verdict = MHMinibatch(2).decide(contest, Draws(Streams(KEY, 40), 3))
     assert (verdict.batch_size == 4).all()
     assert verdict.log_ratio_skew.abs().max() <= 1
-
-
-@pytest.mark.parametrize("stop", ["pilot", "sequential"])
-def test_a_supply_with_replacement_has_no_finite_population(stop):
-    contest = contest_of(0.02, 0.3, 60.0, -0.4, 40)
-    contest.supply.__class__ = Repeating
-    found = MHMinibatch(50, stop=stop).decide(contest, Draws(Streams(KEY, 40), 1))
-    wanted = MHMinibatch(50, stop=stop, finite=False).decide(
-        contest_of(0.02, 0.3, 60.0, -0.4, 40), Draws(Streams(KEY, 40), 1)
-    )
-    used = found.batch_size - (50 if stop == "pilot" else 0)
-    assert (used < N).all()
-    if stop == "pilot":
-        assert torch.equal(found.accepted, wanted.accepted)
-        assert torch.equal(found.batch_size, wanted.batch_size)
-    same = found.batch_size == wanted.batch_size  # divisors b - 1 and b: a few stop at another stage
-    assert same.double().mean() > 0.8
-    assert (found.log_ratio_var * (1 - used / N))[same] == pytest.approx(wanted.log_ratio_var[same])
 
 
 @pytest.mark.parametrize("stop", ["pilot", "sequential"])
