@@ -12,8 +12,8 @@ from mhrun.array_types import FloatArray
 from mhrun.diagnostics.chains import ess_of_chain
 
 ERROR = 0.2  # relative standard error of an estimate above which its weight is in doubt
-SHARE = 0.1  # share of an estimate due to one sample, likewise
-TAIL = 0.7  # index of the tail of 1/p, likewise (Vehtari et al. 2024); above 0.5 it has no variance
+SHARE = 0.1  # share of an estimate due to one sample, above which it is in doubt
+TAIL = 0.7  # index of the tail of 1/p, above which it is in doubt (Vehtari et al. 2024); above 0.5 it has no variance
 ALONE = 0.9  # weight of one cycle above which the others hardly count
 
 

@@ -17,7 +17,7 @@ class Growth(NamedTuple):
 
     share: FloatArray  # of the draws that are used
     mean: FloatArray  # error of the mean, in standard deviations of the reference
-    spread: FloatArray  # error of the standard deviation, likewise
+    spread: FloatArray  # error of the standard deviation, in the same units
 
 
 def growth(draws: FloatArray, reference: FloatArray) -> Growth:

@@ -27,7 +27,7 @@ def tail_index(draws: FloatArray) -> float:
         return np.nan
     try:
         return float(array_stats.pareto_khat(draws, chain_axis=0, draw_axis=1))
-    except ValueError:  # all draws of a tail are equal, as of a chain that stands still at an extreme
+    except ValueError:  # all draws of a tail are equal, as of a chain that does not move from an extreme
         return np.nan
 
 

@@ -74,8 +74,8 @@ def compiling_pays(method: Costed, steps: int | None = None) -> bool:
 def batching_pays(method: Costed) -> bool:
     """Return whether steps in torch beat a compiled loop, which moves one chain after another.
 
-    So it is where each step multiplies all data by the points of many chains: a product of matrices then reads the
-    data once for all of them. Gradients read them twice, which in a loop is slow where they do not fit into a cache.
+    They do where each step multiplies all data by the points of many chains: a product of matrices reads the data once
+    for all of them. Gradients read them twice, which in a loop is slow where they do not fit into a cache.
     """
     if not isinstance(method.kernel.pairing, Full):
         return False

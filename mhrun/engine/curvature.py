@@ -52,9 +52,9 @@ def largest_curvature(surface: Surface, theta: Tensor) -> float:
 
 
 def is_degenerate(curvature: Tensor) -> bool:
-    """Return whether a curvature is not that of a proper mode: an eigenvalue is negative, or flat beside the largest.
+    """Return whether a curvature is not that of a proper mode: an eigenvalue is negative, or 0 relative to the largest.
 
-    So it is where the density is unbounded, as in the funnel of a hierarchy, or flat.
+    This happens where the density is unbounded, as in the funnel of a hierarchical model, or flat.
     """
     eigenvalues = torch.linalg.eigvalsh(curvature)
     return bool(eigenvalues.min() <= _MIN_SHARE * eigenvalues.max())

@@ -223,6 +223,6 @@ def _resolved(config: Mapping[str, Any], path: str) -> Any:
     try:
         return OmegaConf.to_container(OmegaConf.select(OmegaConf.create(dict(config)), path), resolve=True)
     except OmegaConfBaseException as error:
-        # A function that ${...} calls has a message for people, and OmegaConf's is around it.
+        # A function that ${...} calls has a readable message, which OmegaConf wraps in one.
         reason = str(cause(error) or first_line(error)).removesuffix(".")
         raise UserError(f"{path}: {reason}.") from error

@@ -218,7 +218,7 @@ def _advanced(
 def _finished(method: Method, folder: Path, watcher: Watcher) -> dict[str, Any] | None:
     """Return the summary of a method that is done, or None if it is still to be computed.
 
-    Damaged results are removed, and the watcher learns of it.
+    Damaged results are removed, and reported to the watcher.
     """
     summary = done(folder)
     if steps_of(summary) not in (0, method.shape.steps):  # its beginning, see `mhrun.store.longer`

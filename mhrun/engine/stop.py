@@ -10,7 +10,7 @@ from types import FrameType
 
 
 class StopSignal:
-    """Says whether Ctrl-C or SIGTERM was received; a second one stops immediately."""
+    """True once Ctrl-C or SIGTERM was received; a second one stops immediately."""
 
     def __init__(self) -> None:
         self._requested = threading.Event()

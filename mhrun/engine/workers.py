@@ -149,7 +149,7 @@ class Workers:
         return outcome
 
     def _ended(self, name: Any, message: Sequence[Any], outcome: Outcome, stopped: list[str]) -> None:
-        """Keep the last word of a worker on its task."""
+        """Record a worker's final message on its task."""
         event, *contents = message
         if event == "refused":
             outcome.refused[name] = contents[0]
@@ -317,7 +317,7 @@ def _done(
         return ("refused", str(error))
     except Interrupted as error:
         return ("stopped", str(error))
-    except Exception:  # the parent notes it, and goes on with the method, where it may meet it again
+    except Exception:  # the parent notes it and goes on with the method, where the error may recur
         return ("failed", traceback.format_exc())
     return ("done",)
 

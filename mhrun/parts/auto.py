@@ -9,7 +9,7 @@ from mhrun.numbers import whole_number
 AUTO = "auto"
 """A setting that a pilot run finds (`mhrun.engine.pilot`)."""
 
-_UNKNOWN_M = 2  # stands for a minibatch size that is not known yet
+_UNKNOWN_M = 2  # placeholder of a minibatch size that is not known yet
 
 
 def checked_minibatch_size(m: Any) -> int:

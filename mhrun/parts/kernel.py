@@ -32,9 +32,11 @@ class Kernel(ABC):
     exchange_every: int | None = None
     m_is_open: bool = False  # whether a pilot chooses the minibatch size of its gradients
     rule: Rule | None = None  # the rule of its acceptance test, if it is made of parts
-    pairing: Pairing | None = None  # the pairing of its acceptance test, likewise
-    proposal: Proposal | None = None  # the proposal whose candidates the test accepts or rejects, likewise
-    dynamics: Dynamics | None = None  # the dynamics of a kernel without a test, likewise
+    pairing: Pairing | None = None  # the pairing of its acceptance test, if it has one
+    proposal: Proposal | None = (
+        None  # the proposal whose candidates the test accepts or rejects, if it has one
+    )
+    dynamics: Dynamics | None = None  # the dynamics of a kernel without a test
 
     @property
     def follows(self) -> bool:

@@ -18,7 +18,7 @@ from mhrun.parts import AUTO, TrajectoryProposal
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls, Evaluation, Trajectory
 
-_OPEN = 10  # stands for a number of leapfrog steps that is not known yet
+_OPEN = 10  # placeholder of a number of leapfrog steps that is not known yet
 
 
 class HamiltonianProposal(TrajectoryProposal):

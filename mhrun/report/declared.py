@@ -7,7 +7,7 @@ function makes from arguments: ``{caption: ..., function: shared.measures.size_h
 The group ``printed`` has numbers of the paper for the module's Python code, which `printed` returns.
 
 Of the module that computes the metrics, ``<module>.finding.md`` is the template of the one sentence that a report
-begins with, and the group ``measure`` of ``<module>.yaml`` names the metric that stands in the table of methods:
+begins with, and the group ``measure`` of ``<module>.yaml`` names the metric that the table of methods shows:
 ``{metric: tv, floor: tv_noise, heading: distance, caption: ...}``. A report names another template as ``finding:``.
 The group ``metrics`` explains metrics, for the columns of sweeps.
 """

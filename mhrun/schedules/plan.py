@@ -21,7 +21,7 @@ from mhrun.types import Controls
 
 _CHUNK = 1 << 12  # steps whose temperatures are read at once
 _STEPS = 64  # whose controls show those of all collected draws
-OF_TARGET = math.nan  # stands for a noise temperature equal to the target's
+OF_TARGET = math.nan  # a noise temperature equal to that of the target
 
 Memory = dict[str, Tensor]
 """The state of a schedule, name -> (C, ...); saved in checkpoints."""
@@ -172,7 +172,7 @@ class Plan:
     def kept(self, thin: int | tuple[int, ...] | None) -> int | tuple[int, ...] | None:
         """Return the steps whose theta is stored: every `thin`-th, of the collected ones if a schedule chooses them.
 
-        A number stands for every so many steps, None for none.
+        An integer k keeps every k-th step, and None keeps none.
 
         Raises:
             Refusal: `thin` and the schedule are incompatible.

@@ -361,11 +361,11 @@ def test_a_step_size_is_found_for_each_rate_from_above_and_below(aim, first):
         def window(self, step):
             return float(torch.special.erfc((step / 0.1) ** 2).mean()), 0.0
 
-    log_step, rate, _, settled, windows = search_step_size(Measured(), np.log(first), torch.ones(4), aim)
-    assert settled
-    assert windows <= 30
-    assert abs(np.log(rate / (1 - rate)) - np.log(aim / (1 - aim))) < 0.35
-    assert np.exp(log_step) == pytest.approx(
+    step = search_step_size(Measured(), np.log(first), torch.ones(4), aim)
+    assert step.settled
+    assert step.windows <= 30
+    assert abs(np.log(step.rate / (1 - step.rate)) - np.log(aim / (1 - aim))) < 0.35
+    assert float(step.step.mean()) == pytest.approx(
         0.1 * float(torch.special.erfinv(torch.tensor(1 - aim))) ** 0.5, rel=0.2
     )
 

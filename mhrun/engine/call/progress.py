@@ -13,17 +13,17 @@ _UNSAVED_SECONDS = 300.0  # left, above which a run that keeps nothing warns
 
 
 class Progress(Silent):
-    """Prints to stderr how far a long run is and how long it will take; a run of less than ten seconds says nothing.
+    """Prints to stderr how far a long run is and how long it will take; nothing in a run of less than ten seconds.
 
     Args:
-        is_kept: whether an interrupted run can be resumed; if not, and it takes minutes, a line says how to have that.
+        is_kept: whether an interrupted run can be resumed; if not, a run of minutes prints a line on how to keep it.
     """
 
     def __init__(self, is_kept: bool = True) -> None:
         self._is_kept = is_kept
 
     def begin(self, method: str, step: int, total: int, executor: str) -> None:
-        """Note where the run begins; it says so if that is not the first step."""
+        """Note where the run begins, and print that if it is not the first step."""
         self._total, self._pace = total, TimeLeft()
         self._last = time.monotonic()
         if step:

@@ -137,8 +137,8 @@ def _has_noise(method: Method) -> bool:
 def _root(method: Method, points: Tensor, scale: Scale | None, temperature: float) -> Tensor:
     """Return the `root_of_covariance`, of all data if these are not many: a part may have none of those that matter.
 
-    Few data are evaluated at each of the points. More are in as many passes as there is time for, each with other
-    points, among which the data are divided.
+    Few data are evaluated at each of the points. Many data are divided among the points, in as many passes as there is
+    time for, each with other points.
     """
     target = method.target
     # Other data than those from which a pilot chose the step size.

@@ -27,7 +27,7 @@ def exchange_noise(method: Method, trace: xr.DataTree) -> list[float | None] | N
 
     Returns:
         (R - 1) numbers, the root mean square over ladders and some of the draws; None for a pair at which it is not
-        finite, as with m = 1. None in all without exchanges; for a rule that corrects for any noise, or reads data
+        finite, as with m = 1. Returns None without exchanges; for a rule that corrects for any noise, or reads data
         until it can decide; and if no draw was kept.
     """
     kernel, target = method.kernel, method.target

@@ -9,7 +9,7 @@ from mhrun.kernels import Unadjusted
 from mhrun.target.function_space import is_network
 from mhrun.types import Controls, State
 
-_MIN_MOMENTA = 100  # momenta without which one look at them says nothing: a standard error of 14 %
+_MIN_MOMENTA = 100  # momenta of a single state, at least: a standard error of 14 %
 
 
 def kinetic_temperature(method: Method, state: State, controls: Controls) -> float | None:

@@ -125,7 +125,7 @@ def _advice_on_reading(chains: PilotChains, windows: int) -> str:
     )
 
 
-class _Step(NamedTuple):
+class Step(NamedTuple):
     """A step size, and what was measured at it."""
 
     step: Tensor  # (C,)
@@ -137,23 +137,16 @@ class _Step(NamedTuple):
     why: str
 
 
-def _first_found(chains: PilotChains, aim: float) -> _Step:
+def _first_found(chains: PilotChains, aim: float) -> Step:
     """Return the step size with the rate `aim`; if the scale or m alone are open, the largest of those that count."""
     method = chains.method
     if not method.plan.is_open:
         step_size = method.plan.collected_controls.step_size.amax(0)
         rate, noise = chains.window(step_size)
-        return _Step(step_size, rate, aim, noise, True, 1, f"acceptance {rate:.2f}; {aim:.2f} is efficient")
+        return Step(step_size, rate, aim, noise, True, 1, f"acceptance {rate:.2f}; {aim:.2f} is efficient")
     first = chains.kernel.proposal.first_step_size(method.target.dim)
     size_by_chain = _size_by_chain(chains)
-    largest = _largest(chains, size_by_chain)
-    log_step, rate, noise, settled, windows = search_step_size(
-        chains, math.log(first), size_by_chain, aim, largest
-    )
-    step, why = math.exp(log_step) * size_by_chain, _why(rate, aim)
-    if log_step >= largest and rate > aim:
-        aim, why = min(_MOST_ACCEPTED, rate), f"acceptance {rate:.2f} at the largest step"
-    return _Step(step, rate, aim, noise, settled, windows, why)
+    return search_step_size(chains, math.log(first), size_by_chain, aim, _largest(chains, size_by_chain))
 
 
 def _largest(chains: PilotChains, size_by_chain: Tensor) -> float:
@@ -170,8 +163,8 @@ def _size_by_chain(chains: PilotChains) -> Tensor:
 
 
 def _whole_steps(
-    chains: PilotChains, length: float, measured: _Step, wanted_rate: float | None
-) -> tuple[int, _Step]:
+    chains: PilotChains, length: float, measured: Step, wanted_rate: float | None
+) -> tuple[int, Step]:
     """Return a number of leapfrog steps that make a trajectory of this length, and the step size that they need."""
     exact = length / float(measured.step.mean())
     # Of many steps a last one more or less changes little, and none need be longer.
@@ -188,8 +181,8 @@ def _whole_steps(
 
 
 def _open_size(
-    chains: PilotChains, base: MetropolisHastings, scale: Scale | None, measured: _Step
-) -> tuple[int, PilotChains, _Step, PilotFacts]:
+    chains: PilotChains, base: MetropolisHastings, scale: Scale | None, measured: Step
+) -> tuple[int, PilotChains, Step, PilotFacts]:
     """Return the minibatch size, the chains and step size at it, and the error that the noise makes, if it is known."""
     method, rule, keeps_batch = chains.method, base.rule, base.pairing.keeps_batch
     widens = not (rule.corrects_noise or rule.wants_terms or rule.exact or keeps_batch)
@@ -218,25 +211,22 @@ def _open_size(
     return m, chains, measured._replace(why=reason), error
 
 
-def _searched_again(chains: PilotChains, measured: _Step) -> _Step:
+def _searched_again(chains: PilotChains, measured: Step) -> Step:
     """Return what the chains find from the step size on that was measured with another minibatch."""
     size_by_chain = _size_by_chain(chains)
     last = math.log(float((measured.step / size_by_chain)[0]))
-    log_step, rate, noise, settled, more_windows = search_step_size(
-        chains, last, size_by_chain, measured.aim, _largest(chains, size_by_chain)
-    )
-    step, reason = math.exp(log_step) * size_by_chain, _why(rate, measured.aim)
-    return _Step(step, rate, measured.aim, noise, settled, measured.windows + more_windows, reason)
+    found = search_step_size(chains, last, size_by_chain, measured.aim, _largest(chains, size_by_chain))
+    return found._replace(windows=measured.windows + found.windows)
 
 
-def _measured_again(chains: PilotChains, measured: _Step) -> _Step:
+def _measured_again(chains: PilotChains, measured: Step) -> Step:
     """Return what the chains have at the same step size."""
     windows = [chains.window(measured.step) for _ in range(_POOLED)]
     rate, noise = (sum(values) / _POOLED for values in zip(*windows, strict=True))
     return measured._replace(rate=rate, noise=noise, windows=measured.windows + _POOLED)
 
 
-def _against_noise(chains: PilotChains, measured: _Step, wanted_rate: float | None) -> _Step:
+def _against_noise(chains: PilotChains, measured: Step, wanted_rate: float | None) -> Step:
     """Return a smaller step size, if minibatch noise would dominate at this one, or be more than the rule corrects."""
     rule, sd = chains.kernel.rule, math.sqrt(measured.noise)
     if rule.wants_terms:
@@ -298,13 +288,18 @@ def _of_length(chains: PilotChains, length: float, count: int, step: Tensor) -> 
 
 def search_step_size(
     chains: PilotChains, log_step: float, size_by_chain: Tensor, aim: float, largest: float = math.inf
-) -> tuple[float, float, float, bool, int]:
-    """Return the logarithm of the step size, acceptance and noise at it, whether it settled, and windows.
+) -> Step:
+    """Return the step size with the rate `aim`, and what was measured in the last windows.
 
-    It is at most `largest`, where the search ends if more is accepted than is aimed at.
+    Args:
+        chains: that move.
+        log_step: the logarithm of the step size that the search begins with, times `size_by_chain`.
+        size_by_chain: by what the step sizes of the chains (C,) differ.
+        aim: the acceptance rate.
+        largest: the logarithm of the largest one, where the search ends if more is accepted than is aimed at.
     """
     rates, logs, noises = list[float](), list[float](), list[float]()
-    decaying = 0
+    decaying, at_largest = 0, False
     log_step = min(log_step, largest)
     while len(rates) < LIMIT:
         rate, noise = chains.window(math.exp(log_step) * size_by_chain)
@@ -322,14 +317,12 @@ def search_step_size(
         log_step = min(log_step + min(max(change, -_FARTHEST), _FARTHEST), largest)
     tail = slice(-_POOLED, None)
     pooled = sum(rates[tail]) / len(rates[tail])
-    settled = at_largest or abs(_logit(pooled) - _logit(aim)) < _SETTLED
-    return (
-        sum(logs[tail]) / len(logs[tail]),
-        pooled,
-        sum(noises[tail]) / len(noises[tail]),
-        settled,
-        len(rates),
-    )
+    noise = sum(noises[tail]) / len(noises[tail])
+    step = math.exp(sum(logs[tail]) / len(logs[tail])) * size_by_chain
+    settled, why = abs(_logit(pooled) - _logit(aim)) < _SETTLED, _why(pooled, aim)
+    if at_largest:
+        settled, aim, why = True, min(_MOST_ACCEPTED, pooled), f"acceptance {pooled:.2f} at the largest step"
+    return Step(step, pooled, aim, noise, settled, len(rates), why)
 
 
 def _quieter(chains: PilotChains, step: Tensor, sd: float, limit: float) -> tuple[Tensor, float, float]:

@@ -79,7 +79,7 @@ class _Judged(NamedTuple):
 
     draws: Tensor  # (C, S, D)
     height: Tensor  # (C S,), see `mhrun.engine.diagnosis.mean_bias.largest_bias`
-    grad: Tensor  # (C S, D), likewise
+    grad: Tensor  # (C S, D), the gradient there
     gains: Gains  # per unit of the step size, but for the bias of a thermostat
     bias: float  # of a thermostat
     temperature: float

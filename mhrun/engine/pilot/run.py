@@ -70,7 +70,7 @@ def _named_while_it_lasts(name: str, note: Callable[[str], None]) -> Iterator[No
     def announce() -> None:
         pause = _SILENT
         while not ended.wait(pause):
-            note(f"{name}: the pilot is at work, for {describe_duration(time.monotonic() - began)} so far.")
+            note(f"{name}: the pilot has run for {describe_duration(time.monotonic() - began)}.")
             pause = _BETWEEN
 
     announcer = threading.Thread(target=announce, daemon=True)

@@ -31,7 +31,7 @@ def over_draws(
 ) -> Callable[[Any], Tensor]:
     """Return a user's function of theta and a batch over many draws at once; one by one if vmap cannot.
 
-    Neither can a function that draws random numbers outside of torch: all draws of a batch would share them. Repeated
+    A function that draws random numbers outside of torch cannot either: all draws of a batch would share them. Repeated
     calls for the first draw show it. Each call has copies, so that a function may change what it is given in place.
 
     Args:

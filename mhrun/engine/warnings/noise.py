@@ -246,7 +246,7 @@ def _scale_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
 
 
 def _times(factor: float, before: str = "") -> str:
-    """Return a factor for people after `before`; of draws that have diverged it has hundreds of digits."""
+    """Return a readable factor after `before`; of draws that have diverged it has hundreds of digits."""
     return f"{before}{rounded(factor)}" if factor < _DIVERGED else f"more than {_DIVERGED:,}"
 
 
@@ -256,7 +256,7 @@ def mean_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     if bias is None or not abs(bias["size"]) > SHIFT:
         return
     if abs(bias["size"]) > FIRST_ORDER:
-        if summary.get("variance_ratio") is None:  # else that says it
+        if summary.get("variance_ratio") is None:  # otherwise the warning on the variance ratio covers it
             yield (
                 f"{method.name}: the mean of {bias['name']} is off by more than {FIRST_ORDER:g} posterior standard "
                 "deviations: the steps are too long for this posterior. Lower the step size, or sample with hmc."
