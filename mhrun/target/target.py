@@ -28,6 +28,9 @@ from mhrun.target.surrogates import surrogate_of
 from mhrun.types import BUFFER, Evaluation, Model, Rows, State
 from mhrun.types.capabilities import HasBuffers, offers
 
+TEMPERS = ("posterior", "likelihood")
+"""Values of the target's setting `temper`."""
+
 # Methods of a model in whose place loops use its compiled form.
 _IN_LOOPS = (
     *("log_prior", "log_prior_grad", "prior_precision", "log_lik", "log_lik_and_grad"),
@@ -123,7 +126,7 @@ class Target:
         device: torch.device | str = "cpu",
         precision: str = FP32,
     ) -> None:
-        check_choice("temper", temper, ("posterior", "likelihood"))
+        check_choice("temper", temper, TEMPERS)
         # of the data in minibatches
         self.transforms = data.transforms if isinstance(data, HasTransforms) else None
         if surrogate != "none" and self.transforms is not None:

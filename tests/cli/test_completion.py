@@ -11,10 +11,29 @@ import pytest
 from omegaconf import OmegaConf
 
 from mhrun.cli.commands import COMMANDS
-from mhrun.cli.completion import SCRIPTS, candidates
+from mhrun.cli.completion import _KEYS, _VALUES, SCRIPTS, candidates
 from mhrun.cli.configuration.composition import composed
 from mhrun.cli.listing.key_tree import key_tree
 from mhrun.cli.main import run
+from mhrun.engine.assemble import _DTYPES
+from mhrun.engine.execution.executors import EXECUTORS
+from mhrun.paths import CONF
+from mhrun.target.precision import BF16, FP32, TF32
+from mhrun.target.target import TEMPERS
+
+
+def test_the_values_of_settings_are_those_that_are_accepted():
+    """Completion has lists of its own, as it imports neither torch nor the parts."""
+    accepted = {
+        "dtype": tuple(_DTYPES),
+        "precision": (FP32, TF32, BF16),
+        "executor": EXECUTORS,
+        "target.temper": TEMPERS,
+    }
+    assert {key: _VALUES[key] for key in accepted} == accepted
+    config = OmegaConf.load(CONF / "config.yaml")
+    assert {key for key in _KEYS if "." not in key and not key.startswith(("hydra/", "+"))} <= set(config)
+    assert all(key.rpartition(".")[2] in config[key.partition(".")[0]] for key in _KEYS if "." in key)
 
 
 @pytest.fixture(autouse=True)

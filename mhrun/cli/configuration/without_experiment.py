@@ -70,17 +70,18 @@ def _found(settings: str, has_methods: bool) -> tuple[tuple[str, ...], tuple[str
     lines = _intercept(target)
     if has_methods:
         return (), tuple(lines)
-    from mhrun.engine.defaults import BOUNDED, HMC, LEAPFROG_STEPS, default_counts, default_of, is_unscaled
+    from mhrun.engine.defaults import HMC, LEAPFROG_STEPS, default_counts, default_of, is_unscaled
 
     surrogate = config["target"]["surrogate"]
     name, reason, _ = default_of(target, None if surrogate == "none" else surrogate)
-    method, has_no_scale = [f"+method@methods.{name}={name}"], name == HMC and is_unscaled(target)
-    if has_no_scale:
+    steps, warmup = default_counts(name, target.dim)
+    method = [
+        f"+method@methods.{name}={name}",
+        f"+methods.{name}.steps={steps}",
+        f"+methods.{name}.warmup={warmup}",
+    ]
+    if name == HMC and is_unscaled(target):
         method.append(f"methods.{HMC}.kernel.proposal.leapfrog_steps={LEAPFROG_STEPS}")
-    # As many steps as of other methods take too long without a scale, and are too few for a random walk.
-    if has_no_scale or name == BOUNDED:
-        steps, warmup = default_counts(name, target.dim)
-        method += [f"+methods.{name}.steps={steps}", f"+methods.{name}.warmup={warmup}"]
     return tuple(method), (*lines, f"no method was named: {reason}.")
 
 
