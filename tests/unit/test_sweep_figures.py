@@ -39,6 +39,8 @@ def test_a_method_that_a_setting_does_not_touch_has_one_line():
     ]
     assert figure.axes[0].get_xlabel() == "m"
     plt.close(figure)
+    start = "methods.a.schedules.step_size.start"
+    assert short_names([start, "lam"]) == {start: "step_size.start", "lam": "lam"}
     assert short_names(["methods.a.m", "methods.b.m", "m", "lam"]) == {
         "methods.a.m": "a.m",
         "methods.b.m": "b.m",

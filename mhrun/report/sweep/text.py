@@ -104,11 +104,15 @@ def sweep_finding(config: Mapping[str, Any], frame: pd.DataFrame, keys: Sequence
 
 
 def short_names(keys: Sequence[str]) -> dict[str, str]:
-    """Return the last parts of each swept setting, as many as tell it from the others: ``methods.a.m`` is ``m``."""
+    """Return the last parts of each swept setting, as many as distinguish it: ``methods.a.m`` is ``m``.
+
+    A setting of a schedule has the quantity too: ``methods.a.schedules.step_size.start`` is ``step_size.start``.
+    """
     names = {}
     for key in keys:
         parts = key.split(".")
-        ends = [".".join(parts[-count:]) for count in range(1, len(parts) + 1)]
+        least = 2 if "schedules" in parts[:-2] else 1
+        ends = [".".join(parts[-count:]) for count in range(least, len(parts) + 1)]
         others = [other for other in keys if other != key]
         names[key] = next(
             (end for end in ends if not any(o == end or o.endswith(f".{end}") for o in others)), key
