@@ -25,6 +25,8 @@ _ITERATIONS = 200
 _STEEP, _ASCENTS = 1e-2, 10
 _LOST = 1e3  # nats per datum below the highest end, at which an ascent has not left its wall
 _SCALINGS = 2  # restarts of ascents in coordinates scaled by the curvature
+# The curvature along a saddle's direction, minus, at least; and how far beside it ascents begin, in units of it
+_SADDLE, _ASIDE = 1e-3, 0.3
 # How far below its mode, as a quadratic, an end is at most; and as a share of its height
 _NATS, _RELATIVE = 0.05, 1e-8
 
@@ -101,10 +103,23 @@ def find_curved_modes(surface: Surface, theta: Tensor, units: Tensor | None = No
     """Return modes, and the curvature at the highest one.
 
     Where coordinates have very different units, as of unstandardised features, ascents stop far from a mode.
-    They are then restarted from there in units of the curvature, 1 / sqrt(diag |H|).
+    They are then restarted from there in units of the curvature, 1 / sqrt(diag |H|). Ascents that end at a saddle, as
+    from a point between two modes, are restarted from both sides of it.
 
     Args: see `find_modes`.
     """
+    found = _curved_modes(surface, theta, units)
+    if found.proper or found.curvature is None or not bool(found.curvature.isfinite().all()):
+        return found
+    points = _beside_saddle(found.modes, found.curvature)
+    if points is None:
+        return found
+    beside = _curved_modes(surface, points.to(theta), units_of(found.curvature))
+    return beside if beside.proper else found
+
+
+def _curved_modes(surface: Surface, theta: Tensor, units: Tensor | None) -> CurvedModes:
+    """Return modes, and the curvature at the highest one, see `find_curved_modes`; it may be a saddle."""
     modes = find_modes(surface, theta, units)
     for scaling in range(_SCALINGS + 1):
         if not bool(modes.theta.isfinite().all()):
@@ -119,6 +134,20 @@ def find_curved_modes(surface: Surface, theta: Tensor, units: Tensor | None = No
         if scaling < _SCALINGS:
             modes = find_modes(surface, modes.theta, units_of(curvature))
     return CurvedModes(modes, curvature, not is_degenerate(curvature))
+
+
+def _beside_saddle(modes: Mode, curvature: Tensor) -> Tensor | None:
+    """Return where chains are (C, D), those at the highest end on both sides of it in turn; None if it is no saddle.
+
+    A saddle has a direction, in units of the curvature, along which the density rises on both sides.
+    """
+    values, vectors = torch.linalg.eigh(standardised(curvature))
+    if not float(values[0]) < -_SADDLE:
+        return None
+    units, ends = units_of(curvature), modes.theta.double().cpu()
+    at_saddle = ((ends - ends[modes.best]) / units).norm(dim=1) < 1
+    sides = torch.where(at_saddle, 1.0 - 2.0 * (torch.arange(len(ends)) % 2), 0.0)
+    return ends + _ASIDE * sides[:, None] * (units * vectors[:, 0])
 
 
 def _objective(

@@ -332,3 +332,21 @@ def test_the_curvature_of_a_part_is_checked_at_any_temperature(monkeypatch, temp
     surface = Surface(target, temperature, seed=2)
     part = find_curved_modes(surface, torch.zeros(2, 2, dtype=torch.float64))
     assert moved_to_all_data(surface, part).surface.is_whole
+
+
+@pytest.mark.parametrize("chains", [1, 4])
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e3])
+def test_ascents_that_end_at_a_saddle_go_on_to_both_sides(chains, scale):
+    """Two normal modes at -4 and 4 in the first of two coordinates of other units, begun between them."""
+
+    def log_lik(theta, rows):
+        both = [-0.5 * (theta[0] / scale + sign * 4) ** 2 for sign in (-1, 1)]
+        return torch.logaddexp(*both) - 0.5 * 1e4 * theta[1] ** 2 + 0 * rows["x"]
+
+    model = FunctionModel(log_lik, torch.zeros(2))
+    surface = Surface(Target(model, Dataset.of({"x": np.zeros(1)})), 1.0, 0)
+    modes, _, proper = find_curved_modes(surface, torch.zeros(chains, 2, dtype=torch.float64))
+    assert proper
+    signs = modes.theta[:, 0].sign()
+    assert modes.theta[:, 0].abs() / scale == pytest.approx(torch.full((chains,), 4.0), abs=0.05)
+    assert chains == 1 or sorted(signs.tolist()) == [-1, -1, 1, 1]

@@ -18,9 +18,10 @@ from mhrun.target.function_space import is_network
 # Of the points that ascents begin at, in standard deviations at the mode
 _DISTANCES = (5.0, 10.0, 20.0, 40.0)
 _TOGETHER = 4  # ascents at a time
-_MAX_DATA, _MAX_PARAMETERS = 2_000, 50  # data and parameters up to which ascents are cheap
+_MAX_DATA, _MAX_PARAMETERS = 20_000, 50  # data and parameters up to which ascents are cheap
 _PARAMETERS_A_TURN = 5  # for each of which ascents begin at all distances, on both sides
-_GRADIENTS = 2_000_000  # of the log-likelihoods of data, after which no others begin
+FEW_GRADIENTS = 2_000_000
+"""Gradients of the log-likelihoods of single data that are affordable for any method."""
 _APART = 4.0  # standard deviations of either mode between two that are different
 _NATS = 0.05  # below its mode as a quadratic, that an end is at most
 # A mode is named if it has this share of the posterior, or adds this share to a variance: a thousandth of the draws at
@@ -37,7 +38,12 @@ class OtherMode(NamedTuple):
 
 
 def other_mode(
-    surface: Surface, modes: Mode, curvature: Tensor, key: int, further: Tensor | None = None
+    surface: Surface,
+    modes: Mode,
+    curvature: Tensor,
+    key: int,
+    further: Tensor | None = None,
+    budget: int = FEW_GRADIENTS,
 ) -> OtherMode | None:
     """Return the mode with the largest mass that ascents from far away end at, if no chain begins at it.
 
@@ -58,19 +64,21 @@ def other_mode(
         curvature: minus the Hessian (D, D) at the highest one.
         key: of the random directions.
         further: points (K, D) where further chains would begin, if there are any.
+        budget: gradients of single data, after which no other ascent begins from far away, and as many from elsewhere.
     """
-    if surface.size > _MAX_DATA or len(curvature) > _MAX_PARAMETERS or is_network(surface.target.model):
+    if surface.target.n > _MAX_DATA or len(curvature) > _MAX_PARAMETERS or is_network(surface.target.model):
         return None
     found: list[Mode] = []
     # A model need not be defined so far out, and a class of the user's may raise any exception there.
     with suppress(Exception):
-        found += _from_far_away(surface, modes, torch.linalg.cholesky(curvature.double().cpu()), key)
+        root = torch.linalg.cholesky(curvature.double().cpu())
+        found += _from_far_away(surface, modes, root, key, budget)
     before, points = surface.n_grad, _reflected(surface, modes, curvature)
     if further is not None and len(further.unique(dim=0)) > 1:
         points = torch.cat([points, further.to(points)])
     for few in points.split(_TOGETHER):
         with suppress(Exception):
-            if len(few) and surface.n_grad - before <= _GRADIENTS:
+            if len(few) and surface.n_grad - before <= budget:
                 found.append(find_modes(surface, few.to(modes.theta)))
     with suppress(Exception):
         return _best_of(surface, modes, curvature, found)
@@ -106,7 +114,7 @@ def _best_of(surface: Surface, modes: Mode, curvature: Tensor, found: list[Mode]
     return OtherMode(tuple(end.tolist()), share, tuple(tuple(mode) for mode in begun.tolist()))
 
 
-def _from_far_away(surface: Surface, modes: Mode, root: Tensor, key: int) -> list[Mode]:
+def _from_far_away(surface: Surface, modes: Mode, root: Tensor, key: int, budget: int) -> list[Mode]:
     """Return where ascents end that begin away from the highest mode; `root` is that of its curvature (D, D).
 
     A random direction has less of any one the more parameters there are, so that more of them are tried.
@@ -121,7 +129,7 @@ def _from_far_away(surface: Surface, modes: Mode, root: Tensor, key: int) -> lis
         points = torch.cat([best + away, best - away]).to(modes.theta)
         points = points[surface.value_and_grad(points)[0].isfinite().to(points.device)]
         found += [find_modes(surface, few) for few in points.split(_TOGETHER) if len(few)]
-        if surface.n_grad - before > _GRADIENTS:
+        if surface.n_grad - before > budget:
             break
     return found
 

@@ -19,7 +19,7 @@ from mhrun.engine.pilot.impropriety import direction_in_words, flat_direction
 from mhrun.engine.pilot.low_modes import Moved, nats_below_starts, without_low_modes
 from mhrun.engine.pilot.normality import spread_of_log_ratio
 from mhrun.engine.pilot.open_settings import leapfrog_is_open
-from mhrun.engine.pilot.other_modes import OtherMode, other_mode
+from mhrun.engine.pilot.other_modes import FEW_GRADIENTS, OtherMode, other_mode
 from mhrun.engine.pilot.rays import Beyond, along_rays
 from mhrun.engine.surface import Surface
 from mhrun.kernels import ZigZag
@@ -36,6 +36,8 @@ _LARGEST_SPREAD, _NEARLY_NORMAL = 2.0, 0.5
 # condition number in units of its diagonal: trajectories with a diagonal scale would be ten times as long.
 _MOST_DENSE, _CORRELATED = 50, 100.0
 _AUTOMATIC = (None, "auto")
+# Of the evaluations of a run, that a search for another mode may take, and at most so many
+_SEARCHED, _MOST_SEARCHED = 0.02, 20_000_000
 _FURTHER = 8  # further first points, from which another mode is looked for
 _SPREAD = 2.0  # posterior standard deviations of the points that chains begin at, about their modes
 # Below the mode these points are at most so many times as far as those of a normal density, and so many nats more.
@@ -112,9 +114,15 @@ def scaled_start(
         return start._replace(flat_along=words, is_density=is_density)
     if proper and curvature is not None:
         heavy = heavy_tail(surface, highest, curvature)
-        other = other_mode(surface, modes, curvature, key, _further_points(method))
+        other = other_mode(surface, modes, curvature, key, _further_points(method), _search_budget(method))
         start = start._replace(heavy=heavy, other=other, beyond=beyond, highest=highest)
     return start
+
+
+def _search_budget(method: Method) -> int:
+    """Return the gradients of single data that a search for another mode may take: a small part of the run's."""
+    of_run = method.kernel.reads(method.target) * method.shape.chains * method.shape.total
+    return max(FEW_GRADIENTS, min(_MOST_SEARCHED, int(_SEARCHED * of_run)))
 
 
 def _further_points(method: Method) -> Tensor | None:
