@@ -290,7 +290,11 @@ def test_points_to_begin_at_are_as_wide_as_the_temperature_makes_the_target():
     data = mhrun.Dataset({"x": torch.zeros(1, 1)})
     model = mhrun.FunctionModel(lambda theta, rows: -0.5 * theta.square().sum() + rows["x"][:, 0], [0.0] * 10)
     method = SimpleNamespace(
-        target=Target(model, data), kernel=KERNELS["random walk"](), precondition="dense", starts=[0.0] * 10
+        target=Target(model, data),
+        kernel=KERNELS["random walk"](),
+        precondition="dense",
+        starts=[0.0] * 10,
+        shape=SimpleNamespace(chains=50, total=100),
     )
     first = torch.zeros(50, 10, dtype=torch.float64)
     cold, hot = (
