@@ -264,11 +264,15 @@ class Method:
                 formats.append("deterministic convolutions")
         return ", ".join(formats)
 
+    @property
+    def reads(self) -> int:
+        """How many data all steps of all chains read, as far as it is known beforehand."""
+        return self.shape.total * self.shape.chains * self.kernel.reads(self.target)
+
     def streams(self, chains: int | None = None, compiled: bool = True) -> Streams:
         """Return the random numbers of all chains or of the first few; `compiled`: whether they may be compiled."""
         device = self.target.device
-        indices = self.shape.total * self.shape.chains * self.kernel.reads(self.target)
-        pays = compiling_pays(self) or self.target.dim >= MANY or indices * _PLAIN_INDEX > _NUMBERS_PAY
+        pays = compiling_pays(self) or self.target.dim >= MANY or self.reads * _PLAIN_INDEX > _NUMBERS_PAY
         compiled = compiled and device.type == "cpu" and pays and available()
         return Streams(self.key, self.shape.chains if chains is None else chains, device, compiled=compiled)
 

@@ -294,7 +294,7 @@ def test_points_to_begin_at_are_as_wide_as_the_temperature_makes_the_target():
         kernel=KERNELS["random walk"](),
         precondition="dense",
         starts=[0.0] * 10,
-        shape=SimpleNamespace(chains=50, total=100),
+        reads=50 * 100,
     )
     first = torch.zeros(50, 10, dtype=torch.float64)
     cold, hot = (

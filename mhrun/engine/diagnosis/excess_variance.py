@@ -146,9 +146,8 @@ def _root(method: Method, points: Tensor, scale: Scale | None, temperature: floa
     at_each = rows_of(target.dim) // target.n
     if at_each >= min(len(points), POINTS):  # all data at each of these points
         return root_of_covariance(surface, points[:: -(-len(points) // at_each)], scale)
-    evaluated = method.shape.total * method.shape.chains * method.kernel.reads(target)
     products = target.dim**2 * (target.n + _EIGEN * target.dim)  # of a pass over all data
-    most = min(_NUMBERS / target.dim, _SHARE * evaluated) / target.n
+    most = min(_NUMBERS / target.dim, _SHARE * method.reads) / target.n
     passes = int(min(len(points), most, _PRODUCTS / products))
     if passes == 0 and method.pilot is not None and method.pilot.get("whole"):
         passes = 1

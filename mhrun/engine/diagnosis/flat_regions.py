@@ -41,8 +41,7 @@ def flat_regions(method: Method, trace: xr.DataTree) -> FlatRegions | None:
     kernel, target, shape = method.kernel, method.target, method.shape
     if not isinstance(kernel, EquiEnergy) or shape.thin is None or target.data.differs_by_chain:
         return None
-    run_rows = shape.total * shape.chains * kernel.reads(target)
-    count = min(_MAX_DRAWS, int(min(_ROWS, _TIMES * run_rows) // (target.n * kernel.rungs)))
+    count = min(_MAX_DRAWS, int(min(_ROWS, _TIMES * method.reads) // (target.n * kernel.rungs)))
     if count < _MIN_DRAWS:
         return None
     draws = some_draws(method, trace, np.arange(shape.chains), count * kernel.rungs, fewest=1)

@@ -54,8 +54,7 @@ def sampled_gradients(method: Method, trace: xr.DataTree) -> SampledGradients | 
     step_size, temperatures, _ = method.plan.collected_controls
     if target.dim > _MAX_DIM or not (temperatures > 0).all() or method.shape.thin is None:
         return None
-    run_rows = method.shape.total * method.shape.chains * kernel.reads(target)
-    count = min(_MAX_DRAWS, int(min(_ROWS, _TIMES * run_rows) // target.n))
+    count = min(_MAX_DRAWS, int(min(_ROWS, _TIMES * method.reads) // target.n))
     if count < _MIN_DRAWS:
         return None
     cold = np.flatnonzero(temperatures == temperatures.min())

@@ -96,9 +96,8 @@ def _shift(method: Method, pairs: Pairs | None) -> float | None:
 
 def _terms(method: Method, pairs: Pairs) -> Tensor:
     """Return the terms of some data at each pair (R, k), float64, in parts that fit into memory."""
-    target, shape = method.target, method.shape
-    of_run = shape.total * shape.chains * method.kernel.reads(target)
-    affordable = int(_SHARE * of_run) // (target.differences.per_term * len(pairs.origin))
+    target = method.target
+    affordable = int(_SHARE * method.reads) // (target.differences.per_term * len(pairs.origin))
     count = min(target.n, _MAX_TERMS, max(_MIN_TERMS, affordable))
     rng = np.random.default_rng(derive_key(method.seed, "selection"))
     some = torch.from_numpy(np.sort(rng.choice(target.n, count, replace=False)))

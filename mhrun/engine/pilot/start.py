@@ -121,8 +121,7 @@ def scaled_start(
 
 def _search_budget(method: Method) -> int:
     """Return the gradients of single data that a search for another mode may take: a small part of the run's."""
-    of_run = method.kernel.reads(method.target) * method.shape.chains * method.shape.total
-    return max(FEW_GRADIENTS, min(_MOST_SEARCHED, int(_SEARCHED * of_run)))
+    return max(FEW_GRADIENTS, min(_MOST_SEARCHED, int(_SEARCHED * method.reads)))
 
 
 def _further_points(method: Method) -> Tensor | None:
