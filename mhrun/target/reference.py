@@ -24,6 +24,8 @@ _VALUES = 1 << 22  # most data values times chains in memory
 _ROWS = 1 << 13
 _ITERATIONS = 500
 _NEWTON = 12  # steps on all data, at most
+_MOST_NEWTON = 200  # parameters, up to which steps have the Hessian of all data
+_HALVED = 10  # times that such a step is halved, at most
 _SINGULAR = 1e-13  # times D: eigenvalues of a standardised Hessian that are 0 but for rounding
 _START_SD = 1e-3  # of the normal offset from where the model has chains begin
 _SCALINGS = 4  # searches in other units, at most
@@ -132,6 +134,9 @@ def _attempt(model: Model, data: Dataset, theta: np.ndarray, units: np.ndarray) 
         if curvature is not None:
             theta, close = _approached(all_data, theta, curvature.cpu().numpy())
         if not close:
+            theta, close, evaluated = _by_newton_steps(model, data, all_data, theta)
+            cost += evaluated
+        if not close:
             theta = _search(all_data, theta, units)
         cost += few_data.size * len(theta) + all_data.evaluated
     point = torch.from_numpy(theta).to(data.device)
@@ -227,19 +232,56 @@ def _search(energy: _Energy, theta: np.ndarray, units: np.ndarray) -> np.ndarray
 def _approached(energy: _Energy, theta: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, bool]:
     """Follow Newton steps with the covariance root root^T (D, D); return the point and whether it is near the mode.
 
-    They end where the next step has less than `_CLOSE` standard deviations, or more than half of the last one's.
+    They end where the next step has less than `_CLOSE` standard deviations, or more than half of the last one's; the
+    point is then the last from which steps became shorter.
     """
-    before = math.inf
+    before, last = math.inf, theta
     for _ in range(_NEWTON):
         value, gradient = energy(theta)
+        if not math.isfinite(value) or not np.isfinite(gradient).all():
+            return last, False
         step = -root @ (root.T @ gradient) * energy.n
         distance = float(np.linalg.norm(root.T @ gradient)) * energy.n
-        if not math.isfinite(value) or not distance < before / 2:
-            return theta, False
+        if not distance < before / 2:
+            return last, False
         if distance < _CLOSE:
             return theta, True
-        theta, before = theta + step, distance
-    return theta, False
+        theta, last, before = theta + step, theta, distance
+    return last, False
+
+
+def _by_newton_steps(
+    model: Model, data: Dataset, energy: _Energy, theta: np.ndarray
+) -> tuple[np.ndarray, bool, int]:
+    """Follow Newton steps with the Hessian of all data, halved until the energy falls.
+
+    Where some of the data have hardly any of what decides on a parameter, as of a rare level of a factor, L-BFGS takes
+    a thousand passes, and these steps some passes for each parameter.
+
+    Returns:
+        The point (D,), whether it is near the mode, and the gradients of single data that the Hessians took.
+    """
+    cost, (value, gradient) = 0, energy(theta)
+    if len(theta) > _MOST_NEWTON or not math.isfinite(value):
+        return theta, False, 0
+    for _ in range(_NEWTON):
+        root = _curvature(model, data, torch.from_numpy(theta).to(data.device), energy.n)
+        cost += energy.n * len(theta)
+        if root is None:
+            return theta, False, cost
+        step = -(root @ (root.T @ torch.from_numpy(gradient).to(root))).cpu().numpy() * energy.n
+        distance = float((root.T @ torch.from_numpy(gradient).to(root)).norm()) * energy.n
+        if distance < _CLOSE:
+            return theta, True, cost
+        for _ in range(_HALVED):
+            next_value, next_gradient = energy(theta + step)
+            if next_value < value:
+                break
+            step = step / 2
+        else:
+            return theta, False, cost
+        theta, value, gradient = theta + step, next_value, next_gradient
+    return theta, False, cost
 
 
 def _curvature(model: Model, data: Dataset, point: Tensor, size: int) -> Tensor | None:

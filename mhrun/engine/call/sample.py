@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from mhrun.engine.announced import announced
 from mhrun.engine.call.call import Call
 from mhrun.engine.call.chosen import Arguments, choose
 from mhrun.engine.call.folder import begin_anew, check_call, digests_of, locked, recorded_steps
@@ -156,7 +157,8 @@ def sample(
         precision=precision,
     )
     arguments = Arguments(surrogate, temper, step_size, acceptance, temperature, chains, warmup, steps)
-    chosen = choose(kernel, arguments, with_surrogate)
+    with announced("the search for a mode, which decides on the default method,", _print):
+        chosen = choose(kernel, arguments, with_surrogate)
     call = Call(
         model=inputs.model if isinstance(model, torch.nn.Module) else model,
         fields=inputs.data.fields,

@@ -8,13 +8,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mhrun.engine.curvature import hessian
+from mhrun.engine.curvature import hessian, units_of
 from mhrun.engine.modes import Mode
 from mhrun.engine.surface import Surface
 
 _MAX_NATS = 50.0  # of the mass of a mode below that of the highest, up to which chains may begin there
 _FLAT_WIDTH = 1e3  # of a direction without curvature, in widths of the widest direction of the highest mode
-_TRIED = 8  # starting points
+_LEAST = (
+    1e-12  # eigenvalue of the curvature of a mode in its units, relative to the largest: the rest is rounding
+)
+# Starting points, and gradients of single data that may be evaluated for them
+_TRIED, _AFFORDABLE = 8, 20_000_000
+# Nats by which the mode may be higher, for each parameter: no start is a million times as wide. How many the density
+# may fall within a width, and how often a width is divided by 4 until it does.
+_WIDER, _FALL, _SHRUNK = 14.0, 1.5, 12
 _NECK = 10.0  # nats of mass that a starting point has more than the highest mode, from which on chains begin there
 
 
@@ -49,15 +56,15 @@ def without_low_modes(surface: Surface, modes: Mode, curvature: Tensor) -> tuple
     if not low:
         return modes, None
     heights = surface.on_all_data(ends[[modes.best, *low]]).tolist()
-    best = _log_width(curvature, None)
-    floor = float(torch.linalg.eigvalsh(curvature.double()).min()) / _FLAT_WIDTH**2
+    units, of_curvature, floor = _spectrum(curvature)
+    best, floor = _log_width(of_curvature, floor), floor / _FLAT_WIDTH**2
     without, shares = [], []
     for c, height in zip(low, heights[1:], strict=True):
         at_end = hessian(surface, ends[c].to(modes.theta.dtype))
         if not bool(at_end.isfinite().all()):
             continue
         # T enters both volumes alike.
-        below = (heights[0] - height) / temperature + best - _log_width(at_end, floor)
+        below = (heights[0] - height) / temperature + best - _log_width(_eigenvalues(at_end, units), floor)
         if below > _MAX_NATS:
             without.append(c)
             shares.append(below)
@@ -71,9 +78,10 @@ def without_low_modes(surface: Surface, modes: Mode, curvature: Tensor) -> tuple
 def nats_below_starts(surface: Surface, modes: Mode, curvature: Tensor, theta: Tensor) -> float | None:
     """Return by how many nats the mass at the highest mode is below that at the best of the starting points.
 
-    So it is in the neck of a funnel, which is high and has hardly any mass: chains that begin there take long to leave
-    it. The mass at a point is exp(f / T) det(H / T)^(-1/2), as at a mode, if the density is log-concave there, with no
-    direction wider than the widest at the mode.
+    This happens in the neck of a funnel, which is high and has hardly any mass: chains that begin there take long to
+    leave it. The mass at a point is exp(f / T) times its widths in the directions of its curvature, which are those by
+    the curvature as at a mode, but no wider than the density is found to be: within a width it falls by 1.5 nats at
+    most on one side.
 
     Args:
         surface: of all data; what is evaluated is added to its count.
@@ -82,29 +90,63 @@ def nats_below_starts(surface: Surface, modes: Mode, curvature: Tensor, theta: T
         theta: the starting points (C, D).
 
     Returns:
-        None where the mode has the mass, or no less than e^-10 of it.
+        None where the mode has the mass, or no less than e^-10 of it, and with many data or parameters.
     """
-    if surface.size < surface.target.n:
+    dim, temperature = len(curvature), surface.temperature
+    of_a_start = 4 * dim * surface.size  # gradients of single data
+    if surface.size < surface.target.n or of_a_start > _AFFORDABLE:
         return None
-    heights, _ = surface.value_and_grad(theta[:_TRIED])
-    eigenvalues = torch.linalg.eigvalsh(curvature.double())
-    floor = float(eigenvalues.min())
-    of_mode = modes.height / surface.temperature + _log_width(curvature, floor)
-    best = int(heights.nan_to_num(-math.inf, -math.inf, -math.inf).argmax())
-    height = float(heights[best]) / surface.temperature
-    if (
-        not height - 0.5 * len(curvature) * math.log(floor) > of_mode + _NECK
-    ):  # it has less however wide it is
-        return None
-    at_start = hessian(surface, theta[best])
-    if not bool(at_start.isfinite().all()) or float(torch.linalg.eigvalsh(at_start).min()) <= 0:
-        return None
-    nats = height + _log_width(at_start, floor) - of_mode
+    tried = theta[: max(1, min(_TRIED, _AFFORDABLE // (10 * of_a_start)))].unique(dim=0)
+    heights = (surface.value_and_grad(tried)[0] / temperature).nan_to_num(-math.inf, -math.inf, -math.inf)
+    units, of_curvature, floor = _spectrum(curvature)
+    log_widths = _log_width(of_curvature, floor) + float(units.log().sum())
+    of_mode = modes.height / temperature + log_widths + 0.5 * dim * math.log(temperature)
+    mode, nats = modes.theta[modes.best].double().cpu(), -math.inf
+    for start, height in zip(tried, heights.tolist(), strict=True):
+        if modes.height / temperature - height > _WIDER * dim:
+            continue
+        widths = _widths(surface, start, height, mode)
+        if widths is not None:
+            nats = max(nats, height + float(widths.log().sum()) - of_mode)
     return nats if nats > _NECK else None
 
 
-def _log_width(curvature: Tensor, floor: float | None) -> float:
-    """Return -1/2 log det H, with eigenvalues of `floor` at least."""
-    eigenvalues = torch.linalg.eigvalsh(curvature.double())
-    eigenvalues = eigenvalues.abs() if floor is None else eigenvalues.clamp_min(floor)
-    return -0.5 * float(eigenvalues.log().sum())
+def _widths(surface: Surface, start: Tensor, height: float, mode: Tensor) -> Tensor | None:
+    """Return how wide the density is at a point (D,) in the directions of its curvature, (D,); None if that fails."""
+    curvature = hessian(surface, start)
+    if not bool(curvature.isfinite().all()) or not bool(curvature.diagonal().abs().max() > 0):
+        return None
+    units, center = units_of(curvature), start.double().cpu()
+    eigenvalues, vectors = torch.linalg.eigh(units[:, None] * curvature.double() * units)
+    directions = (units[:, None] * vectors).T  # (D, D)
+    farthest = 10 * (float((center - mode).norm()) + 1) / directions.norm(dim=1)
+    widths = torch.minimum(math.sqrt(surface.temperature) * eigenvalues.abs().rsqrt(), farthest)
+    for _ in range(_SHRUNK):
+        offsets = widths[:, None] * directions
+        points = torch.cat([center + offsets, center - offsets]).to(start)
+        found = (surface.value_and_grad(points)[0].cpu() / surface.temperature).reshape(2, -1)
+        is_wide = found.nan_to_num(-math.inf, -math.inf, -math.inf).amax(0) < height - _FALL
+        if not bool(is_wide.any()):
+            break
+        widths[is_wide] /= 4
+    # The volume of the widths is that of the box of the directions, whose determinant is that of the units.
+    return widths * units
+
+
+def _spectrum(curvature: Tensor) -> tuple[Tensor, Tensor, float]:
+    """Return units (D,) in which the diagonal of the curvature of a mode is 1, its eigenvalues in them, and the least.
+
+    Without the units the least eigenvalue is rounding where those of the parameters differ by factors of 1e8.
+    """
+    units = units_of(curvature.double())
+    eigenvalues = _eigenvalues(curvature, units)
+    return units, eigenvalues, max(float(eigenvalues.min()), _LEAST * float(eigenvalues.max()))
+
+
+def _eigenvalues(curvature: Tensor, units: Tensor) -> Tensor:
+    return torch.linalg.eigvalsh(units[:, None] * curvature.double() * units)
+
+
+def _log_width(eigenvalues: Tensor, floor: float) -> float:
+    """Return -1/2 log det H from the eigenvalues, which count as `floor` at least."""
+    return -0.5 * float(eigenvalues.clamp_min(floor).log().sum())

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from torch import Tensor
 
-from mhrun.durations import describe_duration
+from mhrun.engine.announced import announced
 from mhrun.engine.defaults import gradients_of
 from mhrun.engine.execution.threads import limited
 from mhrun.engine.method import Method
@@ -35,7 +32,6 @@ from mhrun.target.function_space import is_network
 from mhrun.types.scale import Scale
 
 _WITHOUT_GRADIENTS = "the log-likelihood is not differentiable, or depends on no parameter"
-_SILENT, _BETWEEN = 15.0, 60.0  # seconds before the first progress line of a pilot, and between two lines
 _ZIG_ZAG = 1.0  # time between draws of the zig-zag sampler, in standard deviations
 
 
@@ -54,32 +50,12 @@ def piloted(method: Method, folder: Path | None, note: Callable[[str], None]) ->
         takes_gradients = method.kernel.of_a_chain.takes_gradients
         check_model(method.target, method.first_points()[:1], takes_gradients=takes_gradients)
         # Sums over threads round differently.
-        with limited(1), method.exact_products(), _named_while_it_lasts(method.name, note):
+        with limited(1), method.exact_products(), announced(f"{method.name}: the pilot", note):
             result = pilot(method)
         note(line(method.name, result.facts))
         if folder is not None:
             save(result, folder)
     return filled(method, result)
-
-
-@contextmanager
-def _named_while_it_lasts(name: str, note: Callable[[str], None]) -> Iterator[None]:
-    """Print a progress line after a while, and then every minute, as long as a pilot runs."""
-    ended, began = threading.Event(), time.monotonic()
-
-    def announce() -> None:
-        pause = _SILENT
-        while not ended.wait(pause):
-            note(f"{name}: the pilot has run for {describe_duration(time.monotonic() - began)}.")
-            pause = _BETWEEN
-
-    announcer = threading.Thread(target=announce, daemon=True)
-    announcer.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        announcer.join()
 
 
 def pilot(method: Method) -> PilotResult:

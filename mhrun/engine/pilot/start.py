@@ -105,7 +105,7 @@ def scaled_start(
         start = _with_scale(method, surface, trusted, theta, temperature, key, rungs)
     start, highest = start._replace(moved=moved, neck=neck), modes.theta[modes.best]
     if neck is not None:
-        return start._replace(doubt=None if start.doubt is None else "flat")
+        return _at_first_points(start, theta, is_judged=not method.kernel.follows)
     beyond, plateau, is_density = None, None, False
     if proper and curvature is not None:
         beyond, plateau, is_density = along_rays(surface, highest, modes.height, curvature, key)
@@ -117,6 +117,21 @@ def scaled_start(
         other = other_mode(surface, modes, curvature, key, _further_points(method), _search_budget(method))
         start = start._replace(heavy=heavy, other=other, beyond=beyond, highest=highest)
     return start
+
+
+def _at_first_points(start: ScaledStart, theta: Tensor, *, is_judged: bool) -> ScaledStart:
+    """Return a start at the first points (C, D), with a scale of 1 if it has one, which draws are to judge."""
+    if start.scale is None:
+        return start._replace(theta=theta, curvature=None)
+    doubt = "flat" if is_judged else None
+    unit = unit_like(start.scale)
+    return start._replace(theta=theta, scale=unit, curvature=None, condition=1.0, doubt=doubt, fallback=None)
+
+
+def unit_like(scale: Scale) -> Scale:
+    """Return a scale of 1, dense or diagonal as another one is."""
+    dim = len(scale.center)
+    return Scale(torch.zeros(dim), torch.eye(dim) if scale.dense else torch.ones(dim))
 
 
 def _search_budget(method: Method) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor
 from mhrun.engine.defaults import gradients_of
 from mhrun.engine.method import Method
 from mhrun.engine.pilot.adaptation import Adapted, adapt, scaled_covariance, share_of_draws
-from mhrun.engine.pilot.start import ScaledStart
+from mhrun.engine.pilot.start import ScaledStart, unit_like
 from mhrun.kernels import MetropolisHastings
 from mhrun.pairing.full import Full
 from mhrun.parts import AUTO
@@ -20,7 +20,6 @@ from mhrun.random import derive_key
 from mhrun.rules.metropolis import Metropolis
 from mhrun.schedules.fixed import Fixed
 from mhrun.schedules.plan import Plan
-from mhrun.types.scale import Scale
 
 # Data on which trajectories judge a scale, at most. On the larger number they take minutes, and without them the chains
 # of a model of groups in centred form begin where its spread is 0.
@@ -61,7 +60,7 @@ def judged_start(method: Method, start: ScaledStart, temperature: Tensor, key: i
     kernel = MetropolisHastings(HamiltonianProposal(), Full(), Metropolis())
     hmc = with_open_step(replace(method, kernel=kernel, monitor=None), temperature)
     known = start.doubt != "flat"
-    begun = start if known else ScaledStart(method.first_points(), _unit_like(start.scale))
+    begun = start if known else ScaledStart(method.first_points(), unit_like(start.scale))
     assert begun.scale is not None
     adapted = adapt(hmc, begun, temperature, derive_key(key, "trajectories"), open_length=True, known=known)
     n_grad = adapted.tuning.facts["n_grad"]
@@ -91,11 +90,6 @@ def with_open_step(method: Method, temperature: Tensor) -> Method:
     """Return the method with a step size that is to be tuned, at these temperatures (C,)."""
     step_size = Fixed(step_size=AUTO, temperature=temperature.tolist())
     return replace(method, plan=Plan({"step_size": step_size}, len(temperature), 0, method.shape.total))
-
-
-def _unit_like(scale: Scale) -> Scale:
-    dim = len(scale.center)
-    return Scale(torch.zeros(dim), torch.eye(dim) if scale.dense else torch.ones(dim))
 
 
 def _curvature_of(adapted: Adapted, temperature: Tensor, *, within: bool) -> Tensor:
