@@ -36,9 +36,7 @@ class Rays(NamedTuple):
 
     beyond: Beyond | None = None
     plateau: Tensor | None = None  # (D,), a direction of length 1 in which the log posterior levels off
-    is_density: bool = (
-        False  # whether it does so at 0 in all of them, as a density does whose logarithm was not taken
-    )
+    is_density: bool = False  # whether it does so at 0 in all of them, as if no logarithm had been taken
 
 
 def along_rays(surface: Surface, mode: Tensor, height: float, curvature: Tensor, key: int) -> Rays:
@@ -67,17 +65,13 @@ def along_rays(surface: Surface, mode: Tensor, height: float, curvature: Tensor,
     expensive = rays * (_INNER + _OUTER) * surface.size > _MAX_EVALUATIONS
     if dim > _MAX_PARAMETERS or expensive or is_network(surface.target.model):
         return Rays()
+    radius = math.sqrt(dim) + _WITHIN
+    inner = torch.linspace(0, radius, _INNER + 1, dtype=torch.float64)[1:]
+    outer = math.log(radius) + torch.linspace(0, math.log(_FARTHEST), _OUTER, dtype=torch.float64)
     # A model need not be defined so far out, and a class of the user's may raise any exception there.
     with suppress(Exception):
-        z = Draws(Streams(derive_key(key, "rays"), rays // 2), 0).normal(Purpose.INIT, dim).double().cpu()
-        units = torch.cat([z, -z]) / z.norm(dim=1).repeat(2)[:, None]
-        root = torch.linalg.cholesky(curvature.double().cpu() / temperature)
-        directions = torch.linalg.solve_triangular(root.T, units.T, upper=True).T
-        radius = math.sqrt(dim) + _WITHIN
-        inner = torch.linspace(0, radius, _INNER + 1, dtype=torch.float64)[1:]
-        outer = math.log(radius) + torch.linspace(0, math.log(_FARTHEST), _OUTER, dtype=torch.float64)
-        radii = torch.cat([inner, outer.exp()])
-        points = mode.double().cpu() + radii[:, None] * directions[:, None]
+        directions = _directions(curvature.double().cpu() / temperature, rays, key)
+        points = mode.double().cpu() + torch.cat([inner, outer.exp()])[:, None] * directions[:, None]
         values = surface.value_and_grad(points.flatten(0, 1).to(mode))[0].cpu().reshape(rays, -1)
         values = values.nan_to_num(-math.inf, math.inf, -math.inf)
         falls = (height - values[:, -_LAST:].amax(1)) / temperature
@@ -85,15 +79,34 @@ def along_rays(surface: Surface, mode: Tensor, height: float, curvature: Tensor,
             direction = directions[int(falls.argmin())]
             is_density = bool((values[:, -_LAST:].abs() < _EQUAL).all())
             return Rays(plateau=direction / direction.norm(), is_density=is_density)
-        below = (values - height) / temperature
-        at_mode = torch.full((rays, 1), 0.0 if dim == 1 else -math.inf, dtype=torch.float64)
-        near = torch.cat([at_mode, below[:, :_INNER] + (dim - 1) * inner.log()], 1)
-        within = _integral(near, float(inner[0]))
-        outside = _integral(below[:, _INNER:] + dim * outer, float(outer[1] - outer[0]))
-        outside = outside if dim == 1 else outside.sort().values[:-1]
-        share = float(torch.sigmoid(_mean(outside) - _mean(within)))
+        share = _share_beyond((values - height) / temperature, inner, outer, dim)
         return Rays(beyond=Beyond(radius, share) if share >= _SHARE else None)
     return Rays()
+
+
+def _directions(precision: Tensor, rays: int, key: int) -> Tensor:
+    """Return pairs of opposite random directions (R, D), of length 1 in standard deviations by the precision."""
+    dim = len(precision)
+    z = Draws(Streams(derive_key(key, "rays"), rays // 2), 0).normal(Purpose.INIT, dim).double().cpu()
+    units = torch.cat([z, -z]) / z.norm(dim=1).repeat(2)[:, None]
+    return torch.linalg.solve_triangular(torch.linalg.cholesky(precision).T, units.T, upper=True).T
+
+
+def _share_beyond(below: Tensor, inner: Tensor, outer: Tensor, dim: int) -> float:
+    """Return the share of the mass beyond the radius.
+
+    Args:
+        below: log densities relative to the mode (R, I + O).
+        inner: radii of the first of them (I,), evenly spaced from the first on.
+        outer: logarithms of those of the others (O,), evenly spaced from that of the radius on.
+        dim: D.
+    """
+    at_mode = torch.full_like(below[:, :1], 0.0 if dim == 1 else -math.inf)  # log r^(D-1)
+    near = torch.cat([at_mode, below[:, : len(inner)] + (dim - 1) * inner.log()], 1)
+    within = _integral(near, float(inner[0]))
+    outside = _integral(below[:, len(inner) :] + dim * outer, float(outer[1] - outer[0]))
+    outside = outside if dim == 1 else outside.sort().values[:-1]
+    return float(torch.sigmoid(_mean(outside) - _mean(within)))
 
 
 def _integral(log_values: Tensor, step: float) -> Tensor:
