@@ -60,9 +60,7 @@ class PilotFacts(TypedDict, total=False):
     # where chains begin
     doubt: str | None  # why the scale may be far off
     flat_along: str  # a direction in which the log posterior does not fall off, in words
-    is_density: (
-        bool  # whether it levels off at 0 in all directions, as a density does whose logarithm was not taken
-    )
+    is_density: bool  # whether it levels off at 0 in all directions, as if no logarithm had been taken
     beyond: MassBeyond
     heavy: HeavyTail
     other_mode: FarMode
