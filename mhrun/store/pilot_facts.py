@@ -65,9 +65,7 @@ class PilotFacts(TypedDict, total=False):
     heavy: HeavyTail
     other_mode: FarMode
     moved: LowModes
-    neck: (
-        float  # nats by which the highest mode has less mass than the starting points, which chains begin at
-    )
+    neck: float  # nats by which the highest mode has less mass than the starting points
     whole: bool  # whether a part of the data has hardly any of what matters, so that all were read
 
     # of acceptance tests
