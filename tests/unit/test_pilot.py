@@ -120,7 +120,7 @@ def _poisson_with_a_level_without_events(rare):
 
 
 def test_the_default_is_hmc_where_bounds_are_wide():
-    """MH-SS reads half of the data a step there, 17 times as long as HMC takes."""
+    """MH-SS would read half of the data a step there."""
     chosen = default_of(_poisson_with_a_level_without_events(200))
     assert chosen.name == "hmc"
     assert "MH-SS would read too many" in chosen.reason
