@@ -228,10 +228,10 @@ def gradients_of(target: Target) -> bool:
     try:
         target.gradients.mean_log_lik(theta, index)
         return True
-    except (
-        UserError
-    ) as error:  # here an error of the log-likelihood itself would have this one as its context
-        reason = str(error)
+    except UserError as error:
+        reason = str(
+            error
+        )  # below, where an error of the log-likelihood itself has no other one as its context
     if "in-place operation" in reason or "inplace operation" in reason:
         raise UserError(
             f"{reason.rstrip('.')}. It has no gradient for that: write theta = 2 * theta, not theta.mul_(2)."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
@@ -14,9 +15,8 @@ from mhrun.engine.surface import Surface
 
 _MAX_NATS = 50.0  # of the mass of a mode below that of the highest, up to which chains may begin there
 _FLAT_WIDTH = 1e3  # of a direction without curvature, in widths of the widest direction of the highest mode
-_LEAST = (
-    1e-12  # eigenvalue of the curvature of a mode in its units, relative to the largest: the rest is rounding
-)
+# Eigenvalue of the curvature of a mode in its units, relative to the largest one, below which it is rounding
+_LEAST = 1e-12
 # Starting points, and gradients of single data that may be evaluated for them
 _TRIED, _AFFORDABLE = 8, 20_000_000
 # Nats by which the mode may be higher, for each parameter: no start is a million times as wide. How many the density
@@ -105,9 +105,11 @@ def nats_below_starts(surface: Surface, modes: Mode, curvature: Tensor, theta: T
     for start, height in zip(tried, heights.tolist(), strict=True):
         if modes.height / temperature - height > _WIDER * dim:
             continue
-        widths = _widths(surface, start, height, mode)
-        if widths is not None:
-            nats = max(nats, height + float(widths.log().sum()) - of_mode)
+        # A model need not be defined beside a start, and a class of the user's may raise any exception there.
+        with suppress(Exception):
+            widths = _widths(surface, start, height, mode)
+            if widths is not None:
+                nats = max(nats, height + float(widths.log().sum()) - of_mode)
     return nats if nats > _NECK else None
 
 

@@ -59,9 +59,7 @@ class ScaledStart(NamedTuple):
     highest: Tensor | None = None  # (D,), the highest mode
     heavy: HeavyTail | None = None  # a direction in which it falls off so slowly that it has no variance
     other: OtherMode | None = None  # at which no chain begins
-    neck: float | None = (
-        None  # nats by which the highest mode has less mass than the starting points, if it has
-    )
+    neck: float | None = None  # nats by which the highest mode has less mass than the starting points
     moved: Moved | None = None  # what became of ascents to modes that have hardly a share of the posterior
     # Whether mode and curvature are of all data, as a part has hardly any of what matters
     whole: bool = False
