@@ -7,6 +7,7 @@ gradients (`Gradients`) and sums over all data (`AllData`). `target_of` builds a
 
 from mhrun.target.configured import target_of
 from mhrun.target.precision import Precision
-from mhrun.target.target import Source, Target
+from mhrun.target.source import Source
+from mhrun.target.target import Target
 
 __all__ = ["Precision", "Source", "Target", "target_of"]

@@ -10,7 +10,7 @@ from mhrun.build import build, trusted_object
 from mhrun.data import Dataset
 from mhrun.data.table_facts import weight_names
 from mhrun.errors import UserError
-from mhrun.target.target import load
+from mhrun.target.source import load
 from mhrun.types import DataShape
 from mhrun.types.capabilities import HasDataSettings, offers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from functools import cache, cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from mhrun.target.gradients import Gradients, likelihoods
 from mhrun.target.posterior_gradients import PosteriorGradients, prior_power
 from mhrun.target.precision import FP32, Precision, check_precision, lowered
 from mhrun.target.quadratic import Quadratic, quadratic_part
+from mhrun.target.source import HasTransforms, Source, load
 from mhrun.target.surrogate import Surrogate
 from mhrun.target.surrogates import surrogate_of
 from mhrun.types import BUFFER, Evaluation, Model, Rows, State
@@ -36,43 +37,6 @@ _IN_LOOPS = (
     *("log_prior", "log_prior_grad", "prior_precision", "log_lik", "log_lik_and_grad"),
     *("full_log_lik", "full_value_and_grad"),
 )
-
-
-@runtime_checkable
-class Source(Protocol):
-    """Data whose number is known before they are loaded."""
-
-    n: int
-
-    def load(self) -> Dataset:
-        """Return the data."""
-        ...
-
-
-def load(source: Source) -> Dataset:
-    """Return the data of a source.
-
-    Raises:
-        UserError: they are no `Dataset`, or not as many as the source says.
-    """
-    loaded: object = source.load()
-    name = type(source).__name__
-    if not isinstance(loaded, Dataset):
-        raise UserError(
-            f"load of {name} must return a mhrun.Dataset, and returned a {type(loaded).__name__}."
-        )
-    if loaded.n != source.n:
-        raise UserError(
-            f"load of {name} returned {loaded.n:,} data, and its n is {source.n:,}; they must be equal."
-        )
-    return loaded
-
-
-@runtime_checkable
-class HasTransforms(Protocol):
-    """Data or a source whose minibatches may differ from the stored data, see `mhrun.data.transforms`."""
-
-    transforms: Transforms | None
 
 
 class Target:

@@ -23,7 +23,7 @@ from mhrun.target.target import TEMPERS
 
 
 def test_the_values_of_settings_are_those_that_are_accepted():
-    """Completion has lists of its own, as it imports neither torch nor the parts."""
+    """Completion imports neither torch nor the parts, so that it repeats these lists."""
     accepted = {
         "dtype": tuple(_DTYPES),
         "precision": (FP32, TF32, BF16),

@@ -31,7 +31,7 @@ class Visits(NamedTuple):
 
 
 def visits(method: Method, trace: xr.DataTree) -> Visits | None:
-    """Return what draws at the lowest temperature say of the other mode that the pilot of a method found.
+    """Return the share of draws at the other mode that the pilot of a method found, those at the lowest temperature.
 
     The known modes are the other one, those at which the chains began, and those to which ascents from draws lead:
     chains may have left the modes where they began for one of far more mass. A draw is at the mode whose normal density
