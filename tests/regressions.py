@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 import mhrun
-from mhrun.engine.curvature import hessian
-from mhrun.engine.modes import find_modes
-from mhrun.engine.surface import Surface
+from mhrun.engine.landscape.curvature import hessian
+from mhrun.engine.landscape.modes import find_modes
+from mhrun.engine.landscape.surface import Surface
 from mhrun.models.logistic import Logistic
 from mhrun.target import Target
 

@@ -12,13 +12,13 @@ class HeavyTail(TypedDict):
     power: float  # of the distance, with which the density falls off
 
 
-class FarMode(TypedDict):
-    """A mode at which no chain begins."""
+class KnownMode(TypedDict):
+    """A mode of the posterior."""
 
     at: dict[str, float]  # parameter -> value
     theta: list[float] | tuple[float, ...]  # (D,), where chains move
-    share: float  # of its mass in the mass of both, by Laplace's approximation
-    begun: list[list[float]] | tuple[tuple[float, ...], ...]  # (K, D), the modes at which chains begin
+    share: float  # of its mass in that of all known modes, by Laplace's approximation
+    begins: bool  # whether a chain begins there
 
 
 class MassBeyond(TypedDict):
@@ -63,7 +63,7 @@ class PilotFacts(TypedDict, total=False):
     is_density: bool  # whether it levels off at 0 in all directions, as if no logarithm had been taken
     beyond: MassBeyond
     heavy: HeavyTail
-    other_mode: FarMode
+    modes: list[KnownMode]  # that are known and matter, if there are several
     moved: LowModes
     neck: float  # nats by which the highest mode has less mass than the starting points
     whole: bool  # whether a part of the data has hardly any of what matters, so that all were read

@@ -13,7 +13,7 @@ from mhrun.paths import PACKAGE
 PAGE = PACKAGE.parent / "docs" / "warnings.md"
 # Functions that return lines of warnings.
 _MAKERS = re.compile(
-    r"warnings(_of)?$|^tempered$|^improper$|^without_variance$|^elsewhere$|^far_away$|^large_draws$"
+    r"warnings(_of)?$|^tempered$|^improper$|^without_variance$|^modes_missed$|^far_away$|^large_draws$"
 )
 _ENOUGH = 20  # characters of a text that identify a warning
 
@@ -72,7 +72,7 @@ def test_no_section_is_about_a_warning_that_is_gone():
         "engine/warnings/run.py",
         "engine/warnings/draws.py",
         "report/report_warnings.py",
-        "engine/pilot/result.py",
+        "engine/pilot/sentences.py",
     } <= set(MODULES)
 
 

@@ -11,9 +11,9 @@ from torch.distributions import Cauchy, HalfCauchy, Normal, StudentT
 
 import mhrun
 from mhrun.data import Dataset
-from mhrun.engine.modes import find_curved_modes
-from mhrun.engine.pilot.heavy_tails import heavy_tail
-from mhrun.engine.surface import Surface
+from mhrun.engine.landscape.heavy_tails import heavy_tail
+from mhrun.engine.landscape.modes import find_curved_modes
+from mhrun.engine.landscape.surface import Surface
 from mhrun.models.function import FunctionModel
 from mhrun.random import Draws, Streams
 from mhrun.target import Target

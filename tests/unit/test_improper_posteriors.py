@@ -11,9 +11,9 @@ import torch
 
 import mhrun
 from mhrun.data import Dataset
-from mhrun.engine.modes import find_curved_modes
-from mhrun.engine.pilot.impropriety import direction_in_words, flat_direction
-from mhrun.engine.surface import Surface
+from mhrun.engine.landscape.impropriety import direction_in_words, flat_direction
+from mhrun.engine.landscape.modes import find_curved_modes
+from mhrun.engine.landscape.surface import Surface
 from mhrun.engine.warnings.run import warnings_of
 from mhrun.models.function import FunctionModel
 from mhrun.models.gaussian_location import GaussianLocation

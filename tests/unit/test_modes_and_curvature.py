@@ -9,11 +9,11 @@ from regressions import D, X, Y, logistic
 
 import mhrun
 from mhrun.data import Dataset
-from mhrun.engine.curvature import below_mode, hessian, largest_curvature, spectrum
 from mhrun.engine.diagnosis.gradient_noise import root_of_covariance
-from mhrun.engine.modes import CurvedModes, Mode, find_curved_modes, find_modes
-from mhrun.engine.pilot.all_data import moved_to_all_data, without_absent
-from mhrun.engine.surface import Surface
+from mhrun.engine.landscape.all_data import moved_to_all_data, without_absent
+from mhrun.engine.landscape.curvature import below_mode, hessian, largest_curvature, spectrum
+from mhrun.engine.landscape.modes import CurvedModes, Mode, find_curved_modes, find_modes
+from mhrun.engine.landscape.surface import Surface
 from mhrun.models.function import FunctionModel
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.target import Target
@@ -53,7 +53,7 @@ def test_modes_and_curvature_of_a_normal_density():
 @pytest.mark.parametrize(("temperature", "moved"), [(1.0, True), (1e4, False)])
 def test_chains_of_many_data_begin_at_the_mode_of_all_of_them(monkeypatch, temperature, moved):
     """A part of 500 of 200,000 data has its mode about 20 standard deviations off at T = 1, and 0.2 at T = 10^4."""
-    monkeypatch.setattr("mhrun.engine.surface.ROWS", 500)
+    monkeypatch.setattr("mhrun.engine.landscape.surface.ROWS", 500)
     n = 200_000
     x = np.random.default_rng(5).normal(0.3, 1.0, n)
     target = Target(GaussianMean(), Dataset.of(x))
@@ -151,7 +151,7 @@ def test_features_that_nobody_standardised_have_a_mode_and_a_scale(log_lik):
 
 def test_modes_that_are_apart_stay_apart_on_all_data(monkeypatch):
     """Two modes of one likelihood, |theta| = 1: each moves to its own on all data."""
-    monkeypatch.setattr("mhrun.engine.surface.ROWS", 200)
+    monkeypatch.setattr("mhrun.engine.landscape.surface.ROWS", 200)
     n = 20_000
     x = np.random.default_rng(6).normal(1.0, 1.0, n)
 
@@ -169,7 +169,7 @@ def test_modes_that_are_apart_stay_apart_on_all_data(monkeypatch):
 
 def test_modes_of_several_coordinates_move_together(monkeypatch):
     """Four coordinates, 200 of 2,000 data: the gradient on all data is that of a point near the mode."""
-    monkeypatch.setattr("mhrun.engine.surface.ROWS", 200)
+    monkeypatch.setattr("mhrun.engine.landscape.surface.ROWS", 200)
     target = Target(
         FunctionModel(logistic, torch.zeros(D, dtype=torch.float64)), Dataset.of({"x": X, "y": Y})
     )
@@ -228,7 +228,7 @@ def logistic_with_dummy(dummy, y):
 @pytest.mark.parametrize("ones", [30, 3_000])
 def test_the_curvature_is_that_of_all_data_where_a_part_has_hardly_any_of_a_category(monkeypatch, ones):
     """30 of 30,000 rows have a dummy variable: about 0.3 of the 300 that are read. Newton steps show it."""
-    monkeypatch.setattr("mhrun.engine.surface.ROWS", 300 if ones == 30 else 3_000)
+    monkeypatch.setattr("mhrun.engine.landscape.surface.ROWS", 300 if ones == 30 else 3_000)
     n = 30_000
     rng = np.random.default_rng(4)
     dummy = np.zeros(n)
@@ -257,7 +257,7 @@ def test_the_curvature_is_that_of_all_data_where_a_part_has_hardly_any_of_a_cate
 
 def test_a_rare_value_whose_gradient_is_0_at_the_mode_of_a_part_shows_at_other_points(monkeypatch):
     """Four positive and four negative outcomes of 50,000 have it; Newton steps would not move along it."""
-    monkeypatch.setattr("mhrun.engine.surface.ROWS", 2_000)
+    monkeypatch.setattr("mhrun.engine.landscape.surface.ROWS", 2_000)
     n = 50_000
     dummy, y = np.zeros(n), np.arange(n) % 2.0
     dummy[100:108] = 1.0
@@ -293,7 +293,7 @@ def test_a_rare_value_whose_gradient_is_0_at_the_mode_of_a_part_shows_at_other_p
 @pytest.mark.parametrize("rows", [6, 0])
 def test_a_value_that_a_part_has_not_at_all_makes_no_flat_direction(monkeypatch, rows):
     """With a flat prior; a coordinate that no datum decides on is flat on all data too."""
-    monkeypatch.setattr("mhrun.engine.surface.ROWS", 2_000)
+    monkeypatch.setattr("mhrun.engine.landscape.surface.ROWS", 2_000)
     n = 40_000
     rng = np.random.default_rng(2)
     dummy = np.zeros(n)
@@ -320,7 +320,7 @@ def test_a_value_that_a_part_has_not_at_all_makes_no_flat_direction(monkeypatch,
 @pytest.mark.parametrize("temperature", [1.0, 100.0])
 def test_the_curvature_of_a_part_is_checked_at_any_temperature(monkeypatch, temperature):
     """At T = 100 the mode of the part is near enough to that of all data, and no Newton steps are taken."""
-    monkeypatch.setattr("mhrun.engine.surface.ROWS", 2_000)
+    monkeypatch.setattr("mhrun.engine.landscape.surface.ROWS", 2_000)
     n = 40_000
     dummy = np.zeros(n)
     dummy[100:104] = 1.0

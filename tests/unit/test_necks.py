@@ -10,9 +10,9 @@ import torch
 
 import mhrun
 from mhrun.data import Dataset
-from mhrun.engine.modes import find_curved_modes
-from mhrun.engine.pilot.low_modes import nats_below_starts
-from mhrun.engine.surface import Surface
+from mhrun.engine.landscape.modes import find_curved_modes
+from mhrun.engine.landscape.necks import nats_below_starts
+from mhrun.engine.landscape.surface import Surface
 from mhrun.models.function import FunctionModel
 from mhrun.target import Target
 

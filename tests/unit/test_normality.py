@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import mhrun
-from mhrun.engine.pilot.normality import spread_of_log_ratio
-from mhrun.engine.surface import Surface
+from mhrun.engine.landscape.normality import spread_of_log_ratio
+from mhrun.engine.landscape.surface import Surface
 from mhrun.models.function import FunctionModel
 from mhrun.target import Target
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ import torch
 
 import mhrun
 from mhrun.data import Dataset
-from mhrun.engine.modes import find_curved_modes
-from mhrun.engine.pilot.other_modes import other_mode
-from mhrun.engine.surface import Surface
+from mhrun.engine.landscape.known_modes import known_modes
+from mhrun.engine.landscape.modes import find_curved_modes
+from mhrun.engine.landscape.surface import Surface
+from mhrun.engine.pilot.sentences import pilot_warnings
 from mhrun.models.function import FunctionModel
 from mhrun.target import Target
 
@@ -32,14 +34,25 @@ def mixture(share, apart, width=1.0, dim=2):
     return log_density
 
 
-def found(log_density, starts, n=1, key=1):
-    """Return the other mode, for chains that begin at `starts` (C, D)."""
+def surface_and_modes(log_density, starts, n=1):
+    """Return a surface, the modes of ascents from `starts` (C, D), and the curvature at the highest one."""
     starts = torch.tensor(starts, dtype=torch.float64)
     model = FunctionModel(lambda theta, b: log_density(theta) / n + 0 * b["x"], torch.zeros(starts.shape[1]))
     surface = Surface(Target(model, Dataset.of({"x": np.zeros(n)})), 1.0, 0)
     modes, curvature, proper = find_curved_modes(surface, starts)
     assert proper
-    return other_mode(surface, modes, curvature, key)
+    return surface, modes, curvature
+
+
+def found(log_density, starts, n=1, key=1):
+    """Return the other mode, for chains that begin at `starts` (C, D)."""
+    return other_mode(*surface_and_modes(log_density, starts, n), key)
+
+
+def other_mode(surface, modes, curvature, key):
+    """Return the mode with the largest share of those where no chain begins; None if there is none."""
+    known = known_modes(surface, modes, curvature, key)
+    return next((mode for mode in known if not mode.begins), None)
 
 
 @pytest.mark.parametrize("key", range(4))
@@ -251,7 +264,7 @@ def test_a_run_that_goes_there_does_not_warn(apart, crosses):
     with warnings.catch_warnings(record=True) as lines:
         warnings.simplefilter("always")
         trace = mhrun.sample(log_density, None, start=[0.0, 0.0], chains=2, steps=1000, warmup=200)
-    mode = json.loads(trace.attrs["pilot"])["other_mode"]
+    (mode,) = [mode for mode in json.loads(trace.attrs["pilot"])["modes"] if not mode["begins"]]
     assert mode["share"] == pytest.approx(0.5, abs=0.02)
     went = float((trace["posterior"]["theta"][..., 0] > apart / 2).mean())
     assert (went > 0.2) == crosses
@@ -313,3 +326,62 @@ def test_the_share_counts_a_mode_to_which_chains_went():
     assert "at w = 2.5" in line
     share = float(line.split("with about ")[1].split("%")[0]) / 100
     assert share == pytest.approx(exact, abs=0.015)
+
+
+def test_all_modes_are_known_with_their_shares():
+    """Chains begin at two of four modes, one of which is narrow."""
+    shares, places, sds = (0.4, 0.3, 0.2, 0.1), (-12.0, 0.0, 7.0, 15.0), (1.0, 1.0, 0.3, 1.0)
+
+    def log_density(theta):
+        terms = [
+            math.log(share / sd) - 0.5 * ((theta[0] - place) / sd) ** 2
+            for share, place, sd in zip(shares, places, sds, strict=True)
+        ]
+        return torch.logsumexp(torch.stack(terms), 0)
+
+    known = known_modes(*surface_and_modes(log_density, [[-11.0], [14.0]]), key=1)
+    assert [mode.begins for mode in known] == [True, False, False, True]
+    assert [mode.theta[0] for mode in known] == pytest.approx(places, abs=0.01)
+    assert [mode.share for mode in known] == pytest.approx(shares, abs=0.001)
+
+
+def test_a_single_mode_has_no_list():
+    assert known_modes(*surface_and_modes(mixture(0.5, 0.0), [[1.0, 0.0], [0.0, 1.0]]), key=1) == []
+
+
+MODES = [
+    {"at": {"a": 1.0}, "theta": [1.0], "share": 0.6, "begins": True},
+    {"at": {"a": 9.0}, "theta": [9.0], "share": 0.3, "begins": False},
+    {"at": {"a": 5.0}, "theta": [5.0], "share": 0.1, "begins": False},
+]
+
+
+@pytest.mark.parametrize(
+    ("found", "rungs", "named"),
+    [
+        ((0.6, 0.3, 0.1), 1, None),
+        ((0.9, 0.04, 0.06), 1, None),
+        ((0.9, 0.02, 0.08), 1, "at a = 9, with about 30% of the mass of all known ones, and no chain begins"),
+        ((0.9, 0.06, 0.04), 4, "about 30% of the mass of all known ones; no ladder begins there, and 6% of"),
+        (
+            (0.02, 0.9, 0.08),
+            1,
+            "about 60% of the mass of all known ones; chains begin there, and 2% of the draws",
+        ),
+        (
+            (1.0, 0.0, 0.0),
+            1,
+            "Give each chain its own start, or take a ladder (parallel_tempering). The same holds",
+        ),
+        (None, 1, "The same holds for 1 more mode."),
+    ],
+)
+def test_modes_that_draws_miss_have_a_line(found, rungs, named):
+    method = SimpleNamespace(
+        pilot={"modes": MODES}, name="hmc", dtype=torch.float64, kernel=SimpleNamespace(rungs=rungs)
+    )
+    shares = [mode["share"] for mode in MODES]
+    visits = found and [{"found": one, "share": share} for one, share in zip(found, shares, strict=True)]
+    lines = list(pilot_warnings(method, visits, None))
+    assert len(lines) == (named is not None)
+    assert named is None or named in lines[0]

@@ -14,10 +14,10 @@ from torch.distributions import Normal
 
 import mhrun
 from mhrun.diagnostics.chains import rhat
+from mhrun.engine.landscape.surface import Surface
 from mhrun.engine.pilot.adaptation import scaled_covariance
-from mhrun.engine.pilot.result import line
-from mhrun.engine.pilot.start import scaled_start
-from mhrun.engine.surface import Surface
+from mhrun.engine.pilot.sentences import line
+from mhrun.engine.pilot.start import explored_for, scaled_start
 from mhrun.target import Target
 from mhrun.types.scale import Scale
 
@@ -297,10 +297,12 @@ def test_points_to_begin_at_are_as_wide_as_the_temperature_makes_the_target():
         reads=50 * 100,
     )
     first = torch.zeros(50, 10, dtype=torch.float64)
-    cold, hot = (
-        scaled_start(method, Surface(method.target, t, 0), first, torch.full((50,), t), key=1).theta
-        for t in (1.0, 100.0)
-    )
+
+    def begun(t: float) -> torch.Tensor:
+        found = explored_for(method, Surface(method.target, t, 0), first, key=1)
+        return scaled_start(method, found, first, torch.full((50,), t), key=1).theta
+
+    cold, hot = begun(1.0), begun(100.0)
     assert cold.std() > 1.5
     assert hot.numpy() == pytest.approx(10 * cold.numpy(), rel=1e-3, abs=1e-3)
 

@@ -13,7 +13,7 @@ from regressions import N, found, full, run
 
 import mhrun
 from mhrun.diagnostics.chains import mcse
-from mhrun.engine.curvature import is_degenerate
+from mhrun.engine.landscape.curvature import is_degenerate
 from mhrun.engine.pilot import pilot
 from mhrun.engine.pilot.acceptance import Tuning
 from mhrun.engine.pilot.adaptation import is_fitting, reach, share_of_draws

@@ -12,9 +12,9 @@ import torch
 
 import mhrun
 from mhrun.data import Dataset
-from mhrun.engine.modes import find_curved_modes
-from mhrun.engine.pilot.rays import along_rays
-from mhrun.engine.surface import Surface
+from mhrun.engine.landscape.modes import find_curved_modes
+from mhrun.engine.landscape.rays import along_rays
+from mhrun.engine.landscape.surface import Surface
 from mhrun.models.function import FunctionModel
 from mhrun.target import Target
 

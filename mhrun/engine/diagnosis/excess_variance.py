@@ -18,8 +18,8 @@ from mhrun.engine.diagnosis.gradient_noise import (
     rows_of,
 )
 from mhrun.engine.diagnosis.kept_draws import cold_draws
+from mhrun.engine.landscape.surface import Surface
 from mhrun.engine.method import Method
-from mhrun.engine.surface import Surface
 from mhrun.kernels import Unadjusted
 from mhrun.kernels.preconditioned import PreconditionedDynamics
 from mhrun.parts import Kernel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mhrun.engine.surface import Surface
+from mhrun.engine.landscape.surface import Surface
 from mhrun.target import Target
 from mhrun.types.scale import Scale
 

@@ -1,12 +1,13 @@
 """Pilot runs: they find the step size, the minibatch size and the scale that a method leaves open.
 
-1. `start`: from the chains' first points, ascents to modes of the posterior (`modes`), and the curvature H at the
-   highest one (`mhrun.engine.curvature`). They read up to 20,000 data (`mhrun.engine.surface`); with more, Newton
-   steps on all data follow where the mode of the part may be off by more than half a standard deviation of the target.
+1. `start`: from the chains' first points, ascents to modes of the posterior, and the curvature H at the highest one
+   (`mhrun.engine.landscape`, which also looks for what chains that begin there may miss). They read up to 20,000 data;
+   with more, Newton steps on all data follow where the mode of the part may be off by more than half a standard
+   deviation of the target.
 2. The scale: a Cholesky factor S of H^-1 (``dense``) or 1 / sqrt(diag H) (``diagonal``). Proposals and dynamics then
    move in coordinates phi, theta = mode + S phi, in which the posterior at T = 1 has unit variance. Where that may not
    hold, as in a hierarchical model, because some directions have no curvature at the mode or the posterior is far from
-   normal about it (`normality`), draws of trajectories judge the scale (`trajectories`), and change it if it does not
+   normal about it, draws of trajectories judge the scale (`trajectories`), and change it if it does not
    fit them (`adaptation`).
 3. With trajectories of an open number of leapfrog steps: their length is a quarter of the longest period of the scaled
    target, pi/2 times its largest standard deviation, so that coordinates of a normal target end independent of where
@@ -24,7 +25,8 @@ name: the same method has the same pilot.
 """
 
 from mhrun.engine.pilot.open_settings import TooManyParameters, is_open, refusal
-from mhrun.engine.pilot.result import PilotResult, pilot_warnings
+from mhrun.engine.pilot.result import PilotResult
 from mhrun.engine.pilot.run import pilot, piloted
+from mhrun.engine.pilot.sentences import pilot_warnings
 
 __all__ = ["PilotResult", "TooManyParameters", "is_open", "pilot", "pilot_warnings", "piloted", "refusal"]

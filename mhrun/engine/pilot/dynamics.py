@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mhrun.engine.diagnosis.mean_bias import MeanBias
+from mhrun.engine.landscape.surface import Surface
 from mhrun.engine.method import Method
 from mhrun.engine.pilot.dynamics_errors import (
     MEAN_ERROR,
@@ -21,7 +22,6 @@ from mhrun.engine.pilot.dynamics_errors import (
 from mhrun.engine.pilot.effective_draws import expected_draws, in_words
 from mhrun.engine.pilot.start import ScaledStart
 from mhrun.engine.pilot.trial import Trials, tried
-from mhrun.engine.surface import Surface
 from mhrun.errors import UserError
 from mhrun.kernels import Unadjusted
 from mhrun.store.pilot_facts import PilotFacts

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mhrun.engine.curvature import largest_curvature
 from mhrun.engine.diagnosis.gradient_noise import POINTS, largest_eigenvalue, of_minibatch, root_of_covariance
 from mhrun.engine.diagnosis.mean_bias import Gains, MeanBias, largest_bias
 from mhrun.engine.diagnosis.sampled_gradients import posterior_at
+from mhrun.engine.landscape.curvature import largest_curvature
+from mhrun.engine.landscape.surface import Surface
 from mhrun.engine.method import Method
 from mhrun.engine.pilot.start import ScaledStart
-from mhrun.engine.surface import Surface
 from mhrun.kernels import Unadjusted
 from mhrun.models.parameters import coordinate_names, parameters_of
 from mhrun.random import Draws, Purpose, Streams, derive_key

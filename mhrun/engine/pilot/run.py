@@ -12,20 +12,19 @@ from torch import Tensor
 from mhrun.engine.announced import announced
 from mhrun.engine.defaults import gradients_of
 from mhrun.engine.execution.threads import limited
+from mhrun.engine.landscape.surface import Surface
 from mhrun.engine.method import Method
 from mhrun.engine.model_checks.properties import check_model
 from mhrun.engine.pilot.acceptance import tune
 from mhrun.engine.pilot.adaptation import adapt, quarter_period, with_evaluations_of
 from mhrun.engine.pilot.dynamics import step_of_dynamics
-from mhrun.engine.pilot.impropriety import direction_in_words
 from mhrun.engine.pilot.open_settings import is_open, leapfrog_is_open
-from mhrun.engine.pilot.result import NETWORK, PilotResult, filled, line, load, save
-from mhrun.engine.pilot.start import ScaledStart, scaled_start
+from mhrun.engine.pilot.result import PilotResult, filled, load, save
+from mhrun.engine.pilot.sentences import NETWORK, line
+from mhrun.engine.pilot.start import ScaledStart, explored_for, scaled_start
 from mhrun.engine.pilot.trajectories import allows_trajectories, judged_start, with_open_step
-from mhrun.engine.surface import Surface
 from mhrun.errors import UserError
 from mhrun.kernels import MetropolisHastings, ZigZag
-from mhrun.models.parameters import coordinate_names, numbers_of
 from mhrun.random import derive_key
 from mhrun.store.pilot_facts import PilotFacts
 from mhrun.target.function_space import is_network
@@ -101,34 +100,15 @@ def _begun(
     theta = method.first_points()
     facts: PilotFacts = {"n_grad": 0}
     try:
-        start = scaled_start(method, surface, theta, temperature, key, rungs)
+        found = explored_for(method, surface, theta[::rungs], key)
+        start = scaled_start(method, found, theta, temperature, key, rungs)
+        facts |= found.facts(method.target.model)
     except UserError as error:
         if not method.kernel.decides:
             raise
         reason = f"the search for a mode failed ({str(error).rstrip('.')})"
         reason = reason if gradients_of(method.target) else _WITHOUT_GRADIENTS
         start, facts["why"] = ScaledStart(theta), f"{reason}, so that there is no scale; "
-    if start.flat_along is not None:
-        facts["flat_along"] = start.flat_along
-    if start.is_density:
-        facts["is_density"] = True
-    if start.beyond is not None and start.highest is not None:
-        mode: list[float] = start.highest.tolist()
-        radius, share = start.beyond
-        at = numbers_of(method.target.model, mode)
-        facts["beyond"] = {"at": at, "theta": mode, "radius": radius, "share": share}
-    if start.other is not None:
-        at = numbers_of(method.target.model, start.other.theta)
-        theta_of_it, share, begun = start.other
-        facts["other_mode"] = {"at": at, "theta": theta_of_it, "share": share, "begun": begun}
-    if start.heavy is not None:
-        direction = direction_in_words(start.heavy.direction, coordinate_names(method.target.model))
-        facts["heavy"] = {"direction": direction, "power": start.heavy.power}
-    if start.neck is not None:
-        facts["neck"] = start.neck
-    if start.moved is not None:
-        ascents, of, nats = start.moved
-        facts["moved"] = {"ascents": ascents, "of": of, "nats": nats}
     if start.doubt is not None and is_network(method.target.model):
         # Draws would change nothing: weights have no scale that fits all modes.
         start = start._replace(doubt=NETWORK)

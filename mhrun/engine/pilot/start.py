@@ -9,21 +9,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mhrun.engine.curvature import spectrum, standardised
-from mhrun.engine.limits import most_scaled
+from mhrun.engine.landscape.all_data import moved_to_all_data
+from mhrun.engine.landscape.curvature import spectrum, standardised
+from mhrun.engine.landscape.explore import Landscape, Search, explored
+from mhrun.engine.landscape.known_modes import FEW_GRADIENTS
+from mhrun.engine.landscape.normality import spread_of_log_ratio
+from mhrun.engine.landscape.surface import Surface
 from mhrun.engine.method import Method
-from mhrun.engine.modes import CurvedModes, find_curved_modes, find_modes
-from mhrun.engine.pilot.all_data import moved_to_all_data, without_absent
-from mhrun.engine.pilot.heavy_tails import HeavyTail, heavy_tail
-from mhrun.engine.pilot.impropriety import direction_in_words, flat_direction
-from mhrun.engine.pilot.low_modes import Moved, nats_below_starts, without_low_modes
-from mhrun.engine.pilot.normality import spread_of_log_ratio
 from mhrun.engine.pilot.open_settings import leapfrog_is_open
-from mhrun.engine.pilot.other_modes import FEW_GRADIENTS, OtherMode, other_mode
-from mhrun.engine.pilot.rays import Beyond, along_rays
-from mhrun.engine.surface import Surface
 from mhrun.kernels import ZigZag
-from mhrun.models.parameters import coordinate_names
 from mhrun.random import Draws, Purpose, Streams
 from mhrun.target.function_space import is_network
 from mhrun.types.scale import Scale
@@ -53,14 +47,7 @@ class ScaledStart(NamedTuple):
     condition: float | None = None  # the condition number of the curvature that the scale is from
     doubt: str | None = None  # why the scale may be far off: "flat" or "skewed"
     is_skewed: bool = False  # whether the posterior may be far from normal, though its scale may be known
-    flat_along: str | None = None  # a direction in which the log posterior does not fall off
-    is_density: bool = False  # whether it levels off at 0, as a density does whose logarithm was not taken
-    beyond: Beyond | None = None  # mass far from the highest mode
-    highest: Tensor | None = None  # (D,), the highest mode
-    heavy: HeavyTail | None = None  # a direction in which it falls off so slowly that it has no variance
-    other: OtherMode | None = None  # at which no chain begins
-    neck: float | None = None  # nats by which the highest mode has less mass than the starting points
-    moved: Moved | None = None  # what became of ascents to modes that have hardly a share of the posterior
+    in_neck: bool = False  # whether the curvature is that of the neck of a funnel
     # Whether mode and curvature are of all data, as a part has hardly any of what matters
     whole: bool = False
     draws: Tensor | None = None  # (C, S, D), float64, of the coldest trajectories that judged the scale
@@ -68,8 +55,21 @@ class ScaledStart(NamedTuple):
     fallback: ScaledStart | None = None
 
 
+def explored_for(method: Method, surface: Surface, theta: Tensor, key: int) -> Landscape:
+    """Return the landscape that a method's chains begin in, see `mhrun.engine.landscape.explore.explored`.
+
+    Args:
+        method: whose chains they are.
+        surface: of its target.
+        theta: first points of the chains (C, D), or of each ladder.
+        key: of the random numbers.
+    """
+    budget = max(FEW_GRADIENTS, min(_MOST_SEARCHED, int(_SEARCHED * method.reads)))
+    return explored(surface, theta, key, Search(lambda: _further_points(method), budget))
+
+
 def scaled_start(
-    method: Method, surface: Surface, theta: Tensor, temperature: Tensor, key: int, rungs: int = 1
+    method: Method, found: Landscape, theta: Tensor, temperature: Tensor, key: int, rungs: int = 1
 ) -> ScaledStart:
     """Return points for the chains to begin at, the scale, and the curvature in scaled coordinates, if it is known.
 
@@ -78,63 +78,36 @@ def scaled_start(
 
     Args:
         method: whose chains they are.
-        surface: of its target.
+        found: the modes of its target, one for each ladder.
         theta: the chains' first points (C, D).
         temperature: of each chain (C,).
         key: of the random numbers.
         rungs: of the ladders that the chains are.
     """
-    if method.target.dim > most_scaled(method.target.model):
-        ends = find_modes(surface, theta[::rungs]).theta.repeat_interleave(rungs, 0)
-        return ScaledStart(ends.to(theta.dtype) if bool(ends.isfinite().all()) else theta)
-    surface, curved = without_absent(surface, find_curved_modes(surface, theta[::rungs]))
-    modes, curvature, proper = curved
-    if not bool(modes.theta.isfinite().all()):
+    if not found.is_found:
         return ScaledStart(theta)
-    moved = neck = None
-    if proper and curvature is not None:  # the highest point of a ridge without an end is no mode
-        modes, moved = without_low_modes(surface, modes, curvature)
-        curved = curved._replace(modes=modes)
-        neck = nats_below_starts(surface, modes, curvature, theta)
-    direction = flat_direction(surface, modes.theta[modes.best], curvature, proper=proper)
-    start = ScaledStart(modes.theta.to(theta.dtype).repeat_interleave(rungs, 0))
-    if curvature is not None:
-        trusted = curved._replace(proper=proper and neck is None)
-        start = _with_scale(method, surface, trusted, theta, temperature, key, rungs)
-    start, highest = start._replace(moved=moved, neck=neck), modes.theta[modes.best]
-    if neck is not None:
+    start = ScaledStart(found.curved.modes.theta.to(theta.dtype).repeat_interleave(rungs, 0))
+    if found.curved.curvature is not None:
+        start = _with_scale(method, found, theta, temperature, key, rungs)
+    if found.neck is not None:
         return _at_first_points(start, theta, is_judged=not method.kernel.follows)
-    beyond, plateau, is_density = None, None, False
-    if proper and curvature is not None:
-        beyond, plateau, is_density = along_rays(surface, highest, modes.height, curvature, key)
-    if direction is not None or (direction := plateau) is not None:
-        words = direction_in_words(direction, coordinate_names(method.target.model))
-        return start._replace(flat_along=words, is_density=is_density)
-    if proper and curvature is not None:
-        heavy = heavy_tail(surface, highest, curvature)
-        other = other_mode(surface, modes, curvature, key, _further_points(method), _search_budget(method))
-        start = start._replace(heavy=heavy, other=other, beyond=beyond, highest=highest)
     return start
 
 
 def _at_first_points(start: ScaledStart, theta: Tensor, *, is_judged: bool) -> ScaledStart:
     """Return a start at the first points (C, D), with a scale of 1 if it has one, which draws are to judge."""
+    start = start._replace(theta=theta, curvature=None, in_neck=True)
     if start.scale is None:
-        return start._replace(theta=theta, curvature=None)
+        return start
     doubt = "flat" if is_judged else None
     unit = unit_like(start.scale)
-    return start._replace(theta=theta, scale=unit, curvature=None, condition=1.0, doubt=doubt, fallback=None)
+    return start._replace(scale=unit, condition=1.0, doubt=doubt, fallback=None)
 
 
 def unit_like(scale: Scale) -> Scale:
     """Return a scale of 1, dense or diagonal as another one is."""
     dim = len(scale.center)
     return Scale(torch.zeros(dim), torch.eye(dim) if scale.dense else torch.ones(dim))
-
-
-def _search_budget(method: Method) -> int:
-    """Return the gradients of single data that a search for another mode may take: a small part of the run's."""
-    return max(FEW_GRADIENTS, min(_MOST_SEARCHED, int(_SEARCHED * method.reads)))
 
 
 def _further_points(method: Method) -> Tensor | None:
@@ -148,22 +121,17 @@ def _further_points(method: Method) -> Tensor | None:
 
 
 def _with_scale(
-    method: Method,
-    surface: Surface,
-    curved: CurvedModes,
-    theta: Tensor,
-    temperature: Tensor,
-    key: int,
-    rungs: int,
+    method: Method, found: Landscape, theta: Tensor, temperature: Tensor, key: int, rungs: int
 ) -> ScaledStart:
     """Return the start with the scale that the curvature gives."""
     dim, follows = method.target.dim, method.kernel.follows
+    curved = found.curved._replace(proper=found.curved.proper and found.neck is None)
     assert curved.curvature is not None
     kind = _kind_of_scale(method, curved.curvature, proper=curved.proper)
     if follows and kind != "none" and not curved.proper:
         unit = torch.eye(dim) if kind == "dense" else torch.ones(dim)
         return ScaledStart(theta, Scale(torch.zeros(dim), unit))
-    begins, surface, (modes, curvature, proper) = moved_to_all_data(surface, curved)
+    begins, surface, (modes, curvature, proper) = moved_to_all_data(found.surface, curved)
     assert curvature is not None
     eigenvalues, vectors = spectrum(curvature, proper=proper)
     root = torch.linalg.cholesky(vectors @ torch.diag(1 / eigenvalues) @ vectors.T)

@@ -64,7 +64,7 @@ def judged_start(method: Method, start: ScaledStart, temperature: Tensor, key: i
     assert begun.scale is not None
     adapted = adapt(hmc, begun, temperature, derive_key(key, "trajectories"), open_length=True, known=known)
     n_grad = adapted.tuning.facts["n_grad"]
-    if not adapted.fits and start.neck is None:  # from the neck of a funnel any other scale is better
+    if not adapted.fits and not start.in_neck:  # from the neck of a funnel any other scale is better
         return JudgedStart(start, 0, n_grad)
     draws = adapted.tuning.draws
     assert draws is not None

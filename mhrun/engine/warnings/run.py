@@ -15,7 +15,7 @@ from mhrun.diagnostics.ladders import exchange_rates
 from mhrun.engine.diagnosis.outside import OUTSIDE
 from mhrun.engine.diagnosis.visits import BEYOND, VISITS
 from mhrun.engine.method import Method
-from mhrun.engine.pilot.result import pilot_warnings
+from mhrun.engine.pilot.sentences import pilot_warnings
 from mhrun.engine.warnings.flat_regions import flat_region_warnings
 from mhrun.engine.warnings.noise import (
     decision_warnings,

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mhrun.engine.curvature import spectrum, units_of
-from mhrun.engine.modes import CurvedModes, find_curved_modes
-from mhrun.engine.surface import Surface
+from mhrun.engine.landscape.curvature import spectrum, units_of
+from mhrun.engine.landscape.modes import CurvedModes, find_curved_modes
+from mhrun.engine.landscape.surface import Surface
 
 _NEARLY_ALL = 0.8  # share of the data that has nearly all of anything
 _AFFORDABLE = 3e10  # numbers that the curvature of all data may take

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from mhrun.engine.surface import Surface
+from mhrun.engine.landscape.surface import Surface
 from mhrun.random import Draws, Purpose, Streams, derive_key
 
 _DRAWS = 40

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mhrun.engine.curvature import hessian
-from mhrun.engine.surface import Surface
+from mhrun.engine.landscape.curvature import hessian
+from mhrun.engine.landscape.surface import Surface
 from mhrun.target.function_space import is_network
 
 _DISTANCES = (30.0, 300.0, 3000.0)  # from the mode, in standard deviations by the curvature there

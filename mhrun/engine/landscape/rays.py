@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mhrun.engine.surface import Surface
+from mhrun.engine.landscape.surface import Surface
 from mhrun.random import Draws, Purpose, Streams, derive_key
 from mhrun.target.function_space import is_network
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mhrun.engine.surface import Surface
+from mhrun.engine.landscape.surface import Surface
 from mhrun.random import Draws, Purpose, Streams, derive_key
 
 _DIFFERENCE = 1e-4  # of a coordinate, relative, in a finite difference of gradients

@@ -1,6 +1,6 @@
 """Modes of the posterior, and the curvature at the highest one, for pilots.
 
-They are those of a part of the data at first; `mhrun.engine.pilot.all_data` compares it with all data. A surrogate
+They are those of a part of the data at first; `mhrun.engine.landscape.all_data` compares it with all data. A surrogate
 finds its own mode (`mhrun.target.reference`).
 """
 
@@ -15,8 +15,8 @@ import scipy  # which imports its subpackages on first use
 import torch
 from torch import Tensor
 
-from mhrun.engine.curvature import below_mode, hessian, is_degenerate, standardised, units_of
-from mhrun.engine.surface import Surface
+from mhrun.engine.landscape.curvature import below_mode, hessian, is_degenerate, standardised, units_of
+from mhrun.engine.landscape.surface import Surface
 
 _MODES = 8  # chains that an ascent begins from
 _ITERATIONS = 200

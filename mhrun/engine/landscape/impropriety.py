@@ -9,8 +9,8 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from mhrun.engine.modes import find_modes
-from mhrun.engine.surface import Surface
+from mhrun.engine.landscape.modes import find_modes
+from mhrun.engine.landscape.surface import Surface
 
 # How far from the mode it is evaluated, in units of the larger of 1 and the mode's distance from 0
 _RAY_DISTANCE = 1e5
@@ -37,7 +37,7 @@ def flat_direction(
         surface: the log posterior.
         mode: an end of an ascent (D,).
         curvature: minus the Hessian there (D, D); None if it is 0 or not finite.
-        proper: whether that is a proper mode, see `mhrun.engine.curvature.spectrum`.
+        proper: whether that is a proper mode, see `mhrun.engine.landscape.curvature.spectrum`.
     """
     mode = mode.double().cpu()
     height = _height(surface, mode)
