@@ -385,3 +385,11 @@ def test_modes_that_draws_miss_have_a_line(found, rungs, named):
     lines = list(pilot_warnings(method, visits, None))
     assert len(lines) == (named is not None)
     assert named is None or named in lines[0]
+
+
+def test_chains_that_stay_at_their_modes_are_advised():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mhrun.sample(mixture(0.5, 12.0), None, "mcmc", start=[[6.0, 6.0], [-6.0, -6.0]] * 2, steps=500)
+    (line,) = [str(one.message) for one in caught if "R-hat" in str(one.message)]
+    assert "They are at 2 modes that the pilot found, and hardly cross between them" in line

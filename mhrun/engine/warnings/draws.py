@@ -11,6 +11,7 @@ import torch
 
 from mhrun.diagnostics.chains import ESS, LEAST_DRAWS, RHAT, diagnoses, few_points, is_apart
 from mhrun.diagnostics.tails import heaviest
+from mhrun.engine.diagnosis.visits import VISITS
 from mhrun.engine.method import Method
 from mhrun.engine.warnings.run import acceptance_range, explained_acceptance
 from mhrun.kernels.stationary import samples
@@ -21,6 +22,11 @@ from mhrun.target.function_space import is_network
 _FIRST, _LEFT_OUT = 50, 10  # the first 50th of the draws is compared with those after the first tenth
 # Standard deviations between their means, and how many times as far off the means of as many of the others are
 _FAR, _BEYOND, _ROUNDED = 5.0, 10.0, 1e-12
+_AT_A_MODE = 0.01  # of the draws
+_HARDLY_CROSS = (
+    " They are at {} modes that the pilot found, and hardly cross between them: take a ladder (parallel_tempering), or "
+    "constraint: ordered for parameters that can change places, as the means of a mixture can."
+)
 _RESOLVED = 30.0  # numbers of float32 within a standard deviation of draws, below which rounding is seen
 
 
@@ -52,6 +58,7 @@ def draws_warnings(
             bounded=bounded_names(method.target.model),
             is_tested=method.kernel.of_a_chain.dynamics is None,
             enough=enough,
+            modes=sum(visit["found"] >= _AT_A_MODE for visit in summary.get(VISITS, ())),
         )
         if len(draws) == 1:
             yield (
@@ -145,6 +152,7 @@ def precision_warnings(
     bounded: Container[str] = (),
     is_tested: bool = True,
     enough: float = ESS,
+    modes: int = 0,
 ) -> Iterator[str]:
     """Yield a line on the largest R-hat and one on the least effective sample size, with the names of coordinates.
 
@@ -158,6 +166,7 @@ def precision_warnings(
         is_tested: whether moves are accepted or rejected; draws of a dynamics may have tails that the posterior has
             not.
         enough: effective sample size below which there is a warning.
+        modes: at which draws are, of those that a pilot found.
     """
     by_coordinate = diagnoses(draws)
 
@@ -174,7 +183,10 @@ def precision_warnings(
         return
     if is_apart(float(np.nan_to_num(rhats).max())):
         worst = int(np.nan_to_num(rhats).argmax())
-        yield f"{method}: R-hat is {rhats[worst]:.4g}{of(worst)}, above {RHAT:g}: the chains have not converged."
+        yield (
+            f"{method}: R-hat is {rhats[worst]:.4g}{of(worst)}, above {RHAT:g}: the chains have not converged."
+            + (_HARDLY_CROSS.format(modes) if modes > 1 else "")
+        )
     if np.nanmin(sizes) < enough:
         worst = int(np.nanargmin(sizes))
         low = min(sizes[worst], enough - 1)  # 399.7 would be shown as 400
