@@ -95,6 +95,37 @@ def test_a_density_that_is_not_defined_far_out_has_nothing_there(bad):
     assert rays == (None, None, False)
 
 
+@pytest.mark.parametrize("key", range(5))
+def test_rounding_errors_of_large_terms_are_no_mass(key):
+    """Terms of 1e20 that cancel leave errors of thousands of nats, which differ from ray to ray."""
+
+    def log_density(theta):
+        errors = 1e4 * torch.sin(1e5 * theta.sum())
+        return normal(theta) + torch.where(theta.norm() > 50, errors, torch.zeros_like(errors))
+
+    assert found(log_density, 5, key=key).beyond is None
+
+
+def test_an_overflow_is_no_mass():
+    """The prior of rates, Gamma(a, b) with unknown a and b, where exp(theta) overflows; draws are right."""
+    rng = np.random.default_rng(2)
+    exposure = rng.uniform(5, 100, 10)
+    counts = rng.poisson(rng.gamma(0.8, 1 / 1.2, 10) * exposure).astype(float)
+    rates = {"shape": 10, "constraint": "positive"}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mhrun.sample(
+            lambda p, row: torch.distributions.Poisson(p.rate[row.g] * row.t).log_prob(row.y),
+            {"y": counts, "t": exposure, "g": np.arange(10)},
+            parameters={"a": "Exponential(1)", "b": "Gamma(0.1, 1)", "rate": rates},
+            log_prior=lambda p: torch.distributions.Gamma(p.a, p.b).log_prob(p.rate).sum(),
+            seed=2,
+            steps=400,
+            progress=False,
+        )
+    assert not any("narrow peak" in str(one.message) for one in caught)
+
+
 def test_many_parameters_are_not_judged():
     assert found(spike(21, 0.5), 21) == (None, None, False)
 

@@ -21,6 +21,7 @@ _WITHIN, _FARTHEST, _INNER, _OUTER = 6.0, 1e4, 32, 48
 _LAST = 12  # points of the last quarter, which is a plateau where
 _MAX_FALL = 3.0  # the log density falls at most so far there; that of Cauchy's distribution falls by 20
 _SHARE = 0.01  # of the mass, that is named
+_FEWEST = 2.0  # effective rays that show it
 _EQUAL = 1e-9  # of a plateau at 0
 
 
@@ -47,7 +48,8 @@ def along_rays(surface: Surface, mode: Tensor, height: float, curvature: Tensor,
         \int_{|x| > R} e^{f(x)} dx = S E_u \int_R^\infty r^{D-1} e^{f(r u)} dr,   S the area of the sphere,
 
     by the trapezoidal rule in log r, and likewise within R in r. The ray with the largest contribution from beyond is
-    left out, as one may hit what is rare. A narrow peak in the middle of a wide density has its mode and curvature,
+    left out, as one may hit what is rare, and fewer than two of the others that share the rest show nothing: rounding
+    errors of large terms differ by many nats. A narrow peak in the middle of a wide density has its mode and curvature,
     and chains that begin there do not leave it: compared with draws, the share shows that.
 
     Args:
@@ -73,7 +75,7 @@ def along_rays(surface: Surface, mode: Tensor, height: float, curvature: Tensor,
         directions = _directions(curvature.double().cpu() / temperature, rays, key)
         points = mode.double().cpu() + torch.cat([inner, outer.exp()])[:, None] * directions[:, None]
         values = surface.value_and_grad(points.flatten(0, 1).to(mode))[0].cpu().reshape(rays, -1)
-        values = values.nan_to_num(-math.inf, math.inf, -math.inf)
+        values = values.nan_to_num(-math.inf, -math.inf, -math.inf)  # +inf is an overflow of the model's
         falls = (height - values[:, -_LAST:].amax(1)) / temperature
         if bool((falls < _MAX_FALL).any()):
             direction = directions[int(falls.argmin())]
@@ -106,6 +108,8 @@ def _share_beyond(below: Tensor, inner: Tensor, outer: Tensor, dim: int) -> floa
     within = _integral(near, float(inner[0]))
     outside = _integral(below[:, len(inner) :] + dim * outer, float(outer[1] - outer[0]))
     outside = outside if dim == 1 else outside.sort().values[:-1]
+    if dim > 1 and _effective(outside) < _FEWEST:
+        return 0.0
     return float(torch.sigmoid(_mean(outside) - _mean(within)))
 
 
@@ -114,6 +118,11 @@ def _integral(log_values: Tensor, step: float) -> Tensor:
     weights = torch.full((log_values.shape[1],), step, dtype=torch.float64)
     weights[[0, -1]] /= 2
     return torch.logsumexp(log_values + weights.log(), 1)
+
+
+def _effective(logs: Tensor) -> float:
+    """Return (sum w)^2 / sum w^2 of values w whose logs are given: how many of them share the sum."""
+    return float((2 * torch.logsumexp(logs, 0) - torch.logsumexp(2 * logs, 0)).exp())
 
 
 def _mean(logs: Tensor) -> Tensor:
