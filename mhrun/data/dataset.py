@@ -151,7 +151,7 @@ def _tensor(name: str, value: Any) -> Tensor:
     except ValueError as error:
         raise UserError(f"Field '{name}' is not an array: {reason(error)}") from error
     if array.dtype.kind not in "biufc":
-        raise UserError(f"Field '{name}' holds {array.dtype} values; a data set holds numbers.")
+        raise UserError(f"Field '{name}' holds {_in_words(array)}; a data set holds numbers.")
     if array.ndim == 0:
         raise UserError(f"Field '{name}' is a single number; a data set needs one row per datum.")
     array = known(array, f"Field '{name}'")
@@ -182,3 +182,15 @@ def known(array: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:
     if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
         raise UserError(f"{what} holds {array.max()}, which does not fit into a signed 64-bit integer.")
     return array.astype({"f": np.float64, "c": np.complex128}.get(array.dtype.kind, np.int64))
+
+
+def _in_words(array: npt.NDArray[Any]) -> str:
+    """Return what an array holds that is not of numbers, with the first of them and what to do."""
+    for place, value in np.ndenumerate(array):
+        row = place[0] if place else 0
+        if isinstance(value, str):
+            kind = "text" if array.dtype.kind in "US" else "values that are no numbers"
+            return f"{kind} ('{value}' in row {row}, counted from 0), which pandas.factorize turns into codes"
+        if value is None:
+            return f"None in row {row} (counted from 0): leave out its row, or fill it"
+    return f"{array.dtype} values"

@@ -19,6 +19,7 @@ from mhrun.parts import Kernel
 from mhrun.schedules import Schedule
 
 STEP_SIZE = "step_size"
+_NUTS = " The default method, hmc, is Hamiltonian Monte Carlo whose step size and trajectories a pilot finds."
 _OF_CALL = frozenset(("chains", "warmup", "steps", "temperature", STEP_SIZE, "data.n", "target.temper"))
 """Settings of files that the arguments of `mhrun.sample` give."""
 _OF_RUN = frozenset(("chains", "warmup", "steps", "data.n"))
@@ -44,9 +45,10 @@ def method(name: str, **settings: Any) -> NamedMethod:
             part can be made.
     """
     if not isinstance(name, str) or not is_method(name):
+        near = _NUTS if str(name).lower() == "nuts" else nearest(str(name).lower(), method_names())
         raise UserError(
-            f"mhrun has no method {name!r}.{nearest(str(name).lower(), method_names())} `mhrun list methods` shows "
-            "all; methods of a project run from the command line alone."
+            f"mhrun has no method {name!r}.{near} `mhrun list methods` shows all; methods of a project run from the "
+            "command line alone."
         )
     found = {
         key: has_default for key, has_default in references(method_file(name)).items() if key not in _OF_CALL

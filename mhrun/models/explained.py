@@ -91,6 +91,11 @@ def _remedy(message: str, arguments: Mapping[str, Tensor]) -> str:
             f"{field} = batch.{field} - a, not batch.{field}.sub_(a). "
             "In place of filling a tensor of zeros, use torch.stack or torch.where"
         )
+    if "to be at least 1D" in message:
+        return (
+            "takes a matrix product with a single number; a parameter of several numbers has their count, such as "
+            '{"shape": 2, "prior": "Normal(0, 1)"}, and a product with one is written *'
+        )
     if "randomness" in message and "vmap" in message:
         return "draws random numbers; a log-likelihood is a function of its arguments alone"
     if "two bool tensors" in message and (

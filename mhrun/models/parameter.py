@@ -172,6 +172,11 @@ def _shape(where: str, setting: Any, *, labelled: bool = False) -> tuple[int, ..
             f"{where}: {name} is a class; give a distribution, such as {name}(...) with its parameters."
         )
     sizes = setting if isinstance(setting, list | tuple) else [setting]
+    if not isinstance(setting, list | tuple | int | float | str | bool):
+        raise Refusal(
+            f"{where} is of type {type(setting).__name__}, neither a size nor a prior; a prior is a distribution of "
+            "torch.distributions, or its text, such as Normal(0, 1)."
+        )
     if not all(is_whole(k) and k >= 1 for k in sizes):
         raise Refusal(f"{where} = {setting!r} is not a size; give 1 for a number, k or [k, l] for more.")
     return () if setting == 1 and not labelled else tuple(map(int, sizes))

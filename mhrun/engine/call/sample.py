@@ -27,6 +27,7 @@ from mhrun.engine.pilot import piloted
 from mhrun.engine.run_method import run_method
 from mhrun.engine.settings import Settings
 from mhrun.engine.watcher import Silent, Watcher
+from mhrun.keywords import known_keywords
 from mhrun.messages import say
 from mhrun.monitors import Monitor
 from mhrun.numbers import whole_number
@@ -42,6 +43,25 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
+_OTHER_NAMES = {
+    name: f"It is {own} here."
+    for own, names in {
+        "steps": ("draws", "num_samples", "n_samples", "iterations", "iter_sampling", "n_steps"),
+        "warmup": ("tune", "num_warmup", "iter_warmup", "burn_in", "burnin"),
+        "chains": ("num_chains", "n_chains", "nchains"),
+        "seed": ("random_seed", "rng_key"),
+        "start": ("init", "inits", "initvals", "init_params"),
+        "acceptance": ("target_accept", "target_accept_prob", "adapt_delta"),
+        "parameters": ("priors", "prior"),
+        "step_size": ("lr", "learning_rate", "stepsize", "epsilon"),
+    }.items()
+    for name in names
+} | dict.fromkeys(
+    ("m", "batch_size", "minibatch"), 'It is a setting of a method: mhrun.method("mint", m=100).'
+)
+
+
+@known_keywords(_OTHER_NAMES)
 def sample(
     model: Model | torch.nn.Module | Callable[..., torch.Tensor],
     data: Any,

@@ -31,4 +31,4 @@ def warn_of_trace(
     if until is not None:
         lines += until.ess_warnings(method, judged)
     for line in lines:
-        warnings.warn(line.removeprefix("sample: "), UserWarning, stacklevel=3)
+        warnings.warn(line.removeprefix("sample: "), UserWarning, stacklevel=4)  # the caller of sample

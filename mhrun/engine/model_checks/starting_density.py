@@ -22,6 +22,11 @@ _NUMBERS, _MOST_SEARCHED = (
 )  # numbers of a field that are searched for others than finite ones
 _SHOWN = 4  # parameters in a message
 _LARGE_FEATURE = 1e3  # value from which features are named: exp of a predictor overflows at weights near 1
+_ROUNDED = 1e-3  # of a mean and a standard deviation
+_STANDARDISED = (
+    "{} is standardised, so that it has negative values (with standardise: false in the file of the data it keeps its "
+    "units); "
+)
 _NO_FEATURES = ("y", *SIZES)
 
 
@@ -114,8 +119,18 @@ def _cause(fields: Mapping[str, Tensor]) -> str:
     largest = {name: max(map(abs, map(float, field.aminmax()))) for name, field in features.items()}
     name = max(largest, key=lambda name: largest[name], default=None)
     if name is None or largest[name] < _LARGE_FEATURE:
-        return ""
+        negative = next((name for name, field in features.items() if _is_standardised(field)), None)
+        return "" if negative is None else _STANDARDISED.format(negative)
     return f"{name} has values up to {largest[name]:.2g}: standardise them, "
+
+
+def _is_standardised(field: Tensor) -> bool:
+    """Return whether the columns of a field (n, D) have mean 0 and standard deviation 1 for the most part."""
+    rows = field[:_READ].double()
+    if rows.dim() != 2 or not rows.numel() or len(rows) < len(field):
+        return False
+    near = (rows.mean(0).abs() < _ROUNDED) & ((rows.std(0, correction=0) - 1).abs() < _ROUNDED)
+    return bool(near.double().mean() >= 0.5)
 
 
 def _not_a_number(name: str, field: Tensor) -> str:

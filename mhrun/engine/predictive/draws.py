@@ -60,7 +60,7 @@ def valid_draws(trace: Any, every: int) -> Kept:
         warnings.warn(
             f"{stopped.sum()} of {len(stopped)} chains stopped at a value that was not finite, and are left out.",
             UserWarning,
-            stacklevel=4,  # the caller of predict, whose decorator is between
+            stacklevel=5,  # the caller of predict, whose decorators are between
         )
     return Kept(trace, valid, every)
 

@@ -16,6 +16,7 @@ from mhrun.engine.predictive.checks import check_fields, checked_model, is_singl
 from mhrun.engine.predictive.draws import each_draw, evaluated, valid_draws
 from mhrun.engine.predictive.functions import fields_of, over_draws
 from mhrun.errors import UserError
+from mhrun.keywords import known_keywords
 from mhrun.models.parameters import parameters_of
 from mhrun.target.fields import unfit
 from mhrun.types import Model
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _MANY, _FEW = 100, 5  # draws, and the least that the mean density of a datum rests on without a warning
 
 
+@known_keywords()
 @torch.no_grad()
 def log_score(
     trace: xr.DataTree,
@@ -88,7 +90,7 @@ def _warn_of_few(total: Array, squares: Array, draws: int) -> None:
             f"the log scores of {int(few.sum()):,} of {len(few):,} data rest on fewer than {_FEW} of {draws:,} draws, "
             f"first of datum {int(few.argmax())}: they are probably too low. Such data are far from what the model "
             "predicts, and a sum of scores depends on them.",
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

@@ -17,6 +17,7 @@ from mhrun.engine.predictive.checks import check_fields, check_rows, checked_mod
 from mhrun.engine.predictive.draws import dimensions, each_draw, evaluated, valid_draws
 from mhrun.engine.predictive.functions import fields_of, over_draws
 from mhrun.errors import UserError
+from mhrun.keywords import known_keywords
 from mhrun.models.function import FunctionModel
 from mhrun.models.module import ModuleModel
 from mhrun.models.parameters import parameters_of
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
+@known_keywords()
 @torch.no_grad()
 def predict(
     trace: xr.DataTree,

@@ -15,6 +15,7 @@ import xarray as xr
 from mhrun.diagnostics.chains import LEAST_DRAWS, ChainDraws, worth
 from mhrun.diagnostics.distances import Shifts, energy_distance, shifts
 from mhrun.errors import UserError, nearest
+from mhrun.keywords import known_keywords
 from mhrun.numbers import is_number
 from mhrun.report.comparison.agreement import REFERENCE, UNKNOWN, judge
 from mhrun.report.comparison.trace_draws import UserTrace, aligned, read
@@ -30,6 +31,7 @@ _COST = (*_WORTH, "chains", "draws", "evaluations", "ess_per_million")
 _MILLION = 1e6
 
 
+@known_keywords()
 def compare(
     traces: Mapping[str, Any] | Any, reference: Any = None, *, tolerance: float | None = None
 ) -> pd.DataFrame:
@@ -100,7 +102,7 @@ def compare(
     lines = [line for trace in found.values() for line in trace.warnings]
     lines += unmatched + single_chain_warnings([key for key, values in draws.items() if len(values) == 1])
     for line in [*lines, *_network_warnings(found)]:
-        warnings.warn(line, UserWarning, stacklevel=2)
+        warnings.warn(line, UserWarning, stacklevel=3)  # the caller, behind the decorator
     return frame
 
 
