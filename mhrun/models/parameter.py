@@ -14,6 +14,7 @@ from torch.distributions.constraints import Constraint
 from mhrun.errors import Refusal, nearest
 from mhrun.models.axes import Axis, axes_of, check_shape, shape_from
 from mhrun.models.lkj import with_correct_draws
+from mhrun.models.ordered import Ordered, OrderedTransform
 from mhrun.models.prior_text import constraint_of, prior_of
 from mhrun.numbers import is_whole
 
@@ -117,7 +118,7 @@ def parameter_of(name: Any, setting: Any) -> Parameter:
         prior, shape = _fitted(prior, shape, where)
     assert shape is not None
     constraint = _constraint(setting.get("constraint"), prior, where)
-    transform, free = _transform(constraint, shape, where)
+    transform, free = _transform(constraint, shape, prior, where)
     if axes:
         check_shape(axes, shape, f"{where}.dims")
     parameter = Parameter(str(name), shape, prior, transform, free, constraint, text, axes)
@@ -239,14 +240,15 @@ def _of_one_component(constraint: Constraint, where: str) -> Constraint:
 
 
 def _transform(
-    constraint: Constraint, shape: tuple[int, ...], where: str
+    constraint: Constraint, shape: tuple[int, ...], prior: Distribution | None, where: str
 ) -> tuple[Transform | None, tuple[int, ...]]:
     """Return the transform from unconstrained coordinates to a constraint, None for real numbers, and their shape."""
     base = constraint.base_constraint if isinstance(constraint, constraints.independent) else constraint
     if isinstance(base, type(constraints.real)):
         return None, shape
     try:
-        transform = biject_to(constraint)
+        of_prior = isinstance(constraint, Ordered)
+        transform = OrderedTransform.for_prior(prior) if of_prior else biject_to(constraint)
         # Numbers that are constrained one by one keep their shape; inverse_shape imports sympy, for half a second.
         free = tuple(transform.inverse_shape(torch.Size(shape))) if constraint.event_dim else shape
     except NotImplementedError as error:
