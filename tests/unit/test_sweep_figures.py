@@ -55,10 +55,27 @@ def test_a_method_with_the_same_numbers_at_each_value_has_no_marks():
         {"T": t, "method": name, "ess": e} for t in (1, 4) for name, e in (("mcmc", 9.0), ("mint", 5.0 * t))
     ]
     figure = sweep_figure(pd.DataFrame(rows), ["T"])
-    marks = {line.get_marker() for line in figure.axes[0].get_lines() if len(line.get_xdata()) == 2}
-    assert "" in marks
-    assert len(marks) == 2
-    assert [text.get_text() for text in figure.texts] == ["Lines without marks: the same at each T"]
+    lines = [line for line in figure.axes[0].get_lines() if line.get_linestyle() != "--"]
+    assert {line.get_marker() for line in lines if len(line.get_xdata()) == 2} == {"", "o"}
+    assert [text.get_text() for text in figure.texts] == [
+        "Grey dashes: ESS 400; lines without marks: the same at each T"
+    ]
+    plt.close(figure)
+
+
+def test_small_differences_do_not_fill_the_axes():
+    """R-hat from 1 to its limit at least, ESS and acceptance from 0."""
+    columns = {"accept_rate": (0.3, 0.31), "ess": (2000.0, 2100.0), "rhat": (1.0009, 1.0011)}
+    rows = [
+        {"T": t, "method": "mint", **{key: values[k] for key, values in columns.items()}}
+        for k, t in enumerate((1, 4))
+    ]
+    figure = sweep_figure(pd.DataFrame(rows), ["T"])
+    acceptance, ess, rhat = (axis.get_ylim() for axis in figure.axes)
+    assert acceptance[0] == ess[0] == 0
+    assert rhat[0] == 1
+    assert rhat[1] > 1.01
+    assert figure.texts[0].get_text() == "Grey dashes: ESS 400; grey dashes: R-hat 1.01"
     plt.close(figure)
 
 

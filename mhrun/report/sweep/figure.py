@@ -14,8 +14,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from mhrun.diagnostics.chains import ESS, RHAT
 from mhrun.diagnostics.grid import Estimate, number_of
 from mhrun.report.marks import MARKS, SHORT
+from mhrun.report.plots import levels
 from mhrun.report.style import COLOURS, LINES, method_styles
 from mhrun.report.sweep.text import BESIDES, short_names
 
@@ -30,6 +32,12 @@ _ENTRIES = 8  # of a legend with several settings
 _LOOKS = len(COLOURS) * len(LINES)  # of methods
 _ENTRY_HEIGHT = 0.18  # inches of a legend
 _FLOOR: dict[str, Any] = {"linestyle": (0, (1, 1)), "linewidth": 0.8, "alpha": 0.8}
+_LIMITS = {"rhat": RHAT, "ess": ESS}
+_FROM = {
+    "rhat": 1.0,
+    "ess": 0.0,
+    "accept_rate": 0.0,
+}  # where the axis of a metric begins, lest noise fills it
 _GAP = 0.08  # between the labels of lines, as a share of the axis
 
 
@@ -204,8 +212,13 @@ def _draw_panel(axis: Axes, lines: _Lines, metric: str, bars: str) -> _Panel:
     axis.set(xlabel=lines.heading)
     if over_decades(frame[lines.key]):
         axis.set_xscale("log")
+    if metric in _LIMITS and panel.ends:
+        levels(axis, _LIMITS[metric], color="grey")
+        panel.notes[f"grey dashes: {'R-hat' if metric == 'rhat' else 'ESS'} {_LIMITS[metric]:g}"] = None
     if np.isfinite(bottom):
         axis.set_ylim(bottom=bottom)
+    elif metric in _FROM and panel.ends:
+        axis.set_ylim(bottom=min(_FROM[metric], axis.get_ylim()[0]))
     return panel
 
 
