@@ -73,7 +73,7 @@ class BoundedTerms:
         if not kinds:
             constant = CONSTANTS.get(str(self.kind), "lipschitz")
             return (
-                f"it needs bounds on the terms, and {name} has none; a function of yours can give some: {constant}= of "
+                f"the terms need bounds, and {name} has none; a function of yours can give some: {constant}= of "
                 "mhrun.FunctionModel, or in its YAML."
             )
         choices = ["none" if kind == BOUND_KINDS[0] else kind for kind in kinds]
