@@ -111,9 +111,9 @@ def _that_matter(surface: Surface, modes: Mode, highest: NormalMode, ends: list[
             mode = _proper_mode(surface, theta)
             if mode is not None and all(each.is_apart(mode, _APART) for each in begun + others):
                 others.append(mode)
-    if len(begun) + len(others) == 1:
-        return []
     known += others
+    if len(known) == 1:
+        return []
     of_all = shares(known)
     added = of_all * highest.squared_distances(torch.stack([each.theta for each in known]))
     found = [
