@@ -7,6 +7,7 @@ tags, and the size that aliases expand to. Nine lines of aliases can stand for 1
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -278,3 +279,12 @@ def _line(event: yaml.Event) -> int:
 
 def _tag(tag: str) -> str:
     return tag.replace("tag:yaml.org,2002:", "!!")
+
+
+def texts_of(node: Any) -> Iterator[str]:
+    """Yield every text among the values of a configuration, which are mappings, lists and tuples of such."""
+    if isinstance(node, Mapping | list | tuple):
+        for value in node.values() if isinstance(node, Mapping) else node:
+            yield from texts_of(value)
+    elif isinstance(node, str):
+        yield node

@@ -26,8 +26,8 @@ from mhrun.data.outcome import Outcome, outcome_in
 from mhrun.data.table_facts import describe_missing, listed_counts, missing_counts
 from mhrun.data.table_file import COPIES, read_table, texts_of_missing
 from mhrun.data.table_roles import advice_on_texts, check_lists, check_plain_name, check_roles
-from mhrun.data.table_settings import check_baselines, check_choices, check_excluded, check_split
-from mhrun.errors import Refusal, UserError
+from mhrun.data.table_settings import check_baselines, check_excluded, check_split
+from mhrun.errors import Refusal, UserError, check_choice
 from mhrun.paths import located
 
 _OUTCOMES = ("number", "sign", "class")
@@ -106,7 +106,9 @@ class Table(LazyData):
         groups: Sequence[str] = (),
         missing_values: Sequence[str | float] | Mapping[str, Sequence[str | float]] = (),
     ) -> None:
-        check_choices(outcome=(outcome, _OUTCOMES), missing=(missing, _MISSING), part=(part, _PARTS))
+        check_choice("outcome", outcome, _OUTCOMES)
+        check_choice("missing", missing, _MISSING)
+        check_choice("part", part, _PARTS)
         check_split(test_share, part, seed)
         if standardise_target and outcome != "number":
             raise Refusal("standardise_target requires outcome = number.")

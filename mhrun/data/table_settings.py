@@ -5,20 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from mhrun.errors import Refusal, check_choice
-
-
-def check_choices(**settings: tuple[str, Sequence[str]]) -> None:
-    """Refuse a value that is none of those allowed.
-
-    Args:
-        settings: name -> value and those allowed.
-
-    Raises:
-        Refusal: there is one.
-    """
-    for name, (value, allowed) in settings.items():
-        check_choice(name, value, allowed)
+from mhrun.errors import Refusal
 
 
 def check_split(test_share: float, part: str, seed: int) -> None:

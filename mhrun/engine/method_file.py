@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -11,6 +11,7 @@ from mhrun import yaml_file
 from mhrun.defaults_list import defaults_of
 from mhrun.names import is_name
 from mhrun.paths import CONF
+from mhrun.yaml_file import texts_of
 
 MISSING = "???"
 """A value that a file leaves to who uses it."""
@@ -37,8 +38,8 @@ def method_file(name: str) -> Mapping[str, Any]:
 def references(node: Any) -> dict[str, bool]:
     """Return the settings to which ``${...}`` in a node refer, and whether each has a value without them."""
     found: dict[str, bool] = {}
-    for value in _values(node):
-        for optional, key in _REFERENCE.findall(value) if isinstance(value, str) else ():
+    for text in texts_of(node):
+        for optional, key in _REFERENCE.findall(text):
             found[key] = found.get(key, True) and bool(optional)
     return found
 
@@ -46,14 +47,6 @@ def references(node: Any) -> dict[str, bool]:
 def missing(node: Mapping[str, Any]) -> list[str]:
     """Return the settings of a node that are left open."""
     return [key for key, value in node.items() if value == MISSING]
-
-
-def _values(node: Any) -> Iterator[Any]:
-    if isinstance(node, Mapping | list):
-        for member in node.values() if isinstance(node, Mapping) else node:
-            yield from _values(member)
-    else:
-        yield node
 
 
 def _composed(group: str, name: str) -> dict[str, Any]:

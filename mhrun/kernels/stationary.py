@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from mhrun.ownership import is_bundled
-from mhrun.parts import Dynamics, Kernel, Pairing, Proposal, Rule
+from mhrun.parts import PARTS, Kernel
 from mhrun.schedules.plan import Plan
 
 EXACT, APPROXIMATE, OPTIMISER = "exact", "approximate", "optimiser"
@@ -94,5 +94,5 @@ def user_parts(part: Any) -> Iterator[Any]:
         yield part
         return
     for value in vars(part).values():
-        if isinstance(value, Kernel | Proposal | Pairing | Rule | Dynamics):
+        if isinstance(value, PARTS):
             yield from user_parts(value)

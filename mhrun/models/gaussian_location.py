@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mhrun.errors import Refusal, UserError
 from mhrun.models.naming import numbered
+from mhrun.models.weights import precision_of
 from mhrun.native import NativeModel, piece
 from mhrun.native.vectors import square_sum
 from mhrun.random import Draws
@@ -34,11 +35,11 @@ class GaussianLocation:
     """
 
     def __init__(self, dim: int, prior_variance: float | None = None, start: float = 0.0) -> None:
-        if dim < 1 or (prior_variance is not None and prior_variance <= 0):
-            raise Refusal("GaussianLocation needs dim >= 1 and a positive prior_variance, or null.")
+        if dim < 1:
+            raise Refusal(f"dim = {dim} is not a valid number of coordinates; choose dim >= 1.")
         self.dim = dim
         self.names: Sequence[str] = numbered(dim)
-        self.precision = 0.0 if prior_variance is None else 1.0 / prior_variance
+        self.precision = precision_of(prior_variance, self)
         self.first = float(start)
 
     @property

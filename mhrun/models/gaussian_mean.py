@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mhrun.errors import Refusal
 from mhrun.models.bounds import centred_norms
+from mhrun.models.weights import precision_of
 from mhrun.native import NativeBounds, NativeModel, piece, routine
 from mhrun.random import Draws
 from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
@@ -38,11 +38,7 @@ class GaussianMean:
     bound_kinds: Sequence[str] = BOUND_KINDS
 
     def __init__(self, prior_variance: float | None = None, start: float = 0.0) -> None:
-        if prior_variance is not None and prior_variance <= 0:
-            raise Refusal(
-                f"GaussianMean needs a positive prior_variance, or null for a flat one, not {prior_variance}."
-            )
-        self.precision = 0.0 if prior_variance is None else 1.0 / prior_variance  # of the prior
+        self.precision = precision_of(prior_variance, self)
         self.start = float(start)
 
     @property

@@ -22,7 +22,7 @@ from mhrun.models.regression_native import (
     native_lower_bound,
     native_model,
 )
-from mhrun.models.weights import Weights
+from mhrun.models.weights import Weights, checked_start_sd, precision_of
 from mhrun.native import NativeBounds, NativeLowerBound, NativeModel, native_form
 from mhrun.ownership import is_bundled
 from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
@@ -88,18 +88,12 @@ class Regression(Weights, ABC):
         start_sd: float = 0.0,
         names: Sequence[str] | None = None,
     ) -> None:
-        name = type(self).__name__
         if dim < 1:
             raise Refusal(f"dim = {dim} is not a valid number of coefficients; choose dim >= 1.")
-        if (prior_variance is not None and not prior_variance > 0) or not start_sd >= 0:
-            raise Refusal(
-                f"{name} needs a positive prior_variance, or null for a flat prior, and start_sd >= 0; they are "
-                f"{prior_variance} and {start_sd}."
-            )
         self.dim = dim
         self.names: Sequence[str] = named(names, dim)
-        self.precision = 0.0 if prior_variance is None else 1.0 / prior_variance
-        self.start_sd = float(start_sd)
+        self.precision = precision_of(prior_variance, self)
+        self.start_sd = checked_start_sd(start_sd, self)
 
     @property
     def fields(self) -> Mapping[str, Field]:

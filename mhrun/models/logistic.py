@@ -16,7 +16,7 @@ from mhrun.models.logistic_bounds import DERIVATIVE_BOUNDS, bound_pieces, lower_
 from mhrun.models.logistic_native import pieces
 from mhrun.models.logistic_sums import compiled_sums_pay, sums
 from mhrun.models.naming import named
-from mhrun.models.weights import Weights
+from mhrun.models.weights import Weights, checked_start_sd, precision_of
 from mhrun.native import NativeBounds, NativeLowerBound, NativeModel
 from mhrun.random import Draws, Purpose
 from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
@@ -66,16 +66,11 @@ class Logistic(Weights):
         if dim < 1:
             raise Refusal(f"dim = {dim} is not a valid number of weights; choose dim >= 1.")
         check_choice("start", start, _STARTS)
-        if (prior_variance is not None and prior_variance <= 0) or start_sd <= 0:
-            raise Refusal(
-                "Logistic needs a positive prior_variance, or null for a flat prior, and start_sd > 0; they are "
-                f"{prior_variance} and {start_sd}."
-            )
         self.dim = dim
         self.names: Sequence[str] = named(names, dim)
         self.start = start
-        self.start_sd = float(start_sd)
-        self.precision = 0.0 if prior_variance is None else 1.0 / prior_variance  # of the prior
+        self.start_sd = checked_start_sd(start_sd, self, or_zero=False)
+        self.precision = precision_of(prior_variance, self)
 
     @property
     def fields(self) -> Mapping[str, Field]:

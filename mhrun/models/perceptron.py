@@ -13,6 +13,7 @@ from torch import Tensor
 from mhrun.errors import Refusal, UserError, nearest
 from mhrun.models import perceptron_native
 from mhrun.models.classes import LIKELIHOODS
+from mhrun.models.weights import precision_of
 from mhrun.native.vectors import square_sum
 from mhrun.random import Draws, Purpose
 from mhrun.types import Field, ParameterBlock, Rows
@@ -57,10 +58,9 @@ class Perceptron:
             raise Refusal(f"layers = {list(layers)} must be at least two counts of units.")
         if likelihood not in LIKELIHOODS:
             raise Refusal(f"there is no likelihood '{likelihood}'.{nearest(likelihood, LIKELIHOODS)}")
-        if (prior_variance is not None and prior_variance <= 0) or bias_sd < 0 or (weight_sd or 1.0) < 0:
+        if not (bias_sd >= 0 and (weight_sd is None or weight_sd >= 0)):
             raise Refusal(
-                "Perceptron needs a positive prior_variance, or null for a flat prior, and no negative weight_sd and "
-                f"bias_sd; they are {prior_variance}, {weight_sd} and {bias_sd}."
+                f"Perceptron needs weight_sd >= 0, or null, and bias_sd >= 0; they are {weight_sd} and {bias_sd}."
             )
         self.layers: list[Layer] = []
         at = 0
@@ -71,7 +71,7 @@ class Perceptron:
         self.dim = at
         self.units = [int(units) for units in layers]
         self.inputs, self.classes = self.units[0], self.units[-1]
-        self.precision = 0.0 if prior_variance is None else 1.0 / prior_variance
+        self.precision = precision_of(prior_variance, self)
         self.weight_sd = weight_sd
         self.bias_sd = bias_sd
         self.likelihood = likelihood

@@ -16,7 +16,7 @@ from mhrun.models.bounds import Distances, order_of, over_parts, remainder_slope
 from mhrun.models.linear import fits_loops, predictor
 from mhrun.models.naming import named
 from mhrun.models.softmax_native import native_bounds, native_lower_bound, native_model
-from mhrun.models.weights import Weights
+from mhrun.models.weights import Weights, checked_start_sd, precision_of
 from mhrun.native import NativeBounds, NativeLowerBound, NativeModel
 from mhrun.types import BOUND_KINDS, Bounds, DataShape, Field, Reference, Rows
 
@@ -61,17 +61,12 @@ class SoftmaxRegression(Weights):
             raise Refusal(
                 f"SoftmaxRegression needs features >= 1 and classes >= 2, not {features} and {classes}."
             )
-        if (prior_variance is not None and not prior_variance > 0) or not start_sd >= 0:
-            raise Refusal(
-                "SoftmaxRegression needs a positive prior_variance, or null for a flat prior, and start_sd >= 0; they "
-                f"are {prior_variance} and {start_sd}."
-            )
         self.features, self.classes = features, classes
         self.dim = features * classes
         numbered = [f"w[{k},{d}]" for k in range(classes) for d in range(features)]
         self.names: Sequence[str] = numbered if names is None else named(names, self.dim)
-        self.precision = 0.0 if prior_variance is None else 1.0 / prior_variance
-        self.start_sd = float(start_sd)
+        self.precision = precision_of(prior_variance, self)
+        self.start_sd = checked_start_sd(start_sd, self)
 
     @classmethod
     def settings_of(cls, data: DataShape) -> dict[str, Any]:

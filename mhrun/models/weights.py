@@ -13,6 +13,32 @@ from mhrun.random import Draws, Purpose, derive_key
 from mhrun.types import DataShape
 
 
+def precision_of(prior_variance: float | None, model: object) -> float:
+    """Return the precision of a model's prior, 1 / variance; 0 for a flat one, whose variance is None.
+
+    Raises:
+        Refusal: a variance that is not positive.
+    """
+    if prior_variance is not None and not prior_variance > 0:
+        raise Refusal(
+            f"{type(model).__name__} needs a positive prior_variance, or null for a flat prior; it is {prior_variance}."
+        )
+    return 0.0 if prior_variance is None else 1.0 / prior_variance
+
+
+def checked_start_sd(start_sd: float, model: object, *, or_zero: bool = True) -> float:
+    """Return the standard deviation of a model's starting points.
+
+    Raises:
+        Refusal: it is negative, or 0 unless that is allowed.
+    """
+    if not (start_sd >= 0 if or_zero else start_sd > 0):
+        raise Refusal(
+            f"{type(model).__name__} needs start_sd {'>=' if or_zero else '>'} 0; it is {start_sd}."
+        )
+    return float(start_sd)
+
+
 class Weights:
     """Weights theta ~ N(0, I / precision), or flat if the precision is 0.
 

@@ -14,11 +14,15 @@ from mhrun.parts.pairing import ARRIVALS, DIFFERENCE, ESTIMATES, SUPPLY, Pairing
 from mhrun.parts.proposal import Proposal, TrajectoryProposal
 from mhrun.parts.rule import Rule
 
+PARTS = (Kernel, Proposal, Pairing, Rule, Dynamics)
+"""The base classes."""
+
 __all__ = [
     "ARRIVALS",
     "AUTO",
     "DIFFERENCE",
     "ESTIMATES",
+    "PARTS",
     "SUPPLY",
     "Bias",
     "Dynamics",

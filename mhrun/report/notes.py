@@ -15,6 +15,7 @@ import numpy as np
 from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from mhrun.messages import listed
 from mhrun.paths import EXPERIMENTS, experiment_module
 from mhrun.report.efficiency import has_stopped
 from mhrun.report.metrics import Metric, MetricTable, value
@@ -96,12 +97,6 @@ def paragraphs(text: str) -> list[str]:
     """Return the paragraphs of a text, separated by empty lines, each on one line."""
     parts = (" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
     return [part for part in parts if part]
-
-
-def listed(items: Iterable[str]) -> str:
-    """Return items as a list in a sentence: "a, b and c"."""
-    texts = list(items)
-    return " and ".join([", ".join(texts[:-1]), texts[-1]]) if len(texts) > 1 else "".join(texts)
 
 
 def _values_of(table: MetricTable, run: Any, metric: str) -> dict[str, float]:

@@ -258,7 +258,7 @@ def _check_settings(
     ):
         check_choice(name, value, choices)
     if pilot is not None and pilot < 2:
-        raise Refusal(f"pilot = {pilot} data have no variance; choose pilot >= 2.")
+        raise Refusal(f"pilot = {pilot} must be at least 2: the variance is estimated from that many data.")
     if pilot is not None and stop != "pilot":
         raise Refusal(f"stop = '{stop}' has no pilot; leave out pilot = {pilot}, or choose stop = 'pilot'.")
     if stop == "pilot" and five_sd != "off":

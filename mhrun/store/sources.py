@@ -20,6 +20,7 @@ from typing import Any
 from mhrun.build import trusted
 from mhrun.errors import UserError
 from mhrun.paths import import_from_folders, located
+from mhrun.yaml_file import texts_of
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.\w+)+")
 _COSMETIC = ("runtime", "report")
@@ -64,7 +65,7 @@ def _used(config: Mapping[str, Any]) -> Iterator[tuple[str, Path, bool]]:
     """Yield the name and the path of each of the user's files, and whether it is a data file."""
     decisive = {key: value for key, value in config.items() if key not in _COSMETIC}
     packages = trusted()[1:]
-    for name in sorted(set(_dotted(decisive))):
+    for name in sorted({text for text in texts_of(decisive) if _DOTTED.fullmatch(text)}):
         if name.split(".")[0] in packages:
             for path, shown in _closure(name.rpartition(".")[0]).items():
                 yield shown, path, False
@@ -73,7 +74,7 @@ def _used(config: Mapping[str, Any]) -> Iterator[tuple[str, Path, bool]]:
         for file_name in _files_of(node):
             yield file_name, located(file_name), True
     for node in (part.get("model") for part in parts):
-        for file_name in sorted(set(_texts(node))):
+        for file_name in sorted(set(texts_of(node))):
             if Path(file_name).suffix and not file_name.startswith("mhrun."):  # a class of this package
                 with suppress(UserError):  # any other text with a dot
                     yield file_name, located(file_name), True
@@ -99,27 +100,6 @@ def digest_of_data(path: Path) -> str:
     except OSError as error:
         raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from error
     return digest.hexdigest()[:12]
-
-
-def _dotted(node: Any) -> Iterator[str]:
-    """Yield every dotted name in a configuration."""
-    if isinstance(node, Mapping):
-        for value in node.values():
-            yield from _dotted(value)
-    elif isinstance(node, list | tuple):
-        for value in node:
-            yield from _dotted(value)
-    elif isinstance(node, str) and _DOTTED.fullmatch(node):
-        yield node
-
-
-def _texts(node: Any) -> Iterator[str]:
-    """Yield every text among the values of a configuration."""
-    if isinstance(node, Mapping | list | tuple):
-        for value in node.values() if isinstance(node, Mapping) else node:
-            yield from _texts(value)
-    elif isinstance(node, str):
-        yield node
 
 
 def _files_of(node: Any) -> Iterator[str]:

@@ -254,12 +254,21 @@ def test_a_long_run_measures_and_keeps_the_loop(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_short_and_long_runs_are_measured_apart(monkeypatch):
-    """The evaluations to choose from depend on the length of a run."""
+def test_short_and_long_runs_are_measured_apart(monkeypatch, tmp_path):
+    """The evaluations to choose from depend on the length of a run; what was measured of them is kept."""
+    measured = []
+
+    def seconds(model, names, *_):
+        measured.append(names)
+        return [1.0] * len(names)
+
+    monkeypatch.setattr(module_evaluation, "_seconds", seconds)
+    monkeypatch.setenv("MHRUN_CACHE_DIR", str(tmp_path))
     model = mhrun.ModuleModel(network((12,)), prior_variance=3.0)
     for pays in (False, True, False):
         monkeypatch.setattr(module_evaluation, "compiling_pays", lambda method, p=pays: p)
         _sampled(model, steps=1000)
+    assert measured == [["bound", "vmapped"], ["bound", "vmapped", "compiled"]]
 
 
 def test_short_runs_are_not_measured_with_the_loop():

@@ -15,9 +15,10 @@ from mhrun.cli.checked import NAMED, SETTINGS
 from mhrun.cli.configuration.composition import composed
 from mhrun.cli.configuration.settings import OF_A_METHOD, OF_A_REPORT
 from mhrun.cli.configuration.unread import references_of, taken_settings
-from mhrun.cli.configuration.unread_check_overrides import listed, part_of
+from mhrun.cli.configuration.unread_check_overrides import part_of
 from mhrun.cli.configuration.without_experiment import added, is_own
 from mhrun.errors import UserError, nearest
+from mhrun.messages import listed
 from mhrun.numbers import is_number_text
 from mhrun.store.identity import COUNTS
 

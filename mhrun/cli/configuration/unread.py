@@ -22,6 +22,7 @@ from mhrun.cli.configuration.overrides import parsed
 from mhrun.errors import UserError, nearest
 from mhrun.messages import say
 from mhrun.paths import CONF, EXPERIMENTS, user_folders
+from mhrun.yaml_file import texts_of
 
 # ${key}, ${key.more}, ${key[0]} and ${oc.select:key}; a name before a colon is a resolver
 _REFERENCE = re.compile(r"\$\{\s*(?:oc\.select:\s*)?([A-Za-z_]\w*)\s*(?=[.\[},])")
@@ -84,7 +85,7 @@ def _check_temperature(overrides: Sequence[str], unresolved: Mapping[str, Any], 
     if "temperature" in references or any(own.get(name) for name in _OF_REPORTS):
         return
     # In forms that references_of does not know, such as ${..temperature}
-    if any("${" in text and "temperature" in text for text in _texts(unresolved)):
+    if any("${" in text and "temperature" in text for text in texts_of(unresolved)):
         return
     for text, override in zip(overrides, parsed(overrides), strict=True):
         if override.key_or_group == "temperature" and not override.is_delete():
@@ -160,7 +161,7 @@ def _code_of(unresolved: Any) -> Iterator[str]:
 
 def _packages(unresolved: Any) -> Iterator[Path]:
     """Yield the folders of installed packages that a configuration names, without importing them."""
-    for top in sorted({text.partition(".")[0] for text in _texts(unresolved) if _DOTTED.fullmatch(text)}):
+    for top in sorted({text.partition(".")[0] for text in texts_of(unresolved) if _DOTTED.fullmatch(text)}):
         spec = None
         with suppress(ImportError, ValueError, AttributeError):
             spec = find_spec(top)
@@ -168,17 +169,6 @@ def _packages(unresolved: Any) -> Iterator[Path]:
             for place in map(Path, spec.submodule_search_locations):
                 yield place
                 yield from (init.parent for init in place.glob("*/__init__.py"))
-
-
-def _texts(node: Any) -> Iterator[str]:
-    if isinstance(node, Mapping):
-        for value in node.values():
-            yield from _texts(value)
-    elif isinstance(node, list):
-        for value in node:
-            yield from _texts(value)
-    elif isinstance(node, str):
-        yield node
 
 
 @cache
@@ -191,7 +181,7 @@ def _settings() -> frozenset[str]:
 
 def references_of(node: Any) -> set[str]:
     """Return the nodes at the top that a ${...} anywhere in a configuration refers to."""
-    return {name for text in _texts(node) for name in _REFERENCE.findall(text)}
+    return {name for text in texts_of(node) for name in _REFERENCE.findall(text)}
 
 
 def _without(removed: Sequence[str], overrides: Sequence[str], compose: Compose) -> set[str]:

@@ -13,14 +13,10 @@ from mhrun.cli.checked import PARTS, SETTINGS, WHOLE
 from mhrun.cli.configuration.overrides import parsed
 from mhrun.cli.configuration.unread import hint, references_of, taken_settings
 from mhrun.errors import UserError, nearest
+from mhrun.messages import listed
 from mhrun.paths import CONF
 
 _OF_A_METHOD = ("kernel", "target")  # what is read of a method
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return names as a, b and c."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def check_class_overrides(name: str, kind: str, takes: Sequence[str], overrides: Sequence[str]) -> None:

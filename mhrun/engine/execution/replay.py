@@ -16,7 +16,7 @@ from mhrun.engine.execution.steps import CapturedSteps
 from mhrun.kernels import MetropolisHastings, ReplicaExchange, Unadjusted
 from mhrun.models.recorded import recording, same_bits
 from mhrun.native import native_form
-from mhrun.parts import Dynamics, Kernel, Pairing, Proposal, Rule
+from mhrun.parts import PARTS, Kernel
 from mhrun.random import MANY, Draws
 from mhrun.target import Target
 from mhrun.types import Controls, Info, State
@@ -25,7 +25,6 @@ _STEPS_BEFORE_RECORDING = 30  # steps before a recording; by then a target has c
 _CHECKED = 3  # replayed steps of each kind that are compared with the kernel's
 _PAYS = 1_000  # steps of a run: a recording takes as long as some hundred of them
 _KERNELS = (MetropolisHastings, ReplicaExchange, Unadjusted)
-_PARTS = (Kernel, Proposal, Pairing, Rule, Dynamics)
 
 
 def replaying_pays(method: Costed) -> bool:
@@ -56,7 +55,7 @@ def _parts(part: object) -> Iterator[object]:
     """Yield a part and the parts that it has, and so on."""
     yield part
     for name, value in vars(part).items():
-        if isinstance(value, _PARTS):
+        if isinstance(value, PARTS):
             yield from _parts(value)
         elif name == "prior" and type(value).__module__ != "builtins":
             yield value

@@ -239,9 +239,9 @@ def _scale_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
     width = summary.get(WIDTH)
     if width is not None and width > WIDE:
         yield (
-            f"{method.name}: draws are {_times(width)} times as wide as the scale of its steps, in the direction where "
-            "that is most: the posterior is far from normal there, or the steps are too long for its steep side. Lower "
-            "the step size, and see whether it stays, or sample with hmc."
+            f"{method.name}: draws are up to {_times(width)} times as wide as the scale of its steps: the posterior is "
+            "far from normal there, or the steps are too long for its steep side. Lower the step size, and see "
+            "whether it stays, or sample with hmc."
         )
 
 
@@ -302,9 +302,10 @@ def term_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     if on_all > _HIDDEN and on_all > _TIMES_HIDDEN * shown:
         exact = ", ".join(_exact_methods(method.target))
         yield (
-            f"{method.name}: decisions have more noise than their minibatches show: its sd is {rounded(on_all)} by all "
-            f"data and {rounded(shown)} by the minibatches, in which a few data that matter are rare, as those of a "
-            f"rare category. Draws follow another distribution; raise m, or choose an exact method ({exact})."
+            f"{method.name}: decisions have more noise than their minibatches show: the noise has sd {rounded(on_all)} "
+            f"by all data and {rounded(shown)} by the minibatches, which hardly ever have a few data that matter, such "
+            "as those of a rare category. Draws follow another distribution; raise m, or choose an exact method "
+            f"({exact})."
         )
 
 
