@@ -24,6 +24,18 @@ modes, modes_figures, rates, gradients, networks, networks_figures = (
     experiment_module(f"renhd.{name}")
     for name in ("modes", "modes_figures", "rates", "gradients", "networks", "networks_figures")
 )
+
+
+class Trace(dict):
+    """A trace that is open for as long as it is read."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+
 CENTRES = [(0, 0), (4, 4), (-4, 4), (-4, -4), (4, -4)]
 
 
@@ -102,13 +114,6 @@ def test_exchanges_of_networks_and_what_they_read():
         }
     )
 
-    class Trace(dict):
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            return None
-
     run = SimpleNamespace(
         trace=lambda method: Trace(sample_stats=stats),
         target=SimpleNamespace(n=10),
@@ -179,13 +184,6 @@ def test_thermostats_are_compared_with_the_noise_that_they_have_to_remove(rng):
         }
     )
 
-    class Trace(dict):
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            return None
-
     run = SimpleNamespace(
         methods={"x": {}},
         config={"c": 0.1, "m": 128, "ratio": 1.5},
@@ -205,16 +203,6 @@ def test_thermostats_are_compared_with_the_noise_that_they_have_to_remove(rng):
     assert found["x.swing"] == pytest.approx(np.sqrt(np.mean((np.array(expected[4:]) - 1) ** 2)))
     assert found["x.c_over_b"] == pytest.approx(0.1 / np.mean(of_b))
     assert found["x.predicted"] == pytest.approx(0.0330, abs=2e-4)  # by Monte Carlo, 4e6 draws
-
-
-class Trace(dict):
-    """A trace that is open for as long as it is read."""
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return None
 
 
 def permuted_labels(rng, runs=3, rungs=4, rounds=6):
