@@ -294,19 +294,37 @@ def _check(p: Parameter, where: str) -> None:
 def draw_inside(p: Parameter) -> Tensor | None:
     """Return a draw (*shape) of the prior within the constraint, or None where a thousand draws are outside.
 
-    Numbers that are independent and constrained one by one are redrawn one by one.
+    Numbers that are independent and constrained one by one are redrawn one by one. Increasing ones with one
+    distribution are a draw in order.
     """
-    assert p.prior is not None
-    single = not p.prior.event_shape and not p.constraint.event_dim
-    value = p.prior.sample().double()
+    prior = p.prior
+    assert prior is not None
+    single = not prior.event_shape and not p.constraint.event_dim
+    sorts = isinstance(p.constraint, Ordered) and _has_one_distribution(prior)
+
+    def drawn() -> Tensor:
+        value = prior.sample().double()
+        return value.sort(-1).values if sorts else value
+
+    value = drawn()
     for _ in range(1000):
         free = value if p.transform is None else p.transform.inv(value)
         fits = p.constraint.check(value)
         if bool(fits.all()) and bool(free.isfinite().all()):
             return value
-        redraw = p.prior.sample().double()
-        value = torch.where(fits & free.isfinite(), value, redraw) if single else redraw
+        value = torch.where(fits & free.isfinite(), value, drawn()) if single else drawn()
     return None
+
+
+def _has_one_distribution(prior: Distribution) -> bool:
+    """Return whether the numbers of a draw along its last dimension are independent with one distribution."""
+    if prior.event_shape:
+        return False
+    settings = [getattr(prior, name, None) for name in prior.arg_constraints]
+    return bool(prior.arg_constraints) and all(
+        isinstance(value, Tensor) and (not value.dim() or bool((value == value[..., :1]).all()))
+        for value in settings
+    )
 
 
 def unconstrained(p: Parameter, value: Tensor, where: str) -> Tensor:

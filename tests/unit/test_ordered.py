@@ -66,6 +66,34 @@ def test_other_units_of_the_data_give_the_same_moves():
     assert large(u).numpy() == pytest.approx(1000 * small(u).numpy(), rel=1e-12)
 
 
+def test_many_increasing_numbers_are_drawn_from_their_prior():
+    """One of 40,320 draws of eight is increasing; a draw in order has the distribution."""
+    parameters = Parameters(
+        {
+            "c": {"shape": 8, "prior": "Normal(100, 2)", "constraint": "ordered"},
+            "d": {"shape": [3, 6], "prior": "StudentT(4, 0, 1)", "constraint": "ordered"},
+        }
+    )
+    torch.manual_seed(0)
+    draws = [parameters.sample(strict=True) for _ in range(2000)]
+    found = torch.stack([draw["c"] for draw in draws]).mean(0)
+    exact = [1.4236, 0.8522, 0.4728, 0.1525]  # means of order statistics of eight standard normal numbers
+    assert found.numpy() == pytest.approx(
+        100 + 2 * np.array([-x for x in exact] + exact[::-1]), abs=5 * 2 * 0.62 / 2000**0.5
+    )
+    assert bool((draws[0]["d"].diff(dim=-1) > 0).all())
+
+
+def test_numbers_with_several_distributions_are_drawn_until_they_increase():
+    parameters = Parameters(
+        {"c": {"prior": Normal(torch.tensor([0.0, 0.0]), torch.tensor([1.0, 3.0])), "constraint": "ordered"}}
+    )
+    torch.manual_seed(0)
+    draws = torch.stack([parameters.sample(strict=True)["c"] for _ in range(4000)])
+    # E[x_1 | x_1 < x_2] = -1 / sqrt(5 pi) for standard deviations 1 and 3
+    assert float(draws[:, 0].mean()) == pytest.approx(-((5 * math.pi) ** -0.5), abs=5 / 4000**0.5)
+
+
 @pytest.mark.slow
 def test_a_component_without_data_is_free():
     """Two ordered means of data from one component, against a grid: 9 % of the lower one is below -2.

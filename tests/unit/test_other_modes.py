@@ -381,7 +381,7 @@ def test_modes_that_draws_miss_have_a_line(found, rungs, named):
         pilot={"modes": MODES}, name="hmc", dtype=torch.float64, kernel=SimpleNamespace(rungs=rungs)
     )
     shares = [mode["share"] for mode in MODES]
-    visits = found and [{"found": one, "share": share} for one, share in zip(found, shares, strict=True)]
+    visits = found and {"found": list(found), "share": shares, "crossings": 0.0}
     lines = list(pilot_warnings(method, visits, None))
     assert len(lines) == (named is not None)
     assert named is None or named in lines[0]
@@ -393,3 +393,54 @@ def test_chains_that_stay_at_their_modes_are_advised():
         mhrun.sample(mixture(0.5, 12.0), None, "mcmc", start=[[6.0, 6.0], [-6.0, -6.0]] * 2, steps=500)
     (line,) = [str(one.message) for one in caught if "R-hat" in str(one.message)]
     assert "They are at 2 modes that the pilot found, and hardly cross between them" in line
+
+
+def heavy_and_far(theta):
+    """Return the log density of 0.9 t_3(0, I) + 0.1 N(25 e_1, 3.5^2 I) in three dimensions."""
+    heavy = math.lgamma(3) - math.lgamma(1.5) - 1.5 * math.log(3 * math.pi)
+    heavy = heavy - 3 * torch.log1p(theta.square().sum() / 3)
+    away = theta - torch.tensor([25.0, 0.0, 0.0], dtype=theta.dtype)
+    far = -0.5 * away.square().sum() / 3.5**2 - 3 * math.log(3.5) - 1.5 * math.log(2 * math.pi)
+    return torch.logaddexp(math.log(0.9) + heavy, math.log(0.1) + far)
+
+
+def lines_of(log_density, **settings):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trace = mhrun.sample(log_density, None, progress=False, **settings)
+    return trace, [str(one.message) for one in caught]
+
+
+@pytest.mark.slow
+def test_draws_in_a_tail_are_at_no_mode():
+    """A draw at -28 is nearer to the wide mode at 25 by its normal density than to the narrow one at 0."""
+    trace, lines = lines_of(heavy_and_far, start=[0.0, 0.0, 0.0], seed=1)
+    known = json.loads(trace.attrs["pilot"])["modes"]
+    assert [mode["begins"] for mode in known] == [True, False]
+    assert float(trace["posterior"]["theta"][..., 0].max()) < 15
+    assert any("another mode, at theta[0] = 25" in line for line in lines)
+
+
+@pytest.mark.slow
+def test_mass_of_a_known_mode_is_no_narrow_peak():
+    def log_density(theta):
+        return torch.logaddexp(
+            math.log(0.8) - 0.5 * (theta[0] + 4) ** 2, math.log(0.2) - 0.5 * (theta[0] - 4) ** 2
+        )
+
+    _, lines = lines_of(log_density, start=[-4.0], seed=1)
+    assert any("another mode" in line for line in lines)
+    assert not any("narrow peak" in line for line in lines)
+
+
+@pytest.mark.slow
+def test_chains_that_cross_are_not_advised_to():
+    """Two modes five standard deviations apart, beside a curved ridge in another parameter, whose R-hat is high."""
+
+    def log_density(theta):
+        bimodal = torch.logaddexp(-0.5 * (theta[0] - 2.5) ** 2, -0.5 * (theta[0] + 2.5) ** 2)
+        return bimodal - 0.5 * theta[1] ** 2 - 0.5 * ((theta[2] - 3 * theta[1] ** 2) / 0.1) ** 2
+
+    _, lines = lines_of(log_density, start=[0.1, 0.1, 0.1], seed=1, steps=1000)
+    assert any("R-hat" in line for line in lines)
+    assert not any("hardly cross between them" in line for line in lines)

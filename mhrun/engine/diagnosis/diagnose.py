@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -82,7 +82,7 @@ class Diagnosis:
             least = self._tried("the width by gradients", lambda: least_variance_ratio(sampled))
         return _known(
             **{
-                VISITS: _as_dicts(self._tried("visits of modes", lambda: visits(method, trace))),
+                VISITS: _as_dict(self._tried("visits of modes", lambda: visits(method, trace))),
                 BEYOND: self._tried("draws far from the mode", lambda: draws_beyond(method, trace)),
                 WIDTH: self._tried("the width of the draws", lambda: width_of_draws(method, trace)),
                 TERM_NOISE: _as_dict(
@@ -124,10 +124,6 @@ class Diagnosis:
 
 def _as_dict(estimate: NamedTuple | None) -> dict[str, Any] | None:
     return None if estimate is None else estimate._asdict()
-
-
-def _as_dicts(estimates: Sequence[NamedTuple] | None) -> list[dict[str, Any]] | None:
-    return None if estimates is None else [estimate._asdict() for estimate in estimates]
 
 
 def _known(**facts: Any) -> dict[str, Any]:

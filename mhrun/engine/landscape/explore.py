@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from mhrun.engine.landscape.all_data import without_absent
 from mhrun.engine.landscape.heavy_tails import HeavyTail, heavy_tail
 from mhrun.engine.landscape.impropriety import direction_in_words, flat_direction
 from mhrun.engine.landscape.known_modes import FEW_GRADIENTS, KnownMode, known_modes
+from mhrun.engine.landscape.laplace import normal_mode
 from mhrun.engine.landscape.low_modes import Moved, without_low_modes
 from mhrun.engine.landscape.modes import CurvedModes, find_curved_modes, find_modes
 from mhrun.engine.landscape.necks import nats_below_starts
@@ -114,4 +116,17 @@ def explored(surface: Surface, theta: Tensor, key: int, search: Search) -> Lands
         return found._replace(flat=flat, is_density=rays.is_density)
     heavy = heavy_tail(surface, found.highest, curvature)
     known = known_modes(surface, modes, curvature, key, search.further(), search.budget)
-    return found._replace(beyond=rays.beyond, heavy=heavy, modes=tuple(known))
+    beyond = None if _is_explained(rays.beyond, known, found, curvature) else rays.beyond
+    return found._replace(beyond=beyond, heavy=heavy, modes=tuple(known))
+
+
+def _is_explained(
+    beyond: Beyond | None, known: Sequence[KnownMode], found: Landscape, curvature: Tensor
+) -> bool:
+    """Return whether mass far from the highest mode is that of other known modes, for the most part."""
+    if beyond is None or not known:
+        return False
+    highest = normal_mode(found.surface, found.highest, curvature)
+    places = torch.tensor([mode.theta for mode in known], dtype=torch.float64)
+    far = highest.squared_distances(places) > beyond.radius**2
+    return sum(mode.share for mode, is_far in zip(known, far, strict=True) if is_far) >= beyond.share / 2

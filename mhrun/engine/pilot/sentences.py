@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -66,14 +66,12 @@ def line(name: str, facts: PilotFacts) -> str:
     return f"{name}: pilot: {', '.join(words)}: {facts['why'].strip()} It took {cost}.{doubt}"
 
 
-def pilot_warnings(
-    method: Method, visits: Sequence[Mapping[str, float]] | None, beyond: float | None
-) -> Iterator[str]:
+def pilot_warnings(method: Method, visits: Mapping[str, Any] | None, beyond: float | None) -> Iterator[str]:
     """Yield what a pilot found that makes the draws of a method doubtful.
 
     Args:
         method: after its pilot, if it had one.
-        visits: the share of draws at each mode that was found, and that of its mass; None if these are unknown.
+        visits: of `mhrun.engine.diagnosis.visits.Visits`; None if they are unknown.
         beyond: that of draws so far from the mode that was found; None if it is unknown.
     """
     if (facts := method.pilot) is None:
@@ -141,12 +139,10 @@ class Missed(NamedTuple):
     begins: bool  # whether a chain begins there
 
 
-def _missed(
-    modes: Sequence[KnownMode], visits: Sequence[Mapping[str, float]] | None, enough: float
-) -> Iterator[Missed]:
+def _missed(modes: Sequence[KnownMode], visits: Mapping[str, Any] | None, enough: float) -> Iterator[Missed]:
     """Yield the modes that have less than `enough` of their share of the draws."""
     for k, mode in enumerate(modes):
-        share, found = (mode["share"], None) if visits is None else (visits[k]["share"], visits[k]["found"])
+        share, found = (mode["share"], None) if visits is None else (visits["share"][k], visits["found"][k])
         # Less if chains went to a mode of more mass than those that the pilot found
         matters = share >= min(SHARE, mode["share"] / 2)
         if matters and (found or 0.0) < enough * share and not (mode["begins"] and found is None):

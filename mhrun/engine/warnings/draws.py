@@ -23,6 +23,7 @@ _FIRST, _LEFT_OUT = 50, 10  # the first 50th of the draws is compared with those
 # Standard deviations between their means, and how many times as far off the means of as many of the others are
 _FAR, _BEYOND, _ROUNDED = 5.0, 10.0, 1e-12
 _AT_A_MODE = 0.01  # of the draws
+_CROSSINGS = 10.0  # from one mode to another, of a chain, from which on they do cross
 _HARDLY_CROSS = (
     " They are at {} modes that the pilot found, and hardly cross between them: take a ladder (parallel_tempering), or "
     "constraint: ordered for parameters that can change places, as the means of a mixture can."
@@ -58,7 +59,7 @@ def draws_warnings(
             bounded=bounded_names(method.target.model),
             is_tested=method.kernel.of_a_chain.dynamics is None,
             enough=enough,
-            modes=sum(visit["found"] >= _AT_A_MODE for visit in summary.get(VISITS, ())),
+            modes=_apart_modes(summary.get(VISITS)),
         )
         if len(draws) == 1:
             yield (
@@ -78,6 +79,13 @@ def draws_warnings(
             f"{name}: the target is at T = {rounded(distribution.temperature)}, narrower than the posterior: its "
             "standard deviations are down to sqrt(T) times as large. Use T = 1 for the posterior."
         )
+
+
+def _apart_modes(visits: Mapping[str, Any] | None) -> int:
+    """Return at how many of the modes that a pilot found draws are, if chains hardly cross between them; else 0."""
+    if visits is None or visits["crossings"] >= _CROSSINGS:
+        return 0
+    return sum(found >= _AT_A_MODE for found in visits["found"])
 
 
 def _acceptance_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
@@ -166,7 +174,7 @@ def precision_warnings(
         is_tested: whether moves are accepted or rejected; draws of a dynamics may have tails that the posterior has
             not.
         enough: effective sample size below which there is a warning.
-        modes: at which draws are, of those that a pilot found.
+        modes: at which draws are, of those that a pilot found, if chains hardly cross between them.
     """
     by_coordinate = diagnoses(draws)
 
