@@ -24,10 +24,6 @@ _FIRST, _LEFT_OUT = 50, 10  # the first 50th of the draws is compared with those
 _FAR, _BEYOND, _ROUNDED = 5.0, 10.0, 1e-12
 _AT_A_MODE = 0.01  # of the draws
 _CROSSINGS = 10.0  # from one mode to another, of a chain, from which on they do cross
-_HARDLY_CROSS = (
-    " They are at {} modes that the pilot found, and hardly cross between them: take a ladder (parallel_tempering), or "
-    "constraint: ordered for parameters that can change places, as the means of a mixture can."
-)
 _RESOLVED = 30.0  # numbers of float32 within a standard deviation of draws, below which rounding is seen
 
 
@@ -59,7 +55,7 @@ def draws_warnings(
             bounded=bounded_names(method.target.model),
             is_tested=method.kernel.of_a_chain.dynamics is None,
             enough=enough,
-            modes=_apart_modes(summary.get(VISITS)),
+            advice=_advice(summary.get(VISITS), is_ladder=method.kernel.rungs > 1),
         )
         if len(draws) == 1:
             yield (
@@ -81,11 +77,17 @@ def draws_warnings(
         )
 
 
-def _apart_modes(visits: Mapping[str, Any] | None) -> int:
-    """Return at how many of the modes that a pilot found draws are, if chains hardly cross between them; else 0."""
+def _advice(visits: Mapping[str, Any] | None, *, is_ladder: bool) -> str:
+    """Return what to do where chains hardly cross between modes that a pilot found, as a sentence; else nothing."""
     if visits is None or visits["crossings"] >= _CROSSINGS:
-        return 0
-    return sum(found >= _AT_A_MODE for found in visits["found"])
+        return ""
+    if (modes := sum(found >= _AT_A_MODE for found in visits["found"])) < 2:
+        return ""
+    remedy = "add hotter rungs" if is_ladder else "take a ladder (parallel_tempering)"
+    return (
+        f" They are at {modes} modes that the pilot found, and hardly cross between them: {remedy}, or constraint: "
+        "ordered for parameters that can change places, as the means of a mixture can."
+    )
 
 
 def _acceptance_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
@@ -160,7 +162,7 @@ def precision_warnings(
     bounded: Container[str] = (),
     is_tested: bool = True,
     enough: float = ESS,
-    modes: int = 0,
+    advice: str = "",
 ) -> Iterator[str]:
     """Yield a line on the largest R-hat and one on the least effective sample size, with the names of coordinates.
 
@@ -174,7 +176,7 @@ def precision_warnings(
         is_tested: whether moves are accepted or rejected; draws of a dynamics may have tails that the posterior has
             not.
         enough: effective sample size below which there is a warning.
-        modes: at which draws are, of those that a pilot found, if chains hardly cross between them.
+        advice: what follows the line on R-hat.
     """
     by_coordinate = diagnoses(draws)
 
@@ -193,7 +195,7 @@ def precision_warnings(
         worst = int(np.nan_to_num(rhats).argmax())
         yield (
             f"{method}: R-hat is {rhats[worst]:.4g}{of(worst)}, above {RHAT:g}: the chains have not converged."
-            + (_HARDLY_CROSS.format(modes) if modes > 1 else "")
+            + advice
         )
     if np.nanmin(sizes) < enough:
         worst = int(np.nanargmin(sizes))
