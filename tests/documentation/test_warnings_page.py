@@ -13,7 +13,7 @@ from mhrun.paths import PACKAGE
 PAGE = PACKAGE.parent / "docs" / "warnings.md"
 # Functions that return lines of warnings.
 _MAKERS = re.compile(
-    r"warnings(_of)?$|^tempered$|^improper$|^without_variance$|^modes_missed$|^far_away$|^large_draws$"
+    r"warnings(_of)?$|^tempered$|^improper$|^without_variance$|^modes_missed$|^_advice$|^far_away$|^large_draws$"
 )
 _ENOUGH = 20  # characters of a text that identify a warning
 

@@ -159,7 +159,7 @@ def test_settings_of_the_rule_that_do_not_go_together():
         ({"sigma": -1.0}, "sigma = -1 .* 0 < sigma"),
         ({"five_sd": "always"}, "needs stop = 'sequential'"),
         ({"stop": "late"}, "choose pilot or sequential"),
-        ({"pilot": 1}, "choose pilot >= 2"),
+        ({"pilot": 1}, "pilot = 1 must be at least 2"),
         ({"pilot": 20, "stop": "sequential"}, "has no pilot"),
         ({"noise_share": 1.0}, "between 0 and 1"),
         ({"sigma": 1.0, "variance": 0.2}, "both set the noise"),

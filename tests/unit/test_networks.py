@@ -143,8 +143,8 @@ def test_blocks_cover_theta_and_names_say_where():
         ({"layers": [5, 0, 2]}, "two counts of units"),
         ({"layers": LAYERS, "likelihood": "categorial"}, "Did you mean 'categorical'"),
         ({"layers": LAYERS, "prior_variance": 0.0}, "positive prior_variance"),
-        ({"layers": LAYERS, "weight_sd": -1.0}, "no negative weight_sd and bias_sd"),
-        ({"layers": LAYERS, "bias_sd": -1.0}, "no negative weight_sd and bias_sd"),
+        ({"layers": LAYERS, "weight_sd": -1.0}, "needs weight_sd >= 0, or null, and bias_sd >= 0"),
+        ({"layers": LAYERS, "bias_sd": -1.0}, "needs weight_sd >= 0, or null, and bias_sd >= 0"),
     ],
 )
 def test_networks_that_are_none_are_refused(settings, message):

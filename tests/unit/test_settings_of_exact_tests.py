@@ -112,7 +112,7 @@ UNBOUNDED = Target(
 @pytest.mark.parametrize(
     ("kernel", "target", "remedy"),
     [
-        (MetropolisHastings(RandomWalk(), Thinned(), TunaMH()), UNBOUNDED, "needs bounds .*lipschitz"),
+        (MetropolisHastings(RandomWalk(), Thinned(), TunaMH()), UNBOUNDED, "need bounds, .*lipschitz"),
         (MetropolisHastings(RandomWalk(), Full(), TunaMH()), BOUNDED, "choose pairing thinned"),
         (MetropolisHastings(RandomWalk(), Thinned(), Metropolis()), BOUNDED, "choose another pairing"),
         (MetropolisHastings(LangevinProposal(), Thinned(), SMH()), BOUNDED, "choose a proposal without"),
