@@ -189,7 +189,7 @@ def _in_words(array: npt.NDArray[Any]) -> str:
     for place, value in np.ndenumerate(array):
         row = place[0] if place else 0
         if isinstance(value, str):
-            kind = "text" if array.dtype.kind in "US" else "values that are no numbers"
+            kind = "text" if array.dtype.kind in "US" else "values that are not numbers"
             return f"{kind} ('{value}' in row {row}, counted from 0), which pandas.factorize turns into codes"
         if value is None:
             return f"None in row {row} (counted from 0): leave out its row, or fill it"

@@ -229,9 +229,8 @@ def gradients_of(target: Target) -> bool:
         target.gradients.mean_log_lik(theta, index)
         return True
     except UserError as error:
-        reason = str(
-            error
-        )  # below, where an error of the log-likelihood itself has no other one as its context
+        # Judged below, where an error of the log-likelihood itself has no other one as its context
+        reason = str(error)
     if "in-place operation" in reason or "inplace operation" in reason:
         raise UserError(
             f"{reason.rstrip('.')}. It has no gradient for that: write theta = 2 * theta, not theta.mul_(2)."

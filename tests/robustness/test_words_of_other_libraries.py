@@ -23,8 +23,8 @@ def log_lik(theta, batch):
     ("keyword", "said"),
     [
         ("step", "sample has no argument 'step'. Did you mean 'steps'?"),
-        ("draws", "sample has no argument 'draws'. It is steps here."),
-        ("target_accept", "sample has no argument 'target_accept'. It is acceptance here."),
+        ("draws", "sample has no argument 'draws'. It is called steps here."),
+        ("target_accept", "sample has no argument 'target_accept'. It is called acceptance here."),
         ("m", 'It is a setting of a method: mhrun.method("mint", m=100).'),
         ("nothing_like_it", "sample has no argument 'nothing_like_it'."),
     ],
@@ -60,7 +60,7 @@ def test_a_prior_of_scipy_is_refused():
     ("values", "said"),
     [
         (np.array(["a", "b"]), r"holds text \('a' in row 0, counted from 0\), which pandas.factorize turns"),
-        (np.array([[1.0, 2.0], [3.0, "b"]], dtype=object), r"no numbers \('b' in row 1"),
+        (np.array([[1.0, 2.0], [3.0, "b"]], dtype=object), r"not numbers \('b' in row 1"),
         (np.array([1.0, None], dtype=object), r"holds None in row 1 \(counted from 0\)"),
         (np.array(["2020-01-01"], dtype="datetime64[D]"), r"holds datetime64\[D\] values"),
     ],

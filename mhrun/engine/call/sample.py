@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 _OTHER_NAMES = {
-    name: f"It is {own} here."
+    name: f"It is called {own} here."
     for own, names in {
         "steps": ("draws", "num_samples", "n_samples", "iterations", "iter_sampling", "n_steps"),
         "warmup": ("tune", "num_warmup", "iter_warmup", "burn_in", "burnin"),

@@ -146,9 +146,9 @@ def _from_far_away(surface: Surface, modes: Mode, highest: NormalMode, key: int,
     A random direction has less of any one the more parameters there are, so that more of them are tried.
     """
     dim, before = len(highest.theta), surface.n_grad
-    root = torch.linalg.cholesky(highest.precision)
     found: list[Mode] = []
     with suppress(Exception):
+        root = torch.linalg.cholesky(highest.precision)
         for turn in range(math.ceil(dim / _PARAMETERS_A_TURN)):
             z = Draws(Streams(derive_key(key, "other modes"), len(_DISTANCES)), turn).normal(
                 Purpose.INIT, dim

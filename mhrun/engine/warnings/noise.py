@@ -303,7 +303,7 @@ def term_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
         exact = ", ".join(_exact_methods(method.target))
         yield (
             f"{method.name}: decisions have more noise than their minibatches show: the noise has sd {rounded(on_all)} "
-            f"by all data and {rounded(shown)} by the minibatches, which hardly ever have a few data that matter, such "
+            f"by all data and {rounded(shown)} by the minibatches, which rarely have the few data that matter, such "
             "as those of a rare category. Draws follow another distribution; raise m, or choose an exact method "
             f"({exact})."
         )

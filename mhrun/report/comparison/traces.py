@@ -31,7 +31,7 @@ _COST = (*_WORTH, "chains", "draws", "evaluations", "ess_per_million")
 _MILLION = 1e6
 
 
-@known_keywords({"ref": "It is reference here.", "tol": "It is tolerance here."})
+@known_keywords({"ref": "It is called reference here.", "tol": "It is called tolerance here."})
 def compare(
     traces: Mapping[str, Any] | Any, reference: Any = None, *, tolerance: float | None = None
 ) -> pd.DataFrame:
