@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from mhrun.report.metrics import Metrics, MetricTable, estimate
 from mhrun.report.plots import finished, panels
-from mhrun.report.vocabulary import COLOURS, Array, Estimate, Figure, Run, Style, by_rows, cached, monitored
+from mhrun.report.vocabulary import COLOURS, Array, Estimate, Figure, Run, by_rows, cached, monitored
 
 from .network import CURRENT, ENSEMBLE
 
@@ -32,59 +34,87 @@ PRINTED: Mapping[str, Printed] = {
 }
 
 
-class Grid(NamedTuple):
-    """Errors of one optimiser or sampler on the images held out, in per cent."""
+class Errors(NamedTuple):
+    """Errors of one setting after another on the images held out, in per cent."""
 
-    rates: Array  # (R,)
-    decays: list[float | None]  # (L,)
-    errors: Array  # (L, R, trainings)
+    settings: Array  # (R,) learning rates or L2 weights
+    errors: Array  # (R, trainings)
 
     @property
-    def place(self) -> tuple[int, int]:
-        """Where the lowest mean over trainings is: (L2 weight, rate)."""
-        mean = self.errors.mean(axis=2)
-        decay, rate = np.unravel_index(int(np.nanargmin(mean)), mean.shape)
-        return int(decay), int(rate)
+    def means(self) -> Array:
+        """The mean error of each setting (R,)."""
+        return self.errors.mean(axis=1)
+
+    @property
+    def place(self) -> int:
+        """Where the lowest mean over trainings is."""
+        return int(np.nanargmin(self.means))
+
+    @property
+    def best(self) -> float:
+        """The setting with the lowest mean."""
+        return float(self.settings[self.place])
 
     @property
     def as_good(self) -> list[float]:
-        """The rates with which a mean is at most two standard errors of the difference above the lowest."""
-        best = self.errors[self.place]
-        good_rates = []
-        for rate, by_decay in zip(self.rates, self.errors.swapaxes(0, 1), strict=True):
-            gaps = [estimate(errors - best) for errors in by_decay]
-            if any(not gap.value > 2 * gap.se for gap in gaps):  # a gap of a single training is never clear
-                good_rates.append(float(rate))
-        return good_rates
+        """The settings whose mean is at most two standard errors of the difference above the lowest."""
+        gaps = [estimate(errors - self.errors[self.place]) for errors in self.errors]
+        # A gap of a single training has no standard error, and is never clear.
+        return [
+            float(setting)
+            for setting, gap in zip(self.settings, gaps, strict=True)
+            if not gap.value > 2 * gap.se
+        ]
+
+    def at(self, setting: float) -> Array:
+        """The errors of the setting nearest to a value (trainings,)."""
+        return self.errors[int(np.abs(self.settings - setting).argmin())]
+
+
+class Search(NamedTuple):
+    """What was tried for one row of Table 2."""
+
+    rates: Errors  # at the printed L2 weight
+    weights: Errors | None  # at the printed rate, None of samplers
 
 
 @cached
-def grids(run: Run) -> dict[str, Grid]:
+def searches(run: Run) -> dict[str, Search]:
     """Return the errors of each row of Table 2."""
     by_row = {}
     for name, printed in PRINTED.items():
-        methods = [method for method in run.methods if method.rpartition("_")[0] == name or method == name]
-        if not methods:
+        if name not in run.methods:
             continue
-        rates = np.asarray(run.config["slow" if name in ("sgd_momentum", "sghmc") else "rates"], dtype=float)
-        last = [monitored(run, method, f"error{printed.estimate}")[:, -1] for method in methods]
-        errors = [final.reshape(len(rates), -1) for final in last]
-        decays = [run.config["methods"][method]["kernel"]["prior"].get("decay") for method in methods]
-        by_row[name] = Grid(rates, decays, np.stack(errors))
+        grid = run.config["slow" if name in ("sgd_momentum", "sghmc") else "rates"]
+        rates = _errors(grid, _last(run, name, printed).reshape(len(grid), -1))
+        weights = None
+        if printed.decay is not None:
+            by_weight = {printed.decay: rates.at(printed.rate)} | {
+                float(run.config["methods"][method]["kernel"]["prior"]["decay"]): _last(run, method, printed)
+                for method in run.methods
+                if re.fullmatch(rf"{name}_\d", method)
+            }
+            weights = _errors(sorted(by_weight), [by_weight[weight] for weight in sorted(by_weight)])
+        by_row[name] = Search(rates, weights)
     return by_row
+
+
+def _errors(settings: npt.ArrayLike, errors: npt.ArrayLike) -> Errors:
+    return Errors(np.asarray(settings, dtype=float), np.asarray(errors, dtype=float))
+
+
+def _last(run: Run, method: str, printed: Printed) -> Array:
+    return monitored(run, method, f"error{printed.estimate}")[:, -1]
 
 
 def metrics(run: Run) -> Metrics:
     """Return the metrics of the claims and tables."""
     table = MetricTable()
-    for name, grid in grids(run).items():
-        decay, rate = grid.place
-        table.add(name, {"best_rate": float(grid.rates[rate]), "lowest": _mean(grid.errors[decay, rate])})
-        if (printed := grid.decays[decay]) is not None:
-            table.add(name, {"best_decay": printed})
-        nearest = int(np.abs(grid.rates - PRINTED[name].rate).argmin())
-        row = grid.decays.index(PRINTED[name].decay) if PRINTED[name].decay in grid.decays else decay
-        table.add(name, {"of_printed": _mean(grid.errors[row, nearest])})
+    for name, (rates, weights) in searches(run).items():
+        table.add(name, {"best_rate": rates.best, "lowest": _mean(rates.errors[rates.place])})
+        table.add(name, {"of_printed": _mean(rates.at(PRINTED[name].rate))})
+        if weights is not None:
+            table.add(name, {"best_decay": weights.best})
     return table
 
 
@@ -96,12 +126,12 @@ def best(run: Run) -> pd.DataFrame:
     """The rates and L2 weights with the lowest error on the images held out (Table 2)."""
     numbers = run.cached(metrics)
     rows = {}
-    for name, grid in grids(run).items():
-        printed, good_rates = PRINTED[name], grid.as_good
+    for name, (rates, _) in searches(run).items():
+        printed = PRINTED[name]
         rows[printed.label] = {
             "rate, paper": printed.rate,
             "rate": numbers[f"{name}.best_rate"],
-            "as good": f"{min(good_rates):g} to {max(good_rates):g}",
+            "as good": _range(rates),
             "L2, paper": printed.decay,
             "L2": numbers.get(f"{name}.best_decay"),
             "error": numbers[f"{name}.lowest"],
@@ -110,46 +140,72 @@ def best(run: Run) -> pd.DataFrame:
     return by_rows(rows)
 
 
+def _range(errors: Errors) -> str | None:
+    if errors.errors.shape[1] < 2:
+        return None
+    return f"{min(errors.as_good):g} to {max(errors.as_good):g}"
+
+
 def by_rate(run: Run, names: Iterable[str]) -> pd.DataFrame:
-    """Return errors on the images held out by L2 weight and learning rate."""
-    rows: dict[str, dict[str, Estimate | float]] = {}
-    for name in names:
-        if (grid := grids(run).get(name)) is None:
-            continue
-        for decay, errors in zip(grid.decays, grid.errors, strict=True):
-            label = PRINTED[name].label + (f", L2 {decay:g}" if decay is not None else "")
-            rows[label] = {
-                f"{rate:g}": _mean(of_rate) for rate, of_rate in zip(grid.rates, errors, strict=True)
-            }
-    return by_rows(rows)
+    """Return errors on the images held out by learning rate."""
+    return by_rows(
+        {PRINTED[name].label: _row(searches(run)[name].rates) for name in names if name in searches(run)}
+    )
+
+
+def weight_table(run: Run) -> pd.DataFrame:
+    """Errors on the images held out by L2 weight, at the printed learning rates, in per cent.
+
+    Means over trainings.
+    """
+    weights = {PRINTED[name].label: search.weights for name, search in searches(run).items()}
+    return by_rows({label: _row(errors) for label, errors in weights.items() if errors is not None})
+
+
+def _row(errors: Errors) -> dict[str, Estimate | float]:
+    return {
+        f"{setting:g}": _mean(of_one) for setting, of_one in zip(errors.settings, errors.errors, strict=True)
+    }
 
 
 def rates_figure(run: Run) -> Figure:
-    """Errors on the images held out against the learning rate (Table 2)."""
-    by_row = grids(run)
-    figure, axes = panels(len(by_row), size=(2.9, 2.9), share="", xlabel="learning rate")
-    for axis, colour, (name, grid) in zip(axes, COLOURS, by_row.items(), strict=False):
-        for i, (decay, errors) in enumerate(zip(grid.decays, grid.errors, strict=True)):
-            spread = errors.std(axis=1) / np.sqrt(max(1, errors.shape[1] - 1))
-            style: Style = {"alpha": 0.3 + 0.7 * (i + 1) / len(grid.decays), "linewidth": 1.2}
-            style["label"] = None if decay is None else f"{decay:g}"
-            axis.errorbar(grid.rates, errors.mean(axis=1), spread, color=colour, **style)
-        axis.axvline(PRINTED[name].rate, color="black", linestyle="--", linewidth=0.8)
-        axis.set_title(PRINTED[name].label)
-        if len(grid.decays) > 1:
-            axis.legend(title="L2 weight", title_fontsize=8, fontsize=7)
-    axes[0].set_ylabel("validation error (%)")
+    """Errors on the images held out against the learning rate and the L2 weight (Table 2)."""
+    by_row = searches(run)
+    shown = [(name, "learning rate", search.rates, PRINTED[name].rate) for name, search in by_row.items()] + [
+        (name, "L2 weight", search.weights, decay)
+        for name, search in by_row.items()
+        if search.weights is not None and (decay := PRINTED[name].decay) is not None
+    ]
+    colours = dict(zip(PRINTED, COLOURS, strict=False))
+    figure, axes = panels(len(shown), columns=min(4, max(2, len(by_row))), size=(2.9, 2.9), share="")
+    for axis, (name, setting, errors, printed) in zip(axes, shown, strict=False):
+        spread = errors.errors.std(axis=1) / np.sqrt(max(1, errors.errors.shape[1] - 1))
+        axis.errorbar(
+            errors.settings,
+            errors.means,
+            spread,
+            color=colours[name],
+            marker="o",
+            markersize=4,
+            linewidth=1.2,
+        )
+        axis.axvline(printed, color="black", linestyle="--", linewidth=0.8)
+        axis.set(title=PRINTED[name].label, xlabel=setting)
+    for axis in axes[:: max(2, len(by_row))]:
+        axis.set_ylabel("validation error (%)")
     return finished(figure)
 
 
 def spread(run: Run) -> float:
-    """Return the largest difference of mean errors between L2 weights at one rate."""
-    return max(float(np.ptp(grid.errors.mean(axis=2), axis=0).max()) for grid in grids(run).values())
+    """Return the largest difference of mean errors between L2 weights."""
+    return max(
+        float(np.ptp(search.weights.means)) for search in searches(run).values() if search.weights is not None
+    )
 
 
 def noise(run: Run) -> float:
     """Return the standard deviation of errors over trainings, pooled over all settings; NaN of single trainings."""
     if run.config["trainings"] < 2:
         return float("nan")
-    parts = [grid.errors.var(axis=2, ddof=1).ravel() for grid in grids(run).values()]
+    parts = [search.rates.errors.var(axis=1, ddof=1) for search in searches(run).values()]
     return float(np.sqrt(np.concatenate(parts).mean()))

@@ -90,12 +90,27 @@ def test_rounds_end_with_their_last_epoch(figure3):
 
 
 def test_rates_that_do_not_differ_significantly_from_the_best():
-    errors = np.array([[[3.0, 3.2], [2.0, 2.2], [2.1, 1.95]], [[3.1, 3.3], [1.9, 2.0], [5.0, 5.1]]])
-    grid = rates.Grid(np.array([0.1, 0.2, 0.3]), [1e-5, 2e-5], errors)
-    assert grid.place == (1, 1)
-    assert grid.as_good == [0.2, 0.3]  # the third by the first L2 weight
-    alone = rates.Grid(np.array([0.1, 0.2]), [None], np.array([[[3.0], [2.0]]]))
+    errors = rates.Errors(np.array([0.1, 0.2, 0.3]), np.array([[3.0, 3.2], [1.9, 2.0], [2.1, 1.95]]))
+    assert errors.best == 0.2
+    assert errors.as_good == [0.2, 0.3]
+    assert (errors.at(0.28) == [2.1, 1.95]).all()
+    alone = rates.Errors(np.array([0.1, 0.2]), np.array([[3.0], [2.0]]))
     assert alone.as_good == [0.1, 0.2]
+
+
+def test_weights_are_compared_at_the_printed_rate():
+    """The error at the printed weight is that of the method with all learning rates, at the printed one."""
+    last = {"sgd": [2.0, 2.2, 3.0, 3.2], "sgd_1": [3.0, 3.2], "sgd_3": [5.0, 5.2], "sgd_momentum": [1.0, 1.1]}
+    evaluations = {name: monitored(2, error=[[9.0, error] for error in each]) for name, each in last.items()}
+    decays = {"sgd": 2e-5, "sgd_1": 1e-5, "sgd_3": 3e-5, "sgd_momentum": 3e-5}
+    methods = {name: {"kernel": {"prior": {"decay": decay}}} for name, decay in decays.items()}
+    run = run_of(evaluations, {"rates": [0.09, 0.1], "slow": [0.012], "trainings": 2, "methods": methods})
+    sgd = rates.searches(run)["sgd"]
+    assert (sgd.weights.settings == [1e-5, 2e-5, 3e-5]).all()
+    assert sgd.weights.errors == pytest.approx(np.array([[3.0, 3.2], [2.0, 2.2], [5.0, 5.2]]))
+    found = rates.metrics(run)
+    assert (found["sgd.best_rate"], found["sgd.best_decay"]) == (0.09, 2e-5)
+    assert found["sgd_momentum.best_decay"] == 3e-5
 
 
 # --- Wu, Wang & Wong (2020) ---------------------------------------------------------------------------------
